@@ -1,0 +1,4 @@
+//! One module per subcommand; each has `Args` (syntax only) and `run`.
+
+pub(crate) mod config;
+pub(crate) mod lab;

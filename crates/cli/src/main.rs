@@ -1,0 +1,31 @@
+//! The `polyrail` command.
+#![forbid(unsafe_code)]
+
+mod cmd;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Move memory between machines over every network interface at once, on plain TCP.
+#[derive(Parser)]
+#[command(name = "polyrail", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the settings, their values and where each value came from.
+    Config(cmd::config::Args),
+    /// Network namespaces with shaped links: a multi-rail cluster on one machine.
+    Lab(cmd::lab::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Config(args) => cmd::config::run(args),
+        Command::Lab(args) => cmd::lab::run(args),
+    }
+}

@@ -1,0 +1,2 @@
+//! See the crate's description.
+#![forbid(unsafe_code)]
