@@ -1,2 +1,32 @@
-//! See the crate's description.
+//! The protocol of Polyrail as a state machine: no socket, no clock, no thread, no payload.
+//!
+//! Two engines that know each other run, per direction, one [`Sender`] and one [`Receiver`].
+//! Whoever drives them (the engine over TCP, the tests over a simulated network) follows one contract:
+//!
+//! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
+//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_event`;
+//! * payload never enters: a chunk names places in memory, the driver moves the bytes.
+//!
+//! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
+//! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
+//! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 #![forbid(unsafe_code)]
+
+mod codec;
+pub mod hello;
+mod id;
+pub mod matching;
+pub mod message;
+mod plan;
+mod range_set;
+mod reader;
+mod receiver;
+mod sender;
+pub mod wire;
+
+pub use id::{Channel, FlowIndex, InstanceId, RegionKey, Time, TransferId};
+pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
+pub use range_set::RangeSet;
+pub use reader::{FrameReader, Need, ReaderEvent};
+pub use receiver::{Admission, Landed, Receiver, ReceiverLimits, Settled, Verdict};
+pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

@@ -1,0 +1,448 @@
+//! What two engines say to each other before the first frame, and the card by which they find
+//! each other.
+//!
+//! A connection begins with a **hello** of the side that connected and a **reply** of the other.
+//! Both have the same prefix, which will never change, so that an engine of another version is
+//! told so instead of being taken for garbage:
+//!
+//! ```text
+//! 0  "PLYR"   4 version u16   6 kind u16 (1 flow, 2 introduction, 3 reply)   8 body_len u32
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use thiserror::Error;
+
+pub use crate::codec::DecodeError;
+use crate::codec::{Reader, put_text};
+use crate::id::InstanceId;
+use crate::wire::WIRE_VERSION;
+
+/// The first bytes on every connection.
+pub const MAGIC: [u8; 4] = *b"PLYR";
+/// Bytes of the prefix.
+pub const PREFIX_BYTES: usize = 12;
+/// Most bytes after the prefix.
+pub const MAX_BODY_BYTES: usize = 16 << 10;
+/// Most rails of an engine.
+pub const MAX_RAILS: usize = 64;
+
+const MAX_NAME_BYTES: usize = 128;
+const MAX_REASON_BYTES: usize = 512;
+
+/// Features that both ends must have for either to use them; one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// CRC-32C of each chunk.
+    pub const CHECKSUM: Self = Self(1);
+
+    /// What both have.
+    #[must_use]
+    pub fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether every bit of `other` is set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// How an engine can be reached: its metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Which run of which engine.
+    pub instance: InstanceId,
+    /// The machine (its boot): equal on both sides means that they are on one host.
+    pub host: u128,
+    /// For people: host name and process.
+    pub name: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// Where it listens, a rail each.
+    pub rails: Vec<RailCard>,
+}
+
+/// One rail of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailCard {
+    /// The interface, or the address if it has none.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Bits of the address that name its network.
+    pub prefix_len: u8,
+    /// Speed of the link in Mbit/s, 0 if unknown.
+    pub speed_mbps: u32,
+}
+
+/// The first words of the side that connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// This connection is a flow: its data goes from the connecting side to the other.
+    Flow(FlowHello),
+    /// Tell me who you are; here is who I am.
+    Introduction(Card),
+}
+
+/// Which flow a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowHello {
+    /// Who connects.
+    pub card: Card,
+    /// Whom it means to reach; another instance must refuse.
+    pub target: InstanceId,
+    /// Rail of the connecting side, by its card.
+    pub from_rail: u16,
+    /// Rail of the other side, by its card.
+    pub to_rail: u16,
+    /// The flow's channel.
+    pub channel: u32,
+    /// Which flow of all flows of this direction.
+    pub flow: u32,
+    /// How many flows this direction has.
+    pub flows: u32,
+    /// Counts the connections of this flow; a later one replaces an earlier one.
+    pub epoch: u64,
+    /// Chunks that the channel may have in flight: how often to acknowledge follows from it.
+    pub window_chunks: u32,
+    /// Features in use on this flow.
+    pub capabilities: Capabilities,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Welcome.
+    Accepted(Card),
+    /// No, and why.
+    Refused {
+        /// For programs.
+        code: RefusedCode,
+        /// For people.
+        reason: String,
+    },
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum RefusedCode {
+    /// The protocol version differs.
+    Version = 1,
+    /// The hello can't be read.
+    Malformed = 2,
+    /// Another instance was meant: this engine was started since.
+    WrongInstance = 3,
+    /// The peer was removed here.
+    Removed = 4,
+    /// A limit on connections is reached.
+    Limit = 5,
+    /// A feature in use is not supported here.
+    Capability = 6,
+}
+
+impl RefusedCode {
+    fn from_wire(code: u16) -> Option<Self> {
+        [
+            Self::Version,
+            Self::Malformed,
+            Self::WrongInstance,
+            Self::Removed,
+            Self::Limit,
+            Self::Capability,
+        ]
+        .into_iter()
+        .find(|known| *known as u16 == code)
+    }
+}
+
+/// Bytes that are no hello of this version.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HelloError {
+    /// Not Polyrail at all.
+    #[error("not a Polyrail connection: it starts with {got:02x?}")]
+    NotPolyrail {
+        /// The first bytes.
+        got: [u8; 4],
+    },
+    /// Polyrail of another version.
+    #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
+    Version {
+        /// The peer's version.
+        got: u16,
+    },
+    /// A kind of hello that this version does not know.
+    #[error("hello kind {got} is unknown, expected {expected}")]
+    Kind {
+        /// The kind read.
+        got: u16,
+        /// What may stand there.
+        expected: &'static str,
+    },
+    /// A hello that is larger than any can be.
+    #[error("hello of {got} bytes, allowed is {MAX_BODY_BYTES}")]
+    TooLarge {
+        /// The announced length.
+        got: u32,
+    },
+    /// The body can't be read.
+    #[error(transparent)]
+    Body(#[from] DecodeError),
+}
+
+/// The prefix of a hello or a reply, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    kind: u16,
+    body_bytes: usize,
+}
+
+impl Prefix {
+    /// Reads and checks a prefix.
+    pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, HelloError> {
+        let [a, b, c, d, v0, v1, k0, k1, l0, l1, l2, l3] = *bytes;
+        if [a, b, c, d] != MAGIC {
+            return Err(HelloError::NotPolyrail { got: [a, b, c, d] });
+        }
+        let version = u16::from_le_bytes([v0, v1]);
+        if version != WIRE_VERSION {
+            return Err(HelloError::Version { got: version });
+        }
+        let len = u32::from_le_bytes([l0, l1, l2, l3]);
+        if len as usize > MAX_BODY_BYTES {
+            return Err(HelloError::TooLarge { got: len });
+        }
+        Ok(Self { kind: u16::from_le_bytes([k0, k1]), body_bytes: len as usize })
+    }
+
+    /// Bytes that follow.
+    pub fn body_bytes(&self) -> usize {
+        self.body_bytes
+    }
+}
+
+impl Hello {
+    /// The hello as bytes, prefix included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        match self {
+            Self::Flow(flow) => {
+                flow.encode(&mut body);
+                framed(1, &body)
+            }
+            Self::Introduction(card) => {
+                card.encode_into(&mut body);
+                framed(2, &body)
+            }
+        }
+    }
+
+    /// Reads the body of a hello.
+    pub fn decode(prefix: Prefix, body: &[u8]) -> Result<Self, HelloError> {
+        let mut reader = Reader::new("hello", body);
+        let hello = match prefix.kind {
+            1 => Self::Flow(FlowHello::decode(&mut reader)?),
+            2 => Self::Introduction(Card::decode_from(&mut reader)?),
+            got => return Err(HelloError::Kind { got, expected: "1 (flow) or 2 (introduction)" }),
+        };
+        reader.end()?;
+        Ok(hello)
+    }
+}
+
+impl Reply {
+    /// The reply as bytes, prefix included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        match self {
+            Self::Accepted(card) => {
+                body.extend_from_slice(&0u16.to_le_bytes());
+                card.encode_into(&mut body);
+            }
+            Self::Refused { code, reason } => {
+                body.extend_from_slice(&(*code as u16).to_le_bytes());
+                put_text(&mut body, reason, MAX_REASON_BYTES);
+            }
+        }
+        framed(3, &body)
+    }
+
+    /// Reads the body of a reply.
+    pub fn decode(prefix: Prefix, body: &[u8]) -> Result<Self, HelloError> {
+        if prefix.kind != 3 {
+            return Err(HelloError::Kind { got: prefix.kind, expected: "3 (reply)" });
+        }
+        let mut reader = Reader::new("reply", body);
+        let reply = match reader.u16("code")? {
+            0 => Self::Accepted(Card::decode_from(&mut reader)?),
+            got => Self::Refused {
+                code: RefusedCode::from_wire(got)
+                    .ok_or_else(|| reader.field("code", got.into(), "0 to 6"))?,
+                reason: reader.text("reason", MAX_REASON_BYTES)?,
+            },
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}
+
+impl Card {
+    /// The card as bytes that can be passed on by any means.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
+        self.encode_into(&mut out);
+        out
+    }
+
+    /// Reads what [`Self::encode`] made.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let mut reader = Reader::new("metadata", bytes);
+        let got = reader.bytes("magic")?;
+        if got != MAGIC {
+            return Err(HelloError::NotPolyrail { got });
+        }
+        let got = reader.u16("version")?;
+        if got != WIRE_VERSION {
+            return Err(HelloError::Version { got });
+        }
+        let card = Self::decode_from(&mut reader)?;
+        reader.end()?;
+        Ok(card)
+    }
+
+    fn encode_into(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.instance.0.to_le_bytes());
+        out.extend_from_slice(&self.host.to_le_bytes());
+        put_text(out, &self.name, MAX_NAME_BYTES);
+        out.extend_from_slice(&self.capabilities.0.to_le_bytes());
+        debug_assert!(self.rails.len() <= MAX_RAILS, "checked when the engine is built");
+        out.extend_from_slice(&(self.rails.len() as u16).to_le_bytes());
+        for rail in &self.rails {
+            put_text(out, &rail.name, MAX_NAME_BYTES);
+            put_address(out, rail.address);
+            out.push(rail.prefix_len);
+            out.extend_from_slice(&rail.speed_mbps.to_le_bytes());
+        }
+    }
+
+    fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let instance = InstanceId(reader.u128("instance")?);
+        let host = reader.u128("host")?;
+        let name = reader.text("name", MAX_NAME_BYTES)?;
+        let capabilities = Capabilities(reader.u64("capabilities")?);
+        let count = reader.count("rails", MAX_RAILS, "1 to 64")?;
+        if count == 0 {
+            return Err(reader.field("rails", 0, "1 to 64"));
+        }
+        let rail = |reader: &mut Reader<'_>| {
+            let name = reader.text("rail name", MAX_NAME_BYTES)?;
+            let address = address(reader)?;
+            let prefix_len = reader.u8("prefix_len")?;
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            if prefix_len > bits {
+                return Err(reader.field("prefix_len", prefix_len.into(), "0 to 32, IPv6: 128"));
+            }
+            Ok(RailCard { name, address, prefix_len, speed_mbps: reader.u32("speed_mbps")? })
+        };
+        let rails = (0..count).map(|_| rail(reader)).collect::<Result<_, _>>()?;
+        Ok(Self { instance, host, name, capabilities, rails })
+    }
+}
+
+impl RailCard {
+    /// Whether both are in one network: same family, same leading bits.
+    pub fn same_network(&self, other: &Self) -> bool {
+        let bits = u32::from(self.prefix_len.min(other.prefix_len));
+        match (self.address.ip(), other.address.ip()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FlowHello {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.card.encode_into(out);
+        out.extend_from_slice(&self.target.0.to_le_bytes());
+        out.extend_from_slice(&self.from_rail.to_le_bytes());
+        out.extend_from_slice(&self.to_rail.to_le_bytes());
+        for value in [self.channel, self.flow, self.flows] {
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.window_chunks.to_le_bytes());
+        out.extend_from_slice(&self.capabilities.0.to_le_bytes());
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let hello = Self {
+            card: Card::decode_from(reader)?,
+            target: InstanceId(reader.u128("target")?),
+            from_rail: reader.u16("from_rail")?,
+            to_rail: reader.u16("to_rail")?,
+            channel: reader.u32("channel")?,
+            flow: reader.u32("flow")?,
+            flows: reader.u32("flows")?,
+            epoch: reader.u64("epoch")?,
+            window_chunks: reader.u32("window_chunks")?,
+            capabilities: Capabilities(reader.u64("capabilities")?),
+        };
+        if usize::from(hello.from_rail) >= hello.card.rails.len() {
+            let allowed = "less than the rails on the card";
+            return Err(reader.field("from_rail", hello.from_rail.into(), allowed));
+        }
+        if hello.flow >= hello.flows {
+            return Err(reader.field("flow", hello.flow.into(), "less than flows"));
+        }
+        Ok(hello)
+    }
+}
+
+fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PREFIX_BYTES + body.len());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
+    out.extend_from_slice(&kind.to_le_bytes());
+    debug_assert!(body.len() <= MAX_BODY_BYTES, "64 rails with long names fit");
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(body);
+    out
+}
+
+fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend_from_slice(&ip.octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_le_bytes());
+}
+
+fn address(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
+    let ip: IpAddr = match reader.u8("family")? {
+        4 => Ipv4Addr::from(reader.bytes::<4>("address")?).into(),
+        6 => Ipv6Addr::from(reader.bytes::<16>("address")?).into(),
+        got => return Err(reader.field("family", got.into(), "4 or 6")),
+    };
+    match reader.u16("port")? {
+        0 => Err(reader.field("port", 0, "1 to 65535")),
+        port => Ok(SocketAddr::new(ip, port)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn card() -> Card {
+    let rail = |name: &str, address: &str, prefix_len| RailCard {
+        name: name.to_owned(),
+        address: address.parse().unwrap(),
+        prefix_len,
+        speed_mbps: 200_000,
+    };
+    Card {
+        instance: InstanceId(7),
+        host: 8,
+        name: "node-1:4242".to_owned(),
+        capabilities: Capabilities::CHECKSUM,
+        rails: vec![rail("eth1", "10.0.1.5:4000", 24), rail("eth2", "[fd00::1]:4001", 64)],
+    }
+}
+
+fn flow() -> FlowHello {
+    FlowHello {
+        card: card(),
+        target: InstanceId(9),
+        from_rail: 1,
+        to_rail: 0,
+        channel: 3,
+        flow: 6,
+        flows: 8,
+        epoch: 2,
+        window_chunks: 16,
+        capabilities: Capabilities::default(),
+    }
+}
+
+fn split(bytes: &[u8]) -> (Prefix, &[u8]) {
+    let (prefix, body) = bytes.split_at(PREFIX_BYTES);
+    let prefix = Prefix::decode(prefix.try_into().unwrap()).unwrap();
+    assert_eq!(prefix.body_bytes(), body.len());
+    (prefix, body)
+}
+
+#[test]
+fn every_hello_and_reply_survives_the_wire() {
+    for hello in [Hello::Flow(flow()), Hello::Introduction(card())] {
+        let bytes = hello.encode();
+        let (prefix, body) = split(&bytes);
+        assert_eq!(Hello::decode(prefix, body).unwrap(), hello);
+    }
+    let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
+    for reply in [Reply::Accepted(card()), refused] {
+        let bytes = reply.encode();
+        let (prefix, body) = split(&bytes);
+        assert_eq!(Reply::decode(prefix, body).unwrap(), reply);
+    }
+    assert_eq!(Card::decode(&card().encode()).unwrap(), card());
+}
+
+#[test]
+fn the_largest_card_fits_in_a_hello() {
+    let long = "n".repeat(500);
+    let rail = RailCard { name: long.clone(), ..card().rails[1].clone() };
+    let card = Card { name: long, rails: vec![rail; MAX_RAILS], ..card() };
+    let bytes = Hello::Flow(FlowHello { card, ..flow() }).encode();
+    assert!(bytes.len() - PREFIX_BYTES <= MAX_BODY_BYTES, "{} bytes", bytes.len());
+}
+
+#[test]
+fn a_stranger_and_another_version_are_told_apart() {
+    let garbage = Prefix::decode(b"GET / HTTP/1").unwrap_err();
+    assert!(garbage.to_string().starts_with("not a Polyrail connection"), "{garbage}");
+    let mut other = Hello::Flow(flow()).encode();
+    other[4] = 2;
+    let error = Prefix::decode(other[..PREFIX_BYTES].try_into().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "peer speaks version 2 of the protocol, this engine speaks 1");
+    other[4] = 1;
+    other[11] = 1;
+    let error = Prefix::decode(other[..PREFIX_BYTES].try_into().unwrap()).unwrap_err();
+    assert!(matches!(error, HelloError::TooLarge { .. }));
+}
+
+#[test]
+fn a_field_out_of_range_is_refused_by_name() {
+    for (bad, name) in [
+        (FlowHello { from_rail: 2, ..flow() }, "from_rail"),
+        (FlowHello { flow: 8, ..flow() }, "field flow "),
+        (FlowHello { card: Card { rails: vec![], ..card() }, ..flow() }, "rails"),
+    ] {
+        let bytes = Hello::Flow(bad).encode();
+        let (prefix, body) = split(&bytes);
+        let error = Hello::decode(prefix, body).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn rails_of_one_network_know_each_other() {
+    let rail = |address: &str, prefix_len| RailCard {
+        name: String::new(),
+        address: address.parse().unwrap(),
+        prefix_len,
+        speed_mbps: 0,
+    };
+    let a = rail("10.0.1.5:1", 24);
+    assert!(a.same_network(&rail("10.0.1.200:1", 24)));
+    assert!(!a.same_network(&rail("10.0.2.5:1", 24)));
+    assert!(!a.same_network(&rail("[fd00::5]:1", 24)));
+    assert!(rail("[fd00::5]:1", 64).same_network(&rail("[fd00::9]:1", 64)));
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..4) {
+        let mut framed = framed(kind.into(), &bytes);
+        framed.truncate(PREFIX_BYTES);
+        let prefix = Prefix::decode(framed[..].try_into().unwrap()).unwrap();
+        let _ = Hello::decode(prefix, &bytes);
+        let _ = Reply::decode(prefix, &bytes);
+        let _ = Card::decode(&bytes);
+    }
+
+    #[test]
+    fn a_changed_byte_is_read_or_refused(at in 0usize..200, value in any::<u8>()) {
+        let bytes = Hello::Flow(flow()).encode();
+        let (prefix, body) = split(&bytes);
+        let mut body = body.to_vec();
+        let at = at % body.len();
+        body[at] = value;
+        let _ = Hello::decode(prefix, &body);
+    }
+}

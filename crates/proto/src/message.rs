@@ -1,0 +1,246 @@
+//! What two engines tell each other beside payload. Each message is the `meta` of a transfer with
+//! [`crate::wire::Op::Control`], so it survives dead rails and arrives exactly once, like any data.
+
+use crate::codec::{DecodeError, Reader};
+use crate::id::{RegionKey, TransferId};
+use crate::wire::{Place, RefusalCode};
+
+/// Most pieces that one read request or one posted receive may name: what fits into a message.
+pub const MAX_MESSAGE_PIECES: usize = 1024;
+
+/// A message between engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The sender gave this transfer up. Once acknowledged, nothing of it lands any more.
+    Cancel {
+        /// By the sender's number.
+        transfer: TransferId,
+    },
+    /// Send me these bytes, as [`crate::wire::Op::ReadData`] with `read` as the context.
+    ReadRequest {
+        /// The reader's number for this part of a read.
+        read: u64,
+        /// What to send, and where it goes.
+        pieces: Vec<ReadPiece>,
+    },
+    /// A read can't be served.
+    ReadFailed {
+        /// The reader's number.
+        read: u64,
+        /// Why.
+        code: RefusalCode,
+    },
+    /// The reader no longer wants this read.
+    ReadCancelled {
+        /// The reader's number.
+        read: u64,
+    },
+    /// A receive waits for a message with this tag.
+    ReceivePosted(PostedReceive),
+    /// The receive is over without data: don't send to it.
+    ReceiveWithdrawn {
+        /// The receiver's number.
+        receive: u64,
+    },
+    /// The message for this receive is longer than the receive: neither takes place.
+    SendTooLong {
+        /// The receiver's number.
+        receive: u64,
+        /// Bytes of the message.
+        len: u64,
+    },
+    /// The send that was matched with this receive ended early.
+    SendFailed {
+        /// The receiver's number.
+        receive: u64,
+    },
+    /// This engine closes: expect nothing more from it.
+    Bye,
+}
+
+/// A piece of a read: where the bytes are at the target, and where they go at the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadPiece {
+    /// Where they are.
+    pub from: Place,
+    /// Region of the reader.
+    pub to_key: RegionKey,
+    /// Offset in it, in bytes.
+    pub to_offset: u64,
+}
+
+/// A receive, as its sender-to-be sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostedReceive {
+    /// The receiver's number; counts up from 1 without gaps, in the order of posting.
+    pub receive: u64,
+    /// The tag that a send must have.
+    pub tag: u64,
+    /// Where the bytes go, in order.
+    pub places: Vec<Place>,
+}
+
+const WHAT: &str = "control message";
+
+impl Message {
+    /// The message as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Cancel { transfer } => put(&mut out, 1, &[transfer.0]),
+            Self::ReadRequest { read, pieces } => {
+                put(&mut out, 2, &[*read]);
+                put_count(&mut out, pieces.len());
+                for piece in pieces {
+                    put_place(&mut out, &piece.from);
+                    put_key(&mut out, piece.to_key);
+                    out.extend_from_slice(&piece.to_offset.to_le_bytes());
+                }
+            }
+            Self::ReadFailed { read, code } => put(&mut out, 3, &[*read, *code as u64]),
+            Self::ReadCancelled { read } => put(&mut out, 4, &[*read]),
+            Self::ReceivePosted(posted) => {
+                put(&mut out, 5, &[posted.receive, posted.tag]);
+                put_count(&mut out, posted.places.len());
+                for place in &posted.places {
+                    put_place(&mut out, place);
+                }
+            }
+            Self::ReceiveWithdrawn { receive } => put(&mut out, 6, &[*receive]),
+            Self::SendTooLong { receive, len } => put(&mut out, 7, &[*receive, *len]),
+            Self::SendFailed { receive } => put(&mut out, 8, &[*receive]),
+            Self::Bye => put(&mut out, 9, &[]),
+        }
+        out
+    }
+
+    /// Reads a message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(WHAT, bytes);
+        let message = match reader.u8("kind")? {
+            1 => Self::Cancel { transfer: TransferId(reader.u64("transfer")?) },
+            2 => {
+                let read = reader.u64("read")?;
+                let count = reader.count("pieces", MAX_MESSAGE_PIECES, "at most 1024")?;
+                let piece = |reader: &mut Reader<'_>| {
+                    Ok(ReadPiece {
+                        from: place(reader)?,
+                        to_key: key(reader)?,
+                        to_offset: reader.u64("to_offset")?,
+                    })
+                };
+                let pieces = (0..count).map(|_| piece(&mut reader)).collect::<Result<_, _>>()?;
+                Self::ReadRequest { read, pieces }
+            }
+            3 => Self::ReadFailed { read: reader.u64("read")?, code: code(&mut reader)? },
+            4 => Self::ReadCancelled { read: reader.u64("read")? },
+            5 => {
+                let (receive, tag) = (reader.u64("receive")?, reader.u64("tag")?);
+                let count = reader.count("places", MAX_MESSAGE_PIECES, "at most 1024")?;
+                let places = (0..count).map(|_| place(&mut reader)).collect::<Result<_, _>>()?;
+                Self::ReceivePosted(PostedReceive { receive, tag, places })
+            }
+            6 => Self::ReceiveWithdrawn { receive: reader.u64("receive")? },
+            7 => Self::SendTooLong { receive: reader.u64("receive")?, len: reader.u64("len")? },
+            8 => Self::SendFailed { receive: reader.u64("receive")? },
+            9 => Self::Bye,
+            got => return Err(reader.field("kind", got.into(), "1 to 9")),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+fn put(out: &mut Vec<u8>, kind: u8, fields: &[u64]) {
+    out.push(kind);
+    for field in fields {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+}
+
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    debug_assert!(count <= MAX_MESSAGE_PIECES, "callers split longer lists");
+    out.extend_from_slice(&(count as u16).to_le_bytes());
+}
+
+fn put_key(out: &mut Vec<u8>, key: RegionKey) {
+    out.extend_from_slice(&key.slot.to_le_bytes());
+    out.extend_from_slice(&key.generation.to_le_bytes());
+    out.extend_from_slice(&key.nonce.to_le_bytes());
+}
+
+fn put_place(out: &mut Vec<u8>, place: &Place) {
+    put_key(out, place.key);
+    out.extend_from_slice(&place.offset.to_le_bytes());
+    out.extend_from_slice(&place.len.to_le_bytes());
+}
+
+fn key(reader: &mut Reader<'_>) -> Result<RegionKey, DecodeError> {
+    Ok(RegionKey {
+        slot: reader.u32("slot")?,
+        generation: reader.u32("generation")?,
+        nonce: reader.u64("nonce")?,
+    })
+}
+
+fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
+    let place = Place { key: key(reader)?, offset: reader.u64("offset")?, len: reader.u64("len")? };
+    match place.offset.checked_add(place.len) {
+        Some(_) => Ok(place),
+        None => Err(reader.field("len", place.len, "0 to 2^64 - offset - 1")),
+    }
+}
+
+fn code(reader: &mut Reader<'_>) -> Result<RefusalCode, DecodeError> {
+    let got = reader.u64("code")?;
+    let known = u8::try_from(got).ok().and_then(RefusalCode::from_wire);
+    known.ok_or_else(|| reader.field("code", got, "1 to 8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::MAX_META_BYTES;
+
+    fn some_place(n: u64) -> Place {
+        let key = RegionKey { slot: n as u32, generation: 2, nonce: n ^ 99 };
+        Place { key, offset: n * 10, len: n }
+    }
+
+    #[test]
+    fn every_message_survives_the_wire_and_fits_in_a_frame() {
+        let pieces = (0..MAX_MESSAGE_PIECES as u64)
+            .map(|n| ReadPiece { from: some_place(n), to_key: some_place(n).key, to_offset: n })
+            .collect();
+        let places = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
+        let messages = [
+            Message::Cancel { transfer: TransferId(4) },
+            Message::ReadRequest { read: 3, pieces },
+            Message::ReadFailed { read: 3, code: RefusalCode::StaleKey },
+            Message::ReadCancelled { read: 3 },
+            Message::ReceivePosted(PostedReceive { receive: 1, tag: u64::MAX, places }),
+            Message::ReceiveWithdrawn { receive: 1 },
+            Message::SendTooLong { receive: 1, len: 5 },
+            Message::SendFailed { receive: 1 },
+            Message::Bye,
+        ];
+        for message in messages {
+            let bytes = message.encode();
+            assert!(bytes.len() <= MAX_META_BYTES, "{} bytes", bytes.len());
+            assert_eq!(Message::decode(&bytes).unwrap(), message);
+            assert!(Message::decode(&bytes[..bytes.len() - 1]).is_err());
+            assert!(Message::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(message) = Message::decode(&bytes) {
+                prop_assert_eq!(message.encode(), bytes);
+            }
+        }
+    }
+}

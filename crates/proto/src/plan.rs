@@ -1,0 +1,281 @@
+//! How a transfer is cut into chunks: decided once, before the first byte moves.
+
+use thiserror::Error;
+
+use crate::id::RegionKey;
+
+/// Most payload bytes of one chunk.
+pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
+/// Most places one chunk may touch: keeps the table small and one system call enough for a chunk.
+pub const MAX_CHUNK_PIECES: usize = 256;
+/// Most chunks of one transfer: bounds what a receiver must remember about it.
+pub const MAX_CHUNKS: u32 = 1 << 22;
+
+/// Bytes that lie in one piece on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Which of the request's local regions; its meaning is the driver's.
+    pub local_region: u32,
+    /// Where in the local region, in bytes.
+    pub local_offset: u64,
+    /// The region at the peer.
+    pub remote: RegionKey,
+    /// Where in the remote region, in bytes.
+    pub remote_offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// The part of a segment that travels in one chunk.
+pub type Piece = Segment;
+
+/// Why segments can't become a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// Chunks of that size are not allowed.
+    #[error("chunk_bytes is {got}, allowed is 1 to {MAX_CHUNK_BYTES}")]
+    ChunkBytes {
+        /// The value given.
+        got: u64,
+    },
+    /// The transfer needs more chunks than a receiver tracks.
+    #[error(
+        "transfer of {bytes} bytes in {segments} segments needs more than {MAX_CHUNKS} chunks; \
+         split it or raise chunk_bytes"
+    )]
+    TooManyChunks {
+        /// Payload of the transfer.
+        bytes: u64,
+        /// Segments after merging.
+        segments: usize,
+    },
+    /// An offset plus a length does not fit in 64 bits.
+    #[error("segment {index} ends beyond 2^64 bytes (offset {offset}, length {len})")]
+    Overflow {
+        /// Position in the request.
+        index: usize,
+        /// The offset that overflows.
+        offset: u64,
+        /// The length that overflows it.
+        len: u64,
+    },
+}
+
+/// A transfer's segments, merged where adjacent, and where each chunk starts in them.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    segments: Vec<Segment>,
+    chunks: Vec<ChunkStart>,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ChunkStart {
+    segment: u32,
+    skip: u64,
+    bytes: u32,
+}
+
+impl Plan {
+    /// Cuts `segments` into chunks of at most `chunk_bytes` (and at most [`MAX_CHUNK_PIECES`] pieces).
+    ///
+    /// Empty segments are dropped; segments that continue each other on both sides become one.
+    /// A transfer without bytes has one empty chunk, so that it still reaches the peer and completes.
+    pub fn new(
+        segments: impl IntoIterator<Item = Segment>,
+        chunk_bytes: u64,
+    ) -> Result<Self, PlanError> {
+        if chunk_bytes == 0 || chunk_bytes > MAX_CHUNK_BYTES {
+            return Err(PlanError::ChunkBytes { got: chunk_bytes });
+        }
+        let segments = merge(segments)?;
+        let bytes = segments.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
+        let bytes =
+            bytes.ok_or(PlanError::TooManyChunks { bytes: u64::MAX, segments: segments.len() })?;
+        let chunks = cut(&segments, chunk_bytes)
+            .ok_or(PlanError::TooManyChunks { bytes, segments: segments.len() })?;
+        Ok(Self { segments, chunks, bytes })
+    }
+
+    /// A plan without payload: one empty chunk, which carries a message.
+    pub fn empty() -> Self {
+        Self {
+            segments: Vec::new(),
+            chunks: vec![ChunkStart { segment: 0, skip: 0, bytes: 0 }],
+            bytes: 0,
+        }
+    }
+
+    /// Payload bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many chunks; at least one.
+    pub fn chunk_count(&self) -> u32 {
+        // `cut` stops at MAX_CHUNKS, which fits.
+        self.chunks.len() as u32
+    }
+
+    /// The segments after merging.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Payload bytes of a chunk.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    pub fn chunk_bytes(&self, chunk: u32) -> u32 {
+        self.chunks[chunk as usize].bytes
+    }
+
+    /// The places of a chunk, in the order in which its payload travels.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    pub fn pieces(&self, chunk: u32) -> impl ExactSizeIterator<Item = Piece> + Clone + '_ {
+        let start = self.chunks[chunk as usize];
+        let end = self.chunks.get(chunk as usize + 1);
+        let first = start.segment as usize;
+        // The chunk ends inside `last`, or before it when the next chunk starts at its beginning.
+        let last = match end {
+            Some(next) if next.skip > 0 => next.segment as usize + 1,
+            Some(next) => next.segment as usize,
+            None => self.segments.len(),
+        };
+        let stop = end.filter(|next| next.skip > 0).map(|next| next.skip);
+        self.segments[first..last].iter().enumerate().map(move |(i, segment)| {
+            let from = if i == 0 { start.skip } else { 0 };
+            let to = match stop {
+                Some(stop) if first + i + 1 == last => stop,
+                _ => segment.len,
+            };
+            Piece {
+                local_offset: segment.local_offset + from,
+                remote_offset: segment.remote_offset + from,
+                len: to - from,
+                ..*segment
+            }
+        })
+    }
+}
+
+fn merge(segments: impl IntoIterator<Item = Segment>) -> Result<Vec<Segment>, PlanError> {
+    let segments = segments.into_iter();
+    let mut merged: Vec<Segment> = Vec::with_capacity(segments.size_hint().0);
+    for (index, segment) in segments.enumerate() {
+        for offset in [segment.local_offset, segment.remote_offset] {
+            if offset.checked_add(segment.len).is_none() {
+                return Err(PlanError::Overflow { index, offset, len: segment.len });
+            }
+        }
+        if segment.len == 0 {
+            continue;
+        }
+        match merged.last_mut() {
+            Some(last) if continues(last, &segment) => last.len += segment.len,
+            _ => merged.push(segment),
+        }
+    }
+    Ok(merged)
+}
+
+fn continues(last: &Segment, next: &Segment) -> bool {
+    last.local_region == next.local_region
+        && last.remote == next.remote
+        && last.local_offset + last.len == next.local_offset
+        && last.remote_offset + last.len == next.remote_offset
+}
+
+/// `None` when there would be more than [`MAX_CHUNKS`].
+fn cut(segments: &[Segment], chunk_bytes: u64) -> Option<Vec<ChunkStart>> {
+    let mut chunks = Vec::new();
+    let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };
+    let mut pieces = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        let mut skip = 0;
+        while skip < segment.len {
+            if u64::from(open.bytes) == chunk_bytes || pieces == MAX_CHUNK_PIECES {
+                if chunks.len() as u32 + 1 == MAX_CHUNKS {
+                    return None;
+                }
+                chunks.push(open);
+                open = ChunkStart { segment: u32::try_from(index).ok()?, skip, bytes: 0 };
+                pieces = 0;
+            }
+            let take = (segment.len - skip).min(chunk_bytes - u64::from(open.bytes));
+            // At most MAX_CHUNK_BYTES, which fits.
+            open.bytes += take as u32;
+            skip += take;
+            pieces += 1;
+        }
+    }
+    chunks.push(open);
+    Some(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: RegionKey = RegionKey { slot: 3, generation: 1, nonce: 9 };
+
+    fn segment(local_offset: u64, remote_offset: u64, len: u64) -> Segment {
+        Segment { local_region: 0, local_offset, remote: KEY, remote_offset, len }
+    }
+
+    #[test]
+    fn adjacent_segments_become_one() {
+        let plan = Plan::new([segment(0, 100, 10), segment(10, 110, 5), segment(15, 200, 1)], 4096)
+            .unwrap();
+        assert_eq!(plan.segments(), [segment(0, 100, 15), segment(15, 200, 1)]);
+        assert_eq!(plan.chunk_count(), 1);
+    }
+
+    #[test]
+    fn a_transfer_without_bytes_has_one_empty_chunk() {
+        let plan = Plan::new([segment(0, 0, 0)], 4096).unwrap();
+        assert_eq!((plan.chunk_count(), plan.chunk_bytes(0), plan.pieces(0).len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_transfer_of_too_many_chunks_is_refused() {
+        let error = Plan::new([segment(0, 0, u64::from(MAX_CHUNKS) + 1)], 1).unwrap_err();
+        assert!(matches!(error, PlanError::TooManyChunks { segments: 1, .. }), "{error}");
+        assert!(Plan::new([segment(u64::MAX, 0, 2)], 1).is_err());
+        assert!(Plan::new([], 0).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_cover_every_byte_once_and_in_order(
+            lens in prop::collection::vec((0u64..3000, any::<bool>()), 0..700),
+            chunk_bytes in 1u64..5000,
+        ) {
+            let mut at = 0;
+            let segments: Vec<_> = lens.iter().map(|(len, gap)| {
+                at += u64::from(*gap);
+                let s = segment(at, 2 * at, *len);
+                at += len;
+                s
+            }).collect();
+            let want: Vec<(u64, u64)> =
+                segments.iter().flat_map(|s| (0..s.len).map(|i| (s.local_offset + i, s.remote_offset + i))).collect();
+            let plan = Plan::new(segments, chunk_bytes).unwrap();
+            let mut got = Vec::new();
+            for chunk in 0..plan.chunk_count() {
+                let pieces: Vec<_> = plan.pieces(chunk).collect();
+                prop_assert!(pieces.len() <= MAX_CHUNK_PIECES);
+                let bytes: u64 = pieces.iter().map(|p| p.len).sum();
+                prop_assert_eq!(bytes, u64::from(plan.chunk_bytes(chunk)));
+                prop_assert!(bytes <= chunk_bytes);
+                prop_assert!(pieces.iter().all(|p| p.len > 0));
+                got.extend(pieces.iter().flat_map(|p| (0..p.len).map(|i| (p.local_offset + i, p.remote_offset + i))));
+            }
+            prop_assert_eq!(got, want);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The receiving side of one peer: decides, before a byte is read, where it may land.
+//!
+//! Every chunk is announced to [`Receiver::handle_chunk`] first. Its answer is a [`Verdict`]: land
+//! it, discard it (a late copy of what is already here), or refuse it. A transfer is complete when
+//! all of its chunks have landed, whichever flows brought them; only then does the driver learn of
+//! it, with the message that came along, so a notification can't overtake its data.
+//!
+//! **A late duplicate never lands.** After a rail failed, two flows may bring the same chunk. Both
+//! may land it at once, since they bring the same bytes, but as soon as one is through, the other
+//! is *revoked* and reads the rest to scratch; if it is inside a system call just then, the
+//! completion waits for that call ([`Receiver::begin_landing`] and [`Receiver::end_landing`]
+//! bracket each). So after a completion nothing of that transfer is written ever again, and its
+//! memory may be reused. The same holds for a transfer that its sender cancelled.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::id::{FlowIndex, TransferId};
+use crate::range_set::RangeSet;
+use crate::wire::{ChunkHeader, Flags, Op, RefusalCode, WireError};
+
+/// The receiving side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
+/// that for bookkeeping only, never while bytes are read.
+#[derive(Debug)]
+pub struct Receiver {
+    limits: ReceiverLimits,
+    floor: TransferId,
+    done: RangeSet,
+    active: HashMap<u64, Incoming>,
+    /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
+    tracked_chunks: u64,
+    claims: Vec<Claim>,
+    events: VecDeque<Landed>,
+}
+
+/// What a peer may make a receiver remember.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiverLimits {
+    /// Flows that the peer may have, at most.
+    pub flows: u32,
+    /// Transfers that may be under way at once.
+    pub transfers: usize,
+    /// Chunks of all transfers under way (one bit each).
+    pub chunks: u64,
+}
+
+impl Default for ReceiverLimits {
+    fn default() -> Self {
+        Self { flows: 1024, transfers: 1 << 20, chunks: 1 << 26 }
+    }
+}
+
+/// What to do with the payload of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Read it into its places.
+    Land,
+    /// Read it to scratch: it is here already, or nobody wants it any more.
+    Discard,
+    /// Read it to scratch and tell the sender why.
+    Refuse(RefusalCode),
+}
+
+/// The driver's answer to "may this chunk land where it says?"
+pub type Admission = Result<(), RefusalCode>;
+
+/// How a chunk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Acknowledge it.
+    Ack,
+    /// Acknowledge everything before it and refuse it.
+    Refuse(RefusalCode),
+}
+
+/// A transfer that is complete: every byte is in place.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// What it was for.
+    pub op: Op,
+    /// Its flags; [`Flags::NOTIFY`] says that `meta` is a notification.
+    pub flags: Flags,
+    /// The read or receive it belonged to.
+    pub context: u64,
+    /// Its number at the sender.
+    pub transfer: TransferId,
+    /// Its message.
+    pub meta: Vec<u8>,
+    /// Payload bytes in all.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    chunk_count: u32,
+    landed_count: u32,
+    /// One bit a chunk; empty for a transfer of one chunk.
+    landed: Vec<u64>,
+    bytes: u64,
+    /// Revoked flows that are inside a system call: completion waits for them.
+    busy_revoked: u32,
+    op: Op,
+    flags: Flags,
+    context: u64,
+    meta: Vec<u8>,
+}
+
+/// What a flow is landing now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Claim {
+    target: Option<(TransferId, u32)>,
+    payload: u32,
+    reading: bool,
+    verdict: Option<Verdict>,
+}
+
+impl Receiver {
+    /// A receiver that has seen nothing.
+    pub fn new(limits: ReceiverLimits) -> Self {
+        Self {
+            limits,
+            floor: TransferId(1),
+            done: RangeSet::default(),
+            active: HashMap::new(),
+            tracked_chunks: 0,
+            claims: Vec::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// A chunk begins on `flow`; `admit` asks the driver whether its places may be written.
+    ///
+    /// An error means that the peer breaks the protocol: close the flow.
+    pub fn handle_chunk(
+        &mut self,
+        flow: FlowIndex,
+        header: &ChunkHeader,
+        meta: &[u8],
+        admit: impl FnOnce() -> Admission,
+    ) -> Result<Verdict, WireError> {
+        self.raise_floor(header.floor);
+        let verdict = self.judge(header, meta, admit)?;
+        let claim = self.claim_mut(flow)?;
+        *claim = Claim {
+            target: (verdict == Verdict::Land).then_some((header.transfer, header.chunk)),
+            payload: header.payload_len,
+            reading: false,
+            verdict: Some(verdict),
+        };
+        Ok(verdict)
+    }
+
+    /// Whether the next bytes of the flow's chunk may go in place. If so, they must be followed by
+    /// [`Self::end_landing`]; if not, they go to scratch.
+    pub fn begin_landing(&mut self, flow: FlowIndex) -> bool {
+        match self.claims.get_mut(flow.0 as usize) {
+            Some(claim) if claim.target.is_some() => {
+                claim.reading = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes are written. Says whether the rest of the chunk may still go in place.
+    pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
+        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return false };
+        claim.reading = false;
+        let revoked = claim.verdict == Some(Verdict::Discard);
+        match claim.target {
+            Some((transfer, _)) if revoked => {
+                claim.target = None;
+                if let Some(incoming) = self.active.get_mut(&transfer.0) {
+                    incoming.busy_revoked -= 1;
+                }
+                self.complete_if_whole(transfer);
+                false
+            }
+            target => target.is_some(),
+        }
+    }
+
+    /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
+    pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
+        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return Settled::Ack };
+        let ended = std::mem::take(claim);
+        debug_assert!(!ended.reading, "end_landing comes first");
+        match (ended.target, ended.verdict) {
+            (_, Some(Verdict::Refuse(code))) => Settled::Refuse(code),
+            (Some(_), _) if !intact => Settled::Refuse(RefusalCode::Checksum),
+            (Some((transfer, chunk)), _) => {
+                self.land(transfer, chunk, ended.payload);
+                Settled::Ack
+            }
+            (None, _) => Settled::Ack,
+        }
+    }
+
+    /// The flow is gone, maybe in the middle of a chunk: what it was landing is landing no more.
+    pub fn handle_flow_down(&mut self, flow: FlowIndex) {
+        self.end_landing(flow);
+        if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
+            *claim = Claim::default();
+        }
+    }
+
+    /// The peer gave the transfer up: nothing of it lands any more.
+    ///
+    /// Says whether that is already true; if a flow is just inside a system call for it, ask again.
+    pub fn retire(&mut self, transfer: TransferId) -> bool {
+        // A transfer that is complete keeps its event: it was in place before the cancel came.
+        if transfer >= self.floor {
+            self.done.insert(transfer.0);
+            self.drop_incoming(transfer);
+        }
+        !self.claims.iter().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
+    }
+
+    /// The next transfer that is complete.
+    pub fn poll_event(&mut self) -> Option<Landed> {
+        self.events.pop_front()
+    }
+
+    /// Transfers under way.
+    pub fn active_count(&self) -> usize {
+        self.active.len()
+    }
+
+    fn judge(
+        &mut self,
+        header: &ChunkHeader,
+        meta: &[u8],
+        admit: impl FnOnce() -> Admission,
+    ) -> Result<Verdict, WireError> {
+        let id = header.transfer.0;
+        if header.transfer < self.floor || self.done.contains(id) {
+            return Ok(Verdict::Discard);
+        }
+        if let Some(incoming) = self.active.get(&id) {
+            if incoming.chunk_count != header.chunk_count {
+                return Err(WireError::Field {
+                    field: "chunk_count",
+                    got: header.chunk_count.into(),
+                    allowed: "the same in all chunks of a transfer",
+                });
+            }
+            if incoming.has_landed(header.chunk) {
+                return Ok(Verdict::Discard);
+            }
+        }
+        if let Err(code) = admit() {
+            return Ok(Verdict::Refuse(code));
+        }
+        if !self.active.contains_key(&id) {
+            let chunks = u64::from(header.chunk_count);
+            if self.active.len() >= self.limits.transfers
+                || self.tracked_chunks + chunks > self.limits.chunks
+            {
+                return Ok(Verdict::Refuse(RefusalCode::Busy));
+            }
+            self.tracked_chunks += chunks;
+            self.active.insert(id, Incoming::new(header));
+        }
+        if header.chunk == 0
+            && let Some(incoming) = self.active.get_mut(&id)
+        {
+            incoming.flags = header.flags;
+            incoming.meta.clear();
+            incoming.meta.extend_from_slice(meta);
+        }
+        Ok(Verdict::Land)
+    }
+
+    fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) {
+        let Some(incoming) = self.active.get_mut(&transfer.0) else { return };
+        if !incoming.set_landed(chunk) {
+            return;
+        }
+        incoming.bytes += u64::from(payload);
+        for other in &mut self.claims {
+            if other.target == Some((transfer, chunk)) {
+                other.verdict = Some(Verdict::Discard);
+                if other.reading {
+                    incoming.busy_revoked += 1;
+                } else {
+                    other.target = None;
+                }
+            }
+        }
+        self.complete_if_whole(transfer);
+    }
+
+    fn complete_if_whole(&mut self, transfer: TransferId) {
+        let whole = |i: &Incoming| i.landed_count == i.chunk_count && i.busy_revoked == 0;
+        if !self.active.get(&transfer.0).is_some_and(whole) {
+            return;
+        }
+        let Some(incoming) = self.active.remove(&transfer.0) else { return };
+        self.tracked_chunks -= u64::from(incoming.chunk_count);
+        self.done.insert(transfer.0);
+        self.events.push_back(Landed {
+            op: incoming.op,
+            flags: incoming.flags,
+            context: incoming.context,
+            transfer,
+            meta: incoming.meta,
+            bytes: incoming.bytes,
+        });
+    }
+
+    /// Everything below `floor` is over for the sender, so it is over here.
+    fn raise_floor(&mut self, floor: TransferId) {
+        if floor <= self.floor {
+            return;
+        }
+        self.floor = floor;
+        self.done.forget_below(floor.0);
+        // Rare: a transfer below the floor is active only if its sender gave it up.
+        if self.active.keys().any(|id| *id < floor.0) {
+            let over: Vec<u64> = self.active.keys().copied().filter(|id| *id < floor.0).collect();
+            for id in over {
+                self.drop_incoming(TransferId(id));
+            }
+        }
+    }
+
+    fn drop_incoming(&mut self, transfer: TransferId) {
+        if let Some(incoming) = self.active.remove(&transfer.0) {
+            self.tracked_chunks -= u64::from(incoming.chunk_count);
+        }
+        for claim in &mut self.claims {
+            if claim.target.is_some_and(|(t, _)| t == transfer) {
+                claim.verdict = Some(Verdict::Discard);
+                if !claim.reading {
+                    claim.target = None;
+                }
+            }
+        }
+    }
+
+    fn claim_mut(&mut self, flow: FlowIndex) -> Result<&mut Claim, WireError> {
+        let index = flow.0 as usize;
+        if flow.0 >= self.limits.flows {
+            let (field, allowed) = ("flow", "less than the limit on flows of a peer");
+            return Err(WireError::Field { field, got: flow.0.into(), allowed });
+        }
+        if self.claims.len() <= index {
+            self.claims.resize(index + 1, Claim::default());
+        }
+        Ok(&mut self.claims[index])
+    }
+}
+
+impl Incoming {
+    fn new(header: &ChunkHeader) -> Self {
+        let words = if header.chunk_count == 1 { 0 } else { header.chunk_count.div_ceil(64) };
+        Self {
+            chunk_count: header.chunk_count,
+            landed_count: 0,
+            landed: vec![0; words as usize],
+            bytes: 0,
+            busy_revoked: 0,
+            op: header.op,
+            flags: Flags::NONE,
+            context: header.context,
+            meta: Vec::new(),
+        }
+    }
+
+    fn has_landed(&self, chunk: u32) -> bool {
+        match self.landed.get(chunk as usize / 64) {
+            Some(word) => word >> (chunk % 64) & 1 == 1,
+            None => self.landed_count > 0,
+        }
+    }
+
+    /// Says whether it was missing.
+    fn set_landed(&mut self, chunk: u32) -> bool {
+        let missing = !self.has_landed(chunk);
+        if let Some(word) = self.landed.get_mut(chunk as usize / 64) {
+            *word |= 1 << (chunk % 64);
+        }
+        self.landed_count += u32::from(missing);
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests;

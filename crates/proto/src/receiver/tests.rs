@@ -1,0 +1,149 @@
+use super::*;
+
+const A: FlowIndex = FlowIndex(0);
+const B: FlowIndex = FlowIndex(1);
+
+fn receiver() -> Receiver {
+    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100 })
+}
+
+fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
+    ChunkHeader {
+        op: Op::Write,
+        flags: Flags::NONE,
+        meta_len: 0,
+        payload_len: 10,
+        pieces: 1,
+        transfer: TransferId(transfer),
+        chunk,
+        chunk_count,
+        floor: TransferId(1),
+        context: 0,
+        checksum: 0,
+    }
+}
+
+fn begin(receiver: &mut Receiver, flow: FlowIndex, header: ChunkHeader) -> Verdict {
+    receiver.handle_chunk(flow, &header, b"", || Ok(())).unwrap()
+}
+
+#[test]
+fn a_transfer_completes_when_its_last_chunk_lands_on_any_flow() {
+    let mut r = receiver();
+    assert_eq!(begin(&mut r, A, chunk(1, 1, 2)), Verdict::Land);
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    assert_eq!(r.poll_event(), None);
+    let first = ChunkHeader { meta_len: 2, flags: Flags::NOTIFY, ..chunk(1, 0, 2) };
+    assert_eq!(r.handle_chunk(B, &first, b"hi", || Ok(())).unwrap(), Verdict::Land);
+    assert_eq!(r.handle_chunk_end(B, true), Settled::Ack);
+    let landed = r.poll_event().unwrap();
+    assert_eq!(
+        (landed.meta.as_slice(), landed.bytes, landed.flags),
+        (&b"hi"[..], 20, Flags::NOTIFY)
+    );
+    assert_eq!(r.active_count(), 0);
+}
+
+#[test]
+fn a_late_copy_of_a_landed_chunk_is_discarded() {
+    let mut r = receiver();
+    for expected in [Verdict::Land, Verdict::Discard] {
+        assert_eq!(begin(&mut r, A, chunk(1, 0, 2)), expected);
+        r.handle_chunk_end(A, true);
+    }
+    begin(&mut r, A, chunk(1, 1, 2));
+    r.handle_chunk_end(A, true);
+    assert!(r.poll_event().is_some());
+    assert_eq!(begin(&mut r, B, chunk(1, 1, 2)), Verdict::Discard);
+    r.handle_chunk_end(B, true);
+    assert_eq!(r.poll_event(), None, "completed once");
+}
+
+#[test]
+fn completion_waits_for_a_revoked_flow_inside_a_system_call() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    assert!(r.begin_landing(A));
+    begin(&mut r, B, chunk(1, 0, 1));
+    assert!(r.begin_landing(B) && r.end_landing(B));
+    assert_eq!(r.handle_chunk_end(B, true), Settled::Ack);
+    assert_eq!(r.poll_event(), None, "flow A may still be writing");
+    assert!(!r.end_landing(A), "the rest goes to scratch");
+    assert!(r.poll_event().is_some());
+    assert!(!r.begin_landing(A));
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+}
+
+#[test]
+fn a_stalled_flow_lands_nothing_after_the_other_copy_is_through() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    assert!(r.begin_landing(A) && r.end_landing(A));
+    begin(&mut r, B, chunk(1, 0, 1));
+    r.handle_chunk_end(B, true);
+    assert!(r.poll_event().is_some());
+    assert!(!r.begin_landing(A));
+}
+
+#[test]
+fn a_retired_transfer_lands_nothing_and_says_when_that_is_true() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 2));
+    assert!(r.begin_landing(A));
+    assert!(!r.retire(TransferId(1)), "a read is under way");
+    assert!(!r.end_landing(A));
+    assert!(r.retire(TransferId(1)));
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    assert_eq!(begin(&mut r, B, chunk(1, 1, 2)), Verdict::Discard);
+    assert_eq!((r.poll_event(), r.active_count()), (None, 0));
+}
+
+#[test]
+fn the_floor_retires_what_the_sender_gave_up() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 2));
+    r.handle_chunk_end(A, true);
+    let newer = ChunkHeader { floor: TransferId(2), ..chunk(2, 0, 1) };
+    assert_eq!(begin(&mut r, B, newer), Verdict::Land);
+    assert_eq!(begin(&mut r, A, chunk(1, 1, 2)), Verdict::Discard);
+}
+
+#[test]
+fn a_refusal_and_a_bad_checksum_land_nothing() {
+    let mut r = receiver();
+    let refused = r.handle_chunk(A, &chunk(1, 0, 1), b"", || Err(RefusalCode::StaleKey)).unwrap();
+    assert_eq!(refused, Verdict::Refuse(RefusalCode::StaleKey));
+    assert!(!r.begin_landing(A));
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Refuse(RefusalCode::StaleKey));
+    begin(&mut r, A, chunk(2, 0, 1));
+    assert_eq!(r.handle_chunk_end(A, false), Settled::Refuse(RefusalCode::Checksum));
+    assert_eq!(r.poll_event(), None);
+    begin(&mut r, A, chunk(2, 0, 1));
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    assert_eq!(r.poll_event().unwrap().transfer, TransferId(2));
+}
+
+#[test]
+fn a_peer_cannot_make_a_receiver_remember_without_bound() {
+    let mut r = receiver();
+    assert_eq!(begin(&mut r, A, chunk(1, 0, 101)), Verdict::Refuse(RefusalCode::Busy));
+    for id in 1..=8 {
+        assert_eq!(begin(&mut r, A, chunk(id, 0, 2)), Verdict::Land);
+        r.handle_chunk_end(A, true);
+    }
+    assert_eq!(begin(&mut r, A, chunk(9, 0, 2)), Verdict::Refuse(RefusalCode::Busy));
+    assert!(r.handle_chunk(FlowIndex(4), &chunk(1, 1, 2), b"", || Ok(())).is_err());
+    assert!(r.handle_chunk(A, &chunk(1, 1, 3), b"", || Ok(())).is_err(), "chunk count changed");
+}
+
+#[test]
+fn a_flow_that_dies_in_mid_chunk_leaves_the_chunk_missing() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    assert!(r.begin_landing(A));
+    r.handle_flow_down(A);
+    assert_eq!(r.poll_event(), None);
+    begin(&mut r, B, chunk(1, 0, 1));
+    r.handle_chunk_end(B, true);
+    assert!(r.poll_event().is_some());
+}

@@ -1,0 +1,575 @@
+//! The sending side of one peer: which chunk goes on which flow, and what became of it.
+//!
+//! Chunks are **pulled**: a flow that can take bytes asks [`Sender::pull`], which hands out the
+//! next chunk if the flow's channel has room in its window. So a fast rail takes more and a slow
+//! one never gates the transfer. A chunk is in exactly one place: not yet pulled, given back (to be
+//! pulled again), or in flight on one flow. When a flow dies, what it had in flight is given back.
+//!
+//! ```text
+//!            submit            pull / handle_ack               last chunk acknowledged
+//!   (none) ---------> Queued ------------------------> Active ------------------------> Done
+//!                        |                               |  refusal, deadline, peer lost
+//!                        | cancel                        | cancel
+//!                        v                               v
+//!                    Cancelled <---- written out ---- Draining ----> Failed | Cancelled
+//! ```
+//!
+//! A transfer that ends early *drains* first: frames of it that a flow has begun are finished, so
+//! that the stream stays whole, and only then is its end reported, because until then the driver
+//! may be reading its memory.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::id::{FlowIndex, Time, TransferId};
+use crate::plan::Plan;
+use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
+
+/// Transfers of one chunk up to this size go before larger ones, so that a message need not wait
+/// behind a gigabyte.
+const SMALL_BYTES: u64 = 64 << 10;
+/// Every so many pulls a large transfer goes first all the same, so that it is never starved.
+const BULK_TURN: u32 = 8;
+/// How often a chunk may be refused for a passing reason before its transfer fails.
+const RETRIES_MAX: u32 = 1000;
+
+/// Finished transfers that may wait behind an unfinished one before their records are swept.
+const ORDER_SLACK: usize = 1024;
+
+/// What a transfer sends: the driver's handle on memory, with the plan of its chunks.
+pub trait Source: Clone {
+    /// How the transfer is cut.
+    fn plan(&self) -> &Plan;
+    /// The transfer's message; travels with its first chunk.
+    fn meta(&self) -> &[u8];
+}
+
+/// The sending side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
+/// that for bookkeeping only, never while bytes are written.
+#[derive(Debug)]
+pub struct Sender<S> {
+    config: SenderConfig,
+    next_id: u64,
+    floor: u64,
+    slots: Vec<Option<Outgoing<S>>>,
+    free: Vec<u32>,
+    small: VecDeque<Ticket>,
+    bulk: VecDeque<Ticket>,
+    given_back: VecDeque<(Ticket, u32)>,
+    /// Tickets in order of their number, to find the floor.
+    order: VecDeque<Ticket>,
+    live: usize,
+    flows: Vec<Flow>,
+    channels: Vec<ChannelState>,
+    turn: u32,
+    last_progress: Time,
+    events: VecDeque<TxEvent>,
+}
+
+/// How a sender behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct SenderConfig {
+    /// Chunks that a channel may have in flight.
+    pub window_chunks: u32,
+    /// Channels to the peer.
+    pub channels: u32,
+    /// Flows of each channel.
+    pub sockets: u32,
+}
+
+/// A transfer to be sent.
+#[derive(Clone, Debug)]
+pub struct NewTransfer<S> {
+    /// What it is for.
+    pub op: Op,
+    /// Flags of its first chunk.
+    pub flags: Flags,
+    /// The read or receive it belongs to, or 0.
+    pub context: u64,
+    /// Its memory and message.
+    pub source: S,
+    /// The driver's name for it; comes back in events.
+    pub token: u64,
+    /// When it must be over.
+    pub deadline: Option<Time>,
+}
+
+/// A chunk to be written to a flow: header, then message and pieces as the source has them.
+#[derive(Clone, Debug)]
+pub struct Chunk<S> {
+    /// The frame's header; the driver sets the checksum if it wants one.
+    pub header: ChunkHeader,
+    /// Memory and message.
+    pub source: S,
+    /// The driver's name for the transfer.
+    pub token: u64,
+}
+
+/// What became of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxEvent {
+    /// Every byte is in place at the peer.
+    Done {
+        /// The driver's name for it.
+        token: u64,
+    },
+    /// It is over without being complete; nothing reads its memory any more.
+    Failed {
+        /// The driver's name for it.
+        token: u64,
+        /// Its number on the wire: what a cancel message to the peer names.
+        transfer: TransferId,
+        /// Why.
+        failure: Failure,
+        /// Whether the peer may hold a part of it, so that it must be told to retire it.
+        started: bool,
+    },
+}
+
+/// Why a transfer ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Failure {
+    /// The peer refused a chunk for good.
+    #[error("refused by the peer: {}", .0.reason())]
+    Refused(RefusalCode),
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    Deadline,
+    /// The user cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+    /// The peer is gone.
+    #[error("the peer is gone")]
+    PeerLost,
+    /// A region of it was dropped.
+    #[error("a region of the transfer was dropped")]
+    RegionDropped,
+}
+
+/// Finds a transfer; stale once its slot is used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket {
+    slot: u32,
+    id: u64,
+}
+
+#[derive(Debug)]
+struct Outgoing<S> {
+    id: u64,
+    transfer: NewTransfer<S>,
+    next_chunk: u32,
+    chunk_count: u32,
+    acknowledged: u32,
+    /// Frames begun on some flow and not yet handed to the kernel.
+    writing: u32,
+    retries: u32,
+    ending: Option<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    up: bool,
+    /// In order of sending. The first `written - acknowledged` are with the kernel.
+    in_flight: VecDeque<(Ticket, u32)>,
+    acknowledged: u64,
+    written: u64,
+    pulled: u64,
+    progress: Time,
+}
+
+#[derive(Debug, Default)]
+struct ChannelState {
+    in_flight: u32,
+}
+
+impl<S: Source> Sender<S> {
+    /// A sender with every flow down.
+    pub fn new(config: SenderConfig) -> Self {
+        let flows = config.channels * config.sockets;
+        Self {
+            config,
+            next_id: 1,
+            floor: 1,
+            slots: Vec::new(),
+            free: Vec::new(),
+            small: VecDeque::new(),
+            bulk: VecDeque::new(),
+            given_back: VecDeque::new(),
+            order: VecDeque::new(),
+            live: 0,
+            flows: (0..flows).map(|_| Flow::default()).collect(),
+            channels: (0..config.channels).map(|_| ChannelState::default()).collect(),
+            turn: 0,
+            last_progress: Time::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Takes a transfer. Its end comes as a [`TxEvent`].
+    pub fn submit(&mut self, now: Time, transfer: NewTransfer<S>) -> TransferId {
+        if self.order.is_empty() {
+            // The peer owed nothing until now: its silence counts from here.
+            self.last_progress = now;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let plan = transfer.source.plan();
+        let small = plan.chunk_count() == 1 && plan.bytes() <= SMALL_BYTES;
+        let outgoing = Outgoing {
+            id,
+            next_chunk: 0,
+            chunk_count: plan.chunk_count(),
+            acknowledged: 0,
+            writing: 0,
+            retries: 0,
+            ending: None,
+            transfer,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                // Bounded by the driver's pool of operations.
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize] = Some(outgoing);
+        let ticket = Ticket { slot, id };
+        if small {
+            self.small.push_back(ticket)
+        } else {
+            self.bulk.push_back(ticket)
+        }
+        self.order.push_back(ticket);
+        self.live += 1;
+        TransferId(id)
+    }
+
+    /// Whether a pull on some flow with room would yield a chunk.
+    pub fn has_work(&self) -> bool {
+        !(self.given_back.is_empty() && self.small.is_empty() && self.bulk.is_empty())
+    }
+
+    /// Whether any transfer is not over yet.
+    pub fn is_busy(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// The next chunk for `flow`, if it is up, its channel has room, and there is one.
+    pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
+        let channel = self.channel_of(flow);
+        if !self.flows[flow.0 as usize].up
+            || self.channels[channel].in_flight >= self.config.window_chunks
+        {
+            return None;
+        }
+        let (ticket, chunk) = self.next_chunk()?;
+        let floor = TransferId(self.floor);
+        let outgoing = self.outgoing_mut(ticket)?;
+        let count = outgoing.chunk_count;
+        outgoing.writing += 1;
+        let header = outgoing.header(chunk, floor);
+        let result = Chunk {
+            header,
+            source: outgoing.transfer.source.clone(),
+            token: outgoing.transfer.token,
+        };
+        let flows = self.flows.len() as u32;
+        let state = &mut self.flows[flow.0 as usize];
+        if state.in_flight.is_empty() {
+            state.progress = now;
+        }
+        state.in_flight.push_back((ticket, chunk));
+        state.pulled += 1;
+        self.channels[channel].in_flight += 1;
+        // Towards the end of a transfer, one chunk a flow, waiting for more would only cost time.
+        let last = count - chunk <= flows;
+        let flags = if last { result.header.flags.with(Flags::ACK_NOW) } else { header.flags };
+        Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
+    }
+
+    /// The oldest frame of `flow` that was not written yet is now wholly with the kernel.
+    pub fn handle_written(&mut self, flow: FlowIndex) {
+        let state = &mut self.flows[flow.0 as usize];
+        debug_assert!(state.written < state.pulled);
+        let index = (state.written - state.acknowledged) as usize;
+        state.written += 1;
+        if let Some((ticket, _)) = state.in_flight.get(index).copied() {
+            self.writing_ended(ticket);
+        }
+    }
+
+    /// The peer acknowledged or refused frames of `flow`. An error means that it breaks the
+    /// protocol: close the flow.
+    pub fn handle_ack(
+        &mut self,
+        now: Time,
+        flow: FlowIndex,
+        ack: AckFrame,
+    ) -> Result<(), WireError> {
+        let (sequence, refused) = match ack {
+            AckFrame::Ack { sequence } => (sequence, None),
+            AckFrame::Refusal { sequence, code } => (sequence, Some(code)),
+        };
+        let sent = self.flows[flow.0 as usize].pulled;
+        if sequence > sent {
+            return Err(WireError::AckBeyondSent { got: sequence, sent });
+        }
+        while self.flows[flow.0 as usize].acknowledged < sequence {
+            let state = &mut self.flows[flow.0 as usize];
+            let Some((ticket, chunk)) = state.in_flight.pop_front() else { break };
+            state.acknowledged += 1;
+            state.progress = now;
+            // The peer can't have a frame that is not written; count it so if it says it has.
+            let unwritten = state.written < state.acknowledged;
+            state.written = state.written.max(state.acknowledged);
+            let last = state.acknowledged == sequence;
+            let channel = self.channel_of(flow);
+            self.channels[channel].in_flight -= 1;
+            if unwritten {
+                self.writing_ended(ticket);
+            }
+            match refused {
+                Some(code) if last => self.refused(ticket, chunk, code),
+                _ => self.acknowledged(ticket),
+            }
+        }
+        self.last_progress = now;
+        Ok(())
+    }
+
+    /// Bytes moved on the flow, as the transport saw it: it is slow, not stalled.
+    pub fn handle_progress(&mut self, now: Time, flow: FlowIndex) {
+        self.flows[flow.0 as usize].progress = now;
+        self.last_progress = now;
+    }
+
+    /// The flow is connected; frames on it count from 1.
+    pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
+        debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
+        self.flows[flow.0 as usize] = Flow { up: true, progress: now, ..Flow::default() };
+        self.last_progress = now;
+    }
+
+    /// The flow is gone: what it had in flight is given back, for any flow to pull. Says how many
+    /// chunks that were.
+    pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
+        let state = std::mem::take(&mut self.flows[flow.0 as usize]);
+        let channel = self.channel_of(flow);
+        let with_kernel = (state.written - state.acknowledged) as usize;
+        let mut given_back = 0;
+        for (index, (ticket, chunk)) in state.in_flight.into_iter().enumerate() {
+            self.channels[channel].in_flight -= 1;
+            if index >= with_kernel {
+                self.writing_ended(ticket);
+            }
+            if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
+                self.given_back.push_back((ticket, chunk));
+                given_back += 1;
+            }
+        }
+        given_back
+    }
+
+    /// Ends a transfer early, for `failure`. Does nothing if it is over already.
+    pub fn end(&mut self, transfer: TransferId, failure: Failure) {
+        let found = self.order.binary_search_by_key(&transfer.0, |ticket| ticket.id);
+        if let Ok(index) = found {
+            self.end_ticket(self.order[index], failure);
+        }
+    }
+
+    /// Ends every transfer: the peer is gone. Flows must be down.
+    pub fn end_all(&mut self, failure: Failure) {
+        for ticket in self.order.iter().copied().collect::<Vec<_>>() {
+            self.end_ticket(ticket, failure);
+        }
+    }
+
+    /// Deadlines that have passed. Returns the next one.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
+        let mut next: Option<Time> = None;
+        let mut passed = Vec::new();
+        for ticket in &self.order {
+            let outgoing = self.slots[ticket.slot as usize].as_ref();
+            let Some(outgoing) = outgoing.filter(|o| o.id == ticket.id && o.ending.is_none())
+            else {
+                continue;
+            };
+            match outgoing.transfer.deadline {
+                Some(deadline) if deadline <= now => passed.push(*ticket),
+                Some(deadline) => next = Some(next.map_or(deadline, |n| n.min(deadline))),
+                None => {}
+            }
+        }
+        for ticket in passed {
+            self.end_ticket(ticket, Failure::Deadline);
+        }
+        next
+    }
+
+    /// Whether the flow has chunks in flight and heard nothing for `stall`.
+    pub fn is_stalled(&self, now: Time, flow: FlowIndex, stall: Duration) -> bool {
+        let state = &self.flows[flow.0 as usize];
+        !state.in_flight.is_empty() && now.since(state.progress) >= stall
+    }
+
+    /// How long a busy sender has heard nothing from its peer at all; zero if it waits for nothing.
+    pub fn silence(&self, now: Time) -> Duration {
+        if self.order.is_empty() { Duration::ZERO } else { now.since(self.last_progress) }
+    }
+
+    /// The next thing that became of a transfer.
+    pub fn poll_event(&mut self) -> Option<TxEvent> {
+        self.events.pop_front()
+    }
+
+    /// Chunks in flight on the flow's channel: what its window counts.
+    pub fn channel_in_flight(&self, flow: FlowIndex) -> u32 {
+        self.channels[self.channel_of(flow)].in_flight
+    }
+
+    /// Whether the flow's channel can take another chunk.
+    pub fn has_room(&self, flow: FlowIndex) -> bool {
+        self.channel_in_flight(flow) < self.config.window_chunks
+    }
+
+    /// Chunks in flight on the flow.
+    pub fn in_flight(&self, flow: FlowIndex) -> usize {
+        self.flows[flow.0 as usize].in_flight.len()
+    }
+
+    /// When the flow last made progress.
+    pub fn flow_progress(&self, flow: FlowIndex) -> Time {
+        self.flows[flow.0 as usize].progress
+    }
+
+    fn channel_of(&self, flow: FlowIndex) -> usize {
+        (flow.0 / self.config.sockets) as usize
+    }
+
+    fn outgoing_mut(&mut self, ticket: Ticket) -> Option<&mut Outgoing<S>> {
+        self.slots[ticket.slot as usize].as_mut().filter(|outgoing| outgoing.id == ticket.id)
+    }
+
+    fn next_chunk(&mut self) -> Option<(Ticket, u32)> {
+        while let Some((ticket, chunk)) = self.given_back.pop_front() {
+            if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
+                return Some((ticket, chunk));
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let bulk_first = self.turn.is_multiple_of(BULK_TURN);
+        self.next_of(bulk_first).or_else(|| self.next_of(!bulk_first))
+    }
+
+    fn next_of(&mut self, bulk: bool) -> Option<(Ticket, u32)> {
+        loop {
+            let ticket = *if bulk { self.bulk.front() } else { self.small.front() }?;
+            let pulled = match self.outgoing_mut(ticket).filter(|o| o.ending.is_none()) {
+                Some(outgoing) if outgoing.next_chunk < outgoing.chunk_count => {
+                    outgoing.next_chunk += 1;
+                    Some((outgoing.next_chunk - 1, outgoing.next_chunk == outgoing.chunk_count))
+                }
+                _ => None,
+            };
+            if !matches!(pulled, Some((_, false))) {
+                let queue = if bulk { &mut self.bulk } else { &mut self.small };
+                queue.pop_front();
+            }
+            if let Some((chunk, _)) = pulled {
+                return Some((ticket, chunk));
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, ticket: Ticket) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        outgoing.acknowledged += 1;
+        if outgoing.acknowledged == outgoing.chunk_count && outgoing.writing == 0 {
+            // Also when it is ending: it was complete before its end was.
+            let token = outgoing.transfer.token;
+            self.release(ticket);
+            self.events.push_back(TxEvent::Done { token });
+        }
+    }
+
+    fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        outgoing.retries += 1;
+        if code.is_retryable() && outgoing.retries <= RETRIES_MAX {
+            if outgoing.ending.is_none() {
+                self.given_back.push_back((ticket, chunk));
+            }
+        } else {
+            self.end_ticket(ticket, Failure::Refused(code));
+        }
+    }
+
+    fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        outgoing.ending.get_or_insert(failure);
+        self.finish_if_drained(ticket);
+    }
+
+    fn writing_ended(&mut self, ticket: Ticket) {
+        if let Some(outgoing) = self.outgoing_mut(ticket) {
+            outgoing.writing -= 1;
+            self.finish_if_drained(ticket);
+        }
+    }
+
+    fn finish_if_drained(&mut self, ticket: Ticket) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        let (Some(failure), 0) = (outgoing.ending, outgoing.writing) else { return };
+        let token = outgoing.transfer.token;
+        let started = outgoing.next_chunk > 0;
+        self.release(ticket);
+        let transfer = TransferId(ticket.id);
+        self.events.push_back(TxEvent::Failed { token, transfer, failure, started });
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.slots[ticket.slot as usize] = None;
+        self.free.push(ticket.slot);
+        self.live -= 1;
+        if self.order.len() > 2 * self.live + ORDER_SLACK {
+            // One old transfer must not keep a record of all that finished since.
+            let slots = &self.slots;
+            self.order.retain(|t| slots[t.slot as usize].as_ref().is_some_and(|o| o.id == t.id));
+        }
+        while let Some(front) = self.order.front().copied() {
+            if self.outgoing_mut(front).is_some() {
+                break;
+            }
+            self.order.pop_front();
+        }
+        self.floor = self.order.front().map_or(self.next_id, |front| front.id);
+    }
+}
+
+impl<S: Source> Outgoing<S> {
+    fn header(&self, chunk: u32, floor: TransferId) -> ChunkHeader {
+        let source = &self.transfer.source;
+        let plan = source.plan();
+        ChunkHeader {
+            op: self.transfer.op,
+            flags: if chunk == 0 { self.transfer.flags } else { Flags::NONE },
+            // Checked against MAX_META_BYTES when the request was made.
+            meta_len: if chunk == 0 { source.meta().len() as u32 } else { 0 },
+            payload_len: plan.chunk_bytes(chunk),
+            pieces: plan.pieces(chunk).len() as u16,
+            transfer: TransferId(self.id),
+            chunk,
+            chunk_count: self.chunk_count,
+            floor,
+            context: self.transfer.context,
+            checksum: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::id::RegionKey;
+use crate::plan::Segment;
+
+const NOW: Time = Time(0);
+const A: FlowIndex = FlowIndex(0);
+const B: FlowIndex = FlowIndex(1);
+
+impl Source for Arc<Plan> {
+    fn plan(&self) -> &Plan {
+        self
+    }
+    fn meta(&self) -> &[u8] {
+        b""
+    }
+}
+
+fn sender(channels: u32, window_chunks: u32) -> Sender<Arc<Plan>> {
+    let mut sender = Sender::new(SenderConfig { window_chunks, channels, sockets: 1 });
+    for flow in 0..channels {
+        sender.handle_flow_up(NOW, FlowIndex(flow));
+    }
+    sender
+}
+
+/// A transfer of `chunks` chunks of 100 KiB.
+fn transfer(token: u64, chunks: u64) -> NewTransfer<Arc<Plan>> {
+    let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
+    let len = chunks * 100 * 1024;
+    let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
+    let source = Arc::new(Plan::new([segment], 100 * 1024).unwrap());
+    NewTransfer { op: Op::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
+}
+
+fn pull(sender: &mut Sender<Arc<Plan>>, flow: FlowIndex) -> Option<(u64, u32)> {
+    let chunk = sender.pull(NOW, flow)?;
+    sender.handle_written(flow);
+    Some((chunk.token, chunk.header.chunk))
+}
+
+fn ack(sender: &mut Sender<Arc<Plan>>, flow: FlowIndex, sequence: u64) {
+    sender.handle_ack(NOW, flow, AckFrame::Ack { sequence }).unwrap();
+}
+
+#[test]
+fn a_transfer_is_done_when_every_flow_has_acknowledged_its_chunks() {
+    let mut s = sender(2, 4);
+    s.submit(NOW, transfer(7, 3));
+    assert_eq!(pull(&mut s, A), Some((7, 0)));
+    assert_eq!(pull(&mut s, B), Some((7, 1)));
+    assert_eq!(pull(&mut s, A), Some((7, 2)));
+    assert_eq!(pull(&mut s, A), None);
+    ack(&mut s, A, 2);
+    assert_eq!(s.poll_event(), None);
+    ack(&mut s, B, 1);
+    assert_eq!(s.poll_event(), Some(TxEvent::Done { token: 7 }));
+    assert!(!s.is_busy());
+}
+
+#[test]
+fn a_channel_takes_no_more_chunks_than_its_window() {
+    let mut s = sender(1, 2);
+    s.submit(NOW, transfer(1, 3));
+    assert!(pull(&mut s, A).is_some() && pull(&mut s, A).is_some());
+    assert_eq!(pull(&mut s, A), None);
+    ack(&mut s, A, 1);
+    assert_eq!(pull(&mut s, A), Some((1, 2)));
+}
+
+#[test]
+fn a_small_transfer_overtakes_a_large_one_which_is_not_starved() {
+    let mut s = sender(1, 1000);
+    s.submit(NOW, transfer(1, 50));
+    assert_eq!(pull(&mut s, A), Some((1, 0)));
+    for token in 100..130 {
+        let source = Arc::new(Plan::empty());
+        s.submit(NOW, NewTransfer { source, ..transfer(token, 1) });
+    }
+    let tokens: Vec<u64> = (0..30).map(|_| pull(&mut s, A).unwrap().0).collect();
+    let bulk = tokens.iter().filter(|token| **token == 1).count();
+    assert!((3..=4).contains(&bulk), "{tokens:?}");
+}
+
+#[test]
+fn what_a_dead_flow_had_in_flight_goes_out_on_another() {
+    let mut s = sender(2, 8);
+    s.submit(NOW, transfer(1, 3));
+    for chunk in 0..3 {
+        assert_eq!(pull(&mut s, A), Some((1, chunk)));
+    }
+    ack(&mut s, A, 1);
+    assert_eq!(s.handle_flow_down(A), 2);
+    assert_eq!(pull(&mut s, A), None, "a flow that is down takes nothing");
+    assert_eq!((pull(&mut s, B), pull(&mut s, B)), (Some((1, 1)), Some((1, 2))));
+    ack(&mut s, B, 2);
+    assert_eq!(s.poll_event(), Some(TxEvent::Done { token: 1 }));
+    s.handle_flow_up(NOW, A);
+    s.submit(NOW, transfer(2, 1));
+    assert_eq!(pull(&mut s, A), Some((2, 0)), "its window is empty again");
+}
+
+#[test]
+fn a_cancelled_transfer_ends_only_when_its_last_frame_is_written() {
+    let mut s = sender(1, 8);
+    let id = s.submit(NOW, transfer(1, 3));
+    assert_eq!(s.pull(NOW, A).unwrap().header.chunk, 0);
+    s.end(id, Failure::Cancelled);
+    assert_eq!(s.poll_event(), None, "a flow still reads its memory");
+    s.handle_written(A);
+    let failure = Failure::Cancelled;
+    let expected = TxEvent::Failed { token: 1, transfer: id, failure, started: true };
+    assert_eq!(s.poll_event(), Some(expected));
+    assert_eq!(pull(&mut s, A), None);
+    ack(&mut s, A, 1);
+    assert_eq!(s.poll_event(), None, "an end is reported once");
+}
+
+#[test]
+fn a_cancelled_transfer_that_was_complete_is_done() {
+    let mut s = sender(1, 8);
+    let id = s.submit(NOW, transfer(1, 1));
+    s.pull(NOW, A).unwrap();
+    s.end(id, Failure::Cancelled);
+    ack(&mut s, A, 1);
+    assert!(matches!(s.poll_event(), Some(TxEvent::Done { .. } | TxEvent::Failed { .. })));
+    assert_eq!(s.poll_event(), None);
+}
+
+#[test]
+fn a_refusal_for_good_fails_the_transfer_and_a_passing_one_is_tried_again() {
+    let mut s = sender(1, 8);
+    s.submit(NOW, transfer(1, 1));
+    pull(&mut s, A);
+    let code = RefusalCode::Checksum;
+    s.handle_ack(NOW, A, AckFrame::Refusal { sequence: 1, code }).unwrap();
+    assert_eq!(pull(&mut s, A), Some((1, 0)));
+    let code = RefusalCode::StaleKey;
+    s.handle_ack(NOW, A, AckFrame::Refusal { sequence: 2, code }).unwrap();
+    let Some(TxEvent::Failed { failure, .. }) = s.poll_event() else { panic!("no failure") };
+    assert_eq!(failure, Failure::Refused(code));
+    assert!(failure.to_string().contains("stale"));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_is_a_violation() {
+    let mut s = sender(1, 8);
+    s.submit(NOW, transfer(1, 1));
+    pull(&mut s, A);
+    let error = s.handle_ack(NOW, A, AckFrame::Ack { sequence: 2 }).unwrap_err();
+    assert_eq!(error, WireError::AckBeyondSent { got: 2, sent: 1 });
+}
+
+#[test]
+fn a_deadline_ends_a_transfer_and_the_next_one_is_reported() {
+    let mut s = sender(1, 8);
+    for (token, deadline) in [(1, 10), (2, 20)] {
+        s.submit(NOW, NewTransfer { deadline: Some(Time(deadline)), ..transfer(token, 1) });
+    }
+    assert_eq!(s.handle_timeout(Time(9)), Some(Time(10)));
+    assert_eq!(s.handle_timeout(Time(10)), Some(Time(20)));
+    let event = s.poll_event();
+    assert!(
+        matches!(event, Some(TxEvent::Failed { token: 1, failure: Failure::Deadline, .. })),
+        "{event:?}"
+    );
+    assert_eq!(pull(&mut s, A), Some((2, 0)));
+}
+
+#[test]
+fn the_floor_rises_with_the_oldest_transfer() {
+    let mut s = sender(1, 8);
+    for token in 1..=3 {
+        s.submit(NOW, transfer(token, 1));
+    }
+    assert_eq!(s.pull(NOW, A).unwrap().header.floor, TransferId(1));
+    s.handle_written(A);
+    ack(&mut s, A, 1);
+    assert_eq!(s.pull(NOW, A).unwrap().header.floor, TransferId(2));
+}
+
+#[test]
+fn a_stall_is_silence_with_something_in_flight() {
+    let mut s = sender(1, 8);
+    let stall = Duration::from_nanos(100);
+    assert!(!s.is_stalled(Time(1000), A, stall));
+    s.submit(Time(1000), transfer(1, 1));
+    s.pull(Time(1000), A).unwrap();
+    assert!(!s.is_stalled(Time(1099), A, stall));
+    assert!(s.is_stalled(Time(1100), A, stall));
+    s.handle_progress(Time(1100), A);
+    assert!(!s.is_stalled(Time(1150), A, stall));
+}

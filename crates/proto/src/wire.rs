@@ -1,0 +1,439 @@
+//! Frames: how chunks and acknowledgements look as bytes. All integers are little-endian.
+//!
+//! Towards the receiver a flow carries **chunk frames**:
+//!
+//! ```text
+//! 0  kind u8 = 1      1 op u8           2 flags u16        4 meta_len u32
+//! 8  payload_len u32  12 pieces u16     14 zero u16        16 transfer u64
+//! 24 chunk u32        28 chunk_count u32                   32 floor u64
+//! 40 context u64      48 checksum u32   52 zero u32
+//! 56 pieces x 32: slot u32, generation u32, nonce u64, offset u64, len u64
+//!    meta_len bytes of message, then payload_len bytes of payload
+//! ```
+//!
+//! Towards the sender it carries **acknowledgement frames** of 16 bytes:
+//!
+//! ```text
+//! 0  kind u8 (2 ack, 3 refusal)   1 code u8   2 zero u48   8 sequence u64
+//! ```
+//!
+//! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
+//! refusal names one frame, and covers the ones before it too.
+
+use thiserror::Error;
+
+use crate::id::{RegionKey, TransferId};
+use crate::plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece};
+
+/// Version of the frames and of the hello.
+pub const WIRE_VERSION: u16 = 1;
+/// Bytes of a chunk frame before its table of pieces.
+pub const CHUNK_HEADER_BYTES: usize = 56;
+/// Bytes of one entry in the table of pieces.
+pub const PIECE_BYTES: usize = 32;
+/// Most bytes of message that a transfer may carry.
+pub const MAX_META_BYTES: usize = 64 << 10;
+/// Bytes of an acknowledgement frame.
+pub const ACK_BYTES: usize = 16;
+/// Most bytes of a chunk frame before its payload.
+pub const MAX_HEAD_BYTES: usize =
+    CHUNK_HEADER_BYTES + MAX_CHUNK_PIECES * PIECE_BYTES + MAX_META_BYTES;
+
+const KIND_CHUNK: u8 = 1;
+const KIND_ACK: u8 = 2;
+const KIND_REFUSAL: u8 = 3;
+
+/// What a transfer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// One-sided write into registered memory; its message, if flagged, is a notification.
+    Write = 1,
+    /// The answer to a read: a write into the reader's memory. Context: the read's number.
+    ReadData = 2,
+    /// The data of a matched send. Context: the number of the receive that it fills.
+    SendData = 3,
+    /// A message between the two engines, see [`crate::message::Message`]; no payload.
+    Control = 4,
+}
+
+impl Op {
+    fn from_wire(op: u8) -> Option<Self> {
+        [Self::Write, Self::ReadData, Self::SendData, Self::Control]
+            .into_iter()
+            .find(|known| *known as u8 == op)
+    }
+}
+
+/// Bits of a chunk frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// No bit set.
+    pub const NONE: Self = Self(0);
+    /// The transfer's message is a notification for the user.
+    pub const NOTIFY: Self = Self(1);
+    /// The sender would like this chunk acknowledged without delay.
+    pub const ACK_NOW: Self = Self(2);
+    /// `checksum` is the CRC-32C of table, message and payload.
+    pub const CHECKSUM: Self = Self(4);
+    const KNOWN: u16 = 7;
+
+    /// Whether every bit of `other` is set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets of bits.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The fixed part of a chunk frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkHeader {
+    /// What the transfer is for.
+    pub op: Op,
+    /// See [`Flags`].
+    pub flags: Flags,
+    /// Bytes of message in this frame; only chunk 0 has any.
+    pub meta_len: u32,
+    /// Bytes of payload in this frame.
+    pub payload_len: u32,
+    /// Entries in the table of pieces.
+    pub pieces: u16,
+    /// The transfer, numbered by its sender.
+    pub transfer: TransferId,
+    /// Which chunk of the transfer.
+    pub chunk: u32,
+    /// How many chunks the transfer has.
+    pub chunk_count: u32,
+    /// Every transfer below it is over for the sender.
+    pub floor: TransferId,
+    /// The read or receive that this data belongs to; 0 for other operations.
+    pub context: u64,
+    /// CRC-32C, if flagged.
+    pub checksum: u32,
+}
+
+/// A place at the receiver, as the table of a chunk frame names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The region.
+    pub key: RegionKey,
+    /// Where in the region, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl From<Piece> for Place {
+    fn from(piece: Piece) -> Self {
+        Self { key: piece.remote, offset: piece.remote_offset, len: piece.len }
+    }
+}
+
+/// What a receiver says about the chunk frames of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckFrame {
+    /// Every frame up to `sequence` is in place.
+    Ack {
+        /// Frames counted from 1.
+        sequence: u64,
+    },
+    /// The frame `sequence` was not taken; all before it are in place.
+    Refusal {
+        /// Frames counted from 1.
+        sequence: u64,
+        /// Why.
+        code: RefusalCode,
+    },
+}
+
+/// Why a receiver did not take a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RefusalCode {
+    /// No region was ever registered in that slot.
+    UnknownRegion = 1,
+    /// The slot holds another registration now, or the key is wrong.
+    StaleKey = 2,
+    /// The place is not inside the region.
+    OutOfBounds = 3,
+    /// The region may not be written (or read) by peers.
+    AccessDenied = 4,
+    /// The region was dropped.
+    RegionDropped = 5,
+    /// The receive or the read is over: cancelled, failed, or past its deadline.
+    NotExpected = 6,
+    /// The checksum differs: send the chunk again.
+    Checksum = 7,
+    /// The receiver's bounds are reached: send the chunk again later.
+    Busy = 8,
+}
+
+impl RefusalCode {
+    /// Every code.
+    pub const ALL: [Self; 8] = [
+        Self::UnknownRegion,
+        Self::StaleKey,
+        Self::OutOfBounds,
+        Self::AccessDenied,
+        Self::RegionDropped,
+        Self::NotExpected,
+        Self::Checksum,
+        Self::Busy,
+    ];
+
+    /// Whether the same chunk may be taken when it is sent again.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Checksum | Self::Busy)
+    }
+
+    /// The code with this number.
+    pub fn from_wire(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == code)
+    }
+
+    /// What happened, as a fragment of a sentence.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::UnknownRegion => "no region is registered in that slot",
+            Self::StaleKey => "the region's key is stale: it was registered again since",
+            Self::OutOfBounds => "the range is outside the region",
+            Self::AccessDenied => "the region does not allow this access to peers",
+            Self::RegionDropped => "the region was dropped",
+            Self::NotExpected => "the peer no longer expects this data",
+            Self::Checksum => "the checksum of a chunk differs",
+            Self::Busy => "the peer's limits are reached",
+        }
+    }
+}
+
+/// Bytes that are not a frame of this protocol version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// The first byte of a frame is no known kind.
+    #[error("frame kind {got} is unknown, expected {expected}")]
+    UnknownFrame {
+        /// The byte read.
+        got: u8,
+        /// What may stand there.
+        expected: &'static str,
+    },
+    /// A field has a value that this version does not allow.
+    #[error("frame field {field} is {got}, allowed is {allowed}")]
+    Field {
+        /// Name of the field as in the layout above.
+        field: &'static str,
+        /// The value read.
+        got: u64,
+        /// The allowed values.
+        allowed: &'static str,
+    },
+    /// The pieces do not add up to the payload.
+    #[error("the pieces of a chunk have {pieces} bytes, its payload {payload}")]
+    PiecesMismatch {
+        /// Sum of the table; `u64::MAX` if it overflows.
+        pieces: u64,
+        /// `payload_len`.
+        payload: u32,
+    },
+    /// An acknowledgement names frames that were never sent.
+    #[error("acknowledgement of frame {got}, but only {sent} were sent")]
+    AckBeyondSent {
+        /// The sequence read.
+        got: u64,
+        /// Frames sent on the flow.
+        sent: u64,
+    },
+}
+
+impl ChunkHeader {
+    /// Bytes between the header and the payload.
+    pub fn body_bytes(&self) -> usize {
+        usize::from(self.pieces) * PIECE_BYTES + self.meta_len as usize
+    }
+
+    /// Appends the frame up to its payload: header, table, message.
+    ///
+    /// `pieces` and `meta` must be what the header announces.
+    pub fn encode(&self, pieces: impl Iterator<Item = Piece>, meta: &[u8], out: &mut Vec<u8>) {
+        debug_assert_eq!(meta.len(), self.meta_len as usize);
+        out.push(KIND_CHUNK);
+        out.push(self.op as u8);
+        out.extend_from_slice(&self.flags.0.to_le_bytes());
+        out.extend_from_slice(&self.meta_len.to_le_bytes());
+        out.extend_from_slice(&self.payload_len.to_le_bytes());
+        out.extend_from_slice(&self.pieces.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&self.transfer.0.to_le_bytes());
+        out.extend_from_slice(&self.chunk.to_le_bytes());
+        out.extend_from_slice(&self.chunk_count.to_le_bytes());
+        out.extend_from_slice(&self.floor.0.to_le_bytes());
+        out.extend_from_slice(&self.context.to_le_bytes());
+        out.extend_from_slice(&self.checksum.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        for piece in pieces {
+            Place::from(piece).encode(out);
+        }
+        out.extend_from_slice(meta);
+    }
+
+    /// Reads the fixed part of a chunk frame.
+    pub fn decode(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Result<Self, WireError> {
+        if bytes[0] != KIND_CHUNK {
+            return Err(WireError::UnknownFrame { got: bytes[0], expected: "1 (chunk)" });
+        }
+        let op = Op::from_wire(bytes[1]).ok_or_else(|| field("op", bytes[1], "1 to 4"))?;
+        let flags = u16_at(bytes, 2);
+        if flags & !Flags::KNOWN != 0 {
+            return Err(field("flags", flags, "the bits 0 to 2"));
+        }
+        let header = Self {
+            op,
+            flags: Flags(flags),
+            meta_len: u32_at(bytes, 4),
+            payload_len: u32_at(bytes, 8),
+            pieces: u16_at(bytes, 12),
+            transfer: TransferId(u64_at(bytes, 16)),
+            chunk: u32_at(bytes, 24),
+            chunk_count: u32_at(bytes, 28),
+            floor: TransferId(u64_at(bytes, 32)),
+            context: u64_at(bytes, 40),
+            checksum: u32_at(bytes, 48),
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<(), WireError> {
+        if self.meta_len as usize > MAX_META_BYTES {
+            return Err(field("meta_len", self.meta_len, "0 to 65536"));
+        }
+        if self.meta_len > 0 && self.chunk != 0 {
+            return Err(field("meta_len", self.meta_len, "0 in every chunk but the first"));
+        }
+        if u64::from(self.payload_len) > MAX_CHUNK_BYTES {
+            return Err(field("payload_len", self.payload_len, "0 to 64 MiB"));
+        }
+        if usize::from(self.pieces) > MAX_CHUNK_PIECES {
+            return Err(field("pieces", self.pieces, "0 to 256"));
+        }
+        if self.transfer.0 == 0 || self.transfer < self.floor {
+            return Err(field("transfer", self.transfer.0, "at least 1 and at least floor"));
+        }
+        if self.chunk_count == 0 || self.chunk_count > MAX_CHUNKS {
+            return Err(field("chunk_count", self.chunk_count, "1 to 4194304"));
+        }
+        if self.chunk >= self.chunk_count {
+            return Err(field("chunk", self.chunk, "less than chunk_count"));
+        }
+        if self.op == Op::Control && (self.payload_len > 0 || self.chunk_count != 1) {
+            return Err(field(
+                "payload_len",
+                self.payload_len,
+                "0 in one chunk for op 4 (control)",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.key.slot.to_le_bytes());
+        out.extend_from_slice(&self.key.generation.to_le_bytes());
+        out.extend_from_slice(&self.key.nonce.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+    }
+
+    /// Reads a table of pieces whose sum must be `payload_len`, into `out` (cleared first).
+    pub fn decode_table(
+        table: &[u8],
+        payload_len: u32,
+        out: &mut Vec<Self>,
+    ) -> Result<(), WireError> {
+        out.clear();
+        let mut sum = 0u64;
+        for entry in table.chunks_exact(PIECE_BYTES) {
+            let place = Self {
+                key: RegionKey {
+                    slot: u32_at(entry, 0),
+                    generation: u32_at(entry, 4),
+                    nonce: u64_at(entry, 8),
+                },
+                offset: u64_at(entry, 16),
+                len: u64_at(entry, 24),
+            };
+            if place.len == 0 || place.offset.checked_add(place.len).is_none() {
+                return Err(field("len", place.len, "1 to 2^64 - offset - 1"));
+            }
+            sum = sum.saturating_add(place.len);
+            out.push(place);
+        }
+        if sum != u64::from(payload_len) {
+            return Err(WireError::PiecesMismatch { pieces: sum, payload: payload_len });
+        }
+        Ok(())
+    }
+}
+
+impl AckFrame {
+    /// The frame as bytes.
+    pub fn encode(self) -> [u8; ACK_BYTES] {
+        let (kind, code, sequence) = match self {
+            Self::Ack { sequence } => (KIND_ACK, 0, sequence),
+            Self::Refusal { sequence, code } => (KIND_REFUSAL, code as u8, sequence),
+        };
+        let mut bytes = [0; ACK_BYTES];
+        bytes[0] = kind;
+        bytes[1] = code;
+        bytes[8..].copy_from_slice(&sequence.to_le_bytes());
+        bytes
+    }
+
+    /// Reads an acknowledgement frame.
+    pub fn decode(bytes: &[u8; ACK_BYTES]) -> Result<Self, WireError> {
+        let sequence = u64_at(bytes, 8);
+        match bytes[0] {
+            KIND_ACK => Ok(Self::Ack { sequence }),
+            KIND_REFUSAL => {
+                let code = RefusalCode::from_wire(bytes[1])
+                    .ok_or_else(|| field("code", bytes[1], "1 to 8"))?;
+                Ok(Self::Refusal { sequence, code })
+            }
+            got => Err(WireError::UnknownFrame { got, expected: "2 (ack) or 3 (refusal)" }),
+        }
+    }
+}
+
+fn field(field: &'static str, got: impl Into<u64>, allowed: &'static str) -> WireError {
+    WireError::Field { field, got: got.into(), allowed }
+}
+
+// The slices below have the length that `N` says: callers index fixed offsets of checked buffers.
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array_at(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(bytes, at))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn header() -> ChunkHeader {
+    ChunkHeader {
+        op: Op::Write,
+        flags: Flags::NOTIFY.with(Flags::CHECKSUM),
+        meta_len: 3,
+        payload_len: 30,
+        pieces: 2,
+        transfer: TransferId(9),
+        chunk: 0,
+        chunk_count: 4,
+        floor: TransferId(7),
+        context: 11,
+        checksum: 0xdead_beef,
+    }
+}
+
+fn encoded(header: &ChunkHeader) -> [u8; CHUNK_HEADER_BYTES] {
+    let mut out = Vec::new();
+    let meta = vec![0; header.meta_len as usize];
+    header.encode(std::iter::empty(), &meta, &mut out);
+    out[..CHUNK_HEADER_BYTES].try_into().unwrap()
+}
+
+#[test]
+fn a_chunk_frame_survives_the_wire() {
+    let key = RegionKey { slot: 1, generation: 2, nonce: 3 };
+    let piece = |offset, len| Piece {
+        local_region: 0,
+        local_offset: 0,
+        remote: key,
+        remote_offset: offset,
+        len,
+    };
+    let pieces = [piece(5, 10), piece(50, 20)];
+    let mut out = Vec::new();
+    header().encode(pieces.into_iter(), b"abc", &mut out);
+    let (head, body) = out.split_at(CHUNK_HEADER_BYTES);
+    let read = ChunkHeader::decode(head.try_into().unwrap()).unwrap();
+    assert_eq!(read, header());
+    assert_eq!(body.len(), read.body_bytes());
+    let mut places = Vec::new();
+    Place::decode_table(&body[..2 * PIECE_BYTES], read.payload_len, &mut places).unwrap();
+    assert_eq!(places, pieces.map(Place::from));
+    assert_eq!(&body[2 * PIECE_BYTES..], b"abc");
+}
+
+#[test]
+fn each_field_out_of_range_is_refused_by_name() {
+    let cases: [(&str, ChunkHeader); 7] = [
+        ("meta_len", ChunkHeader { meta_len: 65537, ..header() }),
+        ("meta_len", ChunkHeader { chunk: 1, ..header() }),
+        ("payload_len", ChunkHeader { payload_len: (64 << 20) + 1, ..header() }),
+        ("pieces", ChunkHeader { pieces: 257, ..header() }),
+        ("transfer", ChunkHeader { transfer: TransferId(6), ..header() }),
+        ("chunk_count", ChunkHeader { chunk_count: 0, ..header() }),
+        ("payload_len", ChunkHeader { op: Op::Control, chunk_count: 1, ..header() }),
+    ];
+    for (name, bad) in cases {
+        let error = ChunkHeader::decode(&encoded(&bad)).unwrap_err();
+        assert!(matches!(error, WireError::Field { field, .. } if field == name), "{error}");
+    }
+    let mut bytes = encoded(&header());
+    bytes[0] = 9;
+    let error = ChunkHeader::decode(&bytes).unwrap_err();
+    assert_eq!(error.to_string(), "frame kind 9 is unknown, expected 1 (chunk)");
+}
+
+#[test]
+fn a_table_that_does_not_add_up_is_refused() {
+    let place = Place { key: RegionKey { slot: 0, generation: 0, nonce: 0 }, offset: 0, len: 8 };
+    let mut table = Vec::new();
+    place.encode(&mut table);
+    let mut out = Vec::new();
+    let error = Place::decode_table(&table, 9, &mut out).unwrap_err();
+    assert_eq!(error, WireError::PiecesMismatch { pieces: 8, payload: 9 });
+}
+
+#[test]
+fn acknowledgements_survive_the_wire() {
+    let refusals = RefusalCode::ALL.map(|code| AckFrame::Refusal { sequence: 5, code });
+    for frame in refusals.into_iter().chain([AckFrame::Ack { sequence: u64::MAX }]) {
+        assert_eq!(AckFrame::decode(&frame.encode()).unwrap(), frame);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in prop::array::uniform32(any::<u8>()), kind in 0u8..3) {
+        let mut chunk = [0; CHUNK_HEADER_BYTES];
+        chunk[..32].copy_from_slice(&bytes);
+        chunk[0] = kind;
+        if let Ok(header) = ChunkHeader::decode(&chunk) {
+            prop_assert_eq!(encoded(&header), chunk);
+        }
+        let mut ack: [u8; ACK_BYTES] = bytes[..ACK_BYTES].try_into().unwrap();
+        ack[0] = kind;
+        let _ = AckFrame::decode(&ack);
+    }
+}
