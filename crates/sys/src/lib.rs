@@ -1,1 +1,18 @@
-//! See the crate's description.
+//! Every unsafe operating-system call of Polyrail, behind safe types. Linux only.
+//!
+//! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
+//!   vectored I/O, never by reference.
+//! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
+//! * [`Poller`]: epoll with a wake-up.
+//! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
+
+pub mod interfaces;
+mod io;
+mod memory;
+mod poller;
+pub mod tcp;
+pub mod threads;
+
+pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
+pub use memory::{Memory, OutOfRange};
+pub use poller::{PollEvent, Poller};

@@ -1,0 +1,164 @@
+//! One system call over many pieces of memory.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::memory::{Memory, OutOfRange};
+
+/// Most pieces of one call: a chunk of 256 places, its head, and the head of the next.
+pub const MAX_IO_PIECES: usize = 320;
+
+/// Direction of a list of places that are read and sent.
+pub enum Out {}
+/// Direction of a list of places that are filled.
+pub enum In {}
+
+/// Places for one vectored call of one direction. Lives on the stack; costs nothing to make.
+///
+/// [`IoVecs<Out>`] is for [`send`], [`IoVecs<In>`] for [`receive`].
+pub struct IoVecs<'a, Direction> {
+    entries: [MaybeUninit<libc::iovec>; MAX_IO_PIECES],
+    used: usize,
+    bytes: usize,
+    _borrows: PhantomData<(&'a mut [u8], Direction)>,
+}
+
+impl<D> Default for IoVecs<'_, D> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a, D> IoVecs<'a, D> {
+    /// No place yet.
+    pub fn new() -> Self {
+        Self {
+            entries: [const { MaybeUninit::uninit() }; MAX_IO_PIECES],
+            used: 0,
+            bytes: 0,
+            _borrows: PhantomData,
+        }
+    }
+
+    /// Whether no further place fits.
+    pub fn is_full(&self) -> bool {
+        self.used == MAX_IO_PIECES
+    }
+
+    /// Bytes of all places.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a range of memory, to be read or written. It is the caller's duty that nothing relies
+    /// on the bytes while the call runs; the range itself is checked.
+    pub fn push_memory(
+        &mut self,
+        memory: &'a Memory,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), OutOfRange> {
+        let base = memory.at(offset, len)?;
+        self.push(base, len as usize);
+        Ok(())
+    }
+
+    fn push(&mut self, base: *mut u8, len: usize) {
+        assert!(self.used < MAX_IO_PIECES, "callers ask is_full first");
+        self.entries[self.used].write(libc::iovec { iov_base: base.cast(), iov_len: len });
+        self.used += 1;
+        self.bytes += len;
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all-zero is the documented empty value of msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.entries.as_mut_ptr().cast();
+        message.msg_iovlen = self.used;
+        message
+    }
+}
+
+impl<'a> IoVecs<'a, Out> {
+    /// Adds bytes to be sent.
+    pub fn push_bytes(&mut self, bytes: &'a [u8]) {
+        // The list can only be sent, and sending reads.
+        self.push(bytes.as_ptr().cast_mut(), bytes.len());
+    }
+}
+
+impl<'a> IoVecs<'a, In> {
+    /// Adds a buffer to be filled.
+    pub fn push_buffer(&mut self, buffer: &'a mut [u8]) {
+        self.push(buffer.as_mut_ptr(), buffer.len());
+    }
+}
+
+/// Sends from the places, in order, without blocking. Returns how many bytes the kernel took.
+///
+/// A connection that is gone is an error, never a signal.
+pub fn send(socket: BorrowedFd<'_>, mut from: IoVecs<'_, Out>) -> io::Result<usize> {
+    let message = from.message();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the entries point to memory that `from` borrows (or that is kept alive by a borrowed
+    // `Memory`) and are initialised up to `used`; the kernel only reads them.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Fills the places, in order, without blocking. Returns how many bytes came; 0 is the end of the
+/// stream (if any place was given).
+pub fn receive(socket: BorrowedFd<'_>, mut into: IoVecs<'_, In>) -> io::Result<usize> {
+    let mut message = into.message();
+    // SAFETY: as in `send`; buffers are exclusively borrowed by `into`, and a `Memory` may be
+    // written at any time by its contract.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn one_call_gathers_and_one_scatters() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let source = Memory::from(b"....payload....".to_vec());
+        let mut out = IoVecs::<Out>::new();
+        out.push_bytes(b"head:");
+        out.push_memory(&source, 4, 7).unwrap();
+        assert_eq!((out.bytes(), send(a.as_fd(), out).unwrap()), (12, 12));
+
+        let target = Memory::from(vec![0; 16]);
+        let (mut head, mut tail) = ([0; 5], [0; 8]);
+        let mut into = IoVecs::<In>::new();
+        into.push_buffer(&mut head);
+        into.push_memory(&target, 2, 3).unwrap();
+        into.push_buffer(&mut tail);
+        assert_eq!(receive(b.as_fd(), into).unwrap(), 12);
+        let mut landed = [0; 7];
+        target.read_at(0, &mut landed).unwrap();
+        assert_eq!((&head, &landed, &tail[..4]), (b"head:", b"\0\0pay\0\0", &b"load"[..]));
+    }
+
+    #[test]
+    fn nothing_to_read_is_would_block_and_a_closed_peer_is_an_error_or_the_end() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 4];
+        let mut into = IoVecs::<In>::new();
+        into.push_buffer(&mut buffer);
+        assert_eq!(receive(b.as_fd(), into).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        let mut into = IoVecs::<In>::new();
+        into.push_buffer(&mut buffer);
+        assert_eq!(receive(b.as_fd(), into).unwrap(), 0);
+        let mut out = IoVecs::<Out>::new();
+        out.push_bytes(b"x");
+        assert_eq!(send(b.as_fd(), out).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

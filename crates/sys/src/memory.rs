@@ -1,0 +1,223 @@
+//! Memory that others write while we hold it.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Bytes copied at a time where a reference is needed: fits in the first-level cache.
+const BLOCK_BYTES: usize = 8 << 10;
+
+/// A range of bytes that peers and the kernel may change at any moment.
+///
+/// There is never a `&[u8]` to it: it is read and written by copies, so that a peer's write in the
+/// middle of a read gives old or new bytes, not undefined behaviour in safe code. Clones share the
+/// bytes; they are freed with the last clone. Safe to use from any thread.
+#[derive(Clone)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: u64,
+    /// Keeps the bytes alive; `None` for memory that the caller promised to keep.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: `base` points to memory that is valid as long as the value lives (by its owner, or by
+// the promise of `from_raw`), and is accessed only by raw copies, from whichever thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above; no method hands out a reference.
+unsafe impl Sync for Memory {}
+
+/// A range that is not inside the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("range {offset}+{len} is outside the memory of {size} bytes")]
+pub struct OutOfRange {
+    /// Start of the range, in bytes.
+    pub offset: u64,
+    /// Length of the range, in bytes.
+    pub len: u64,
+    /// Size of the memory, in bytes.
+    pub size: u64,
+}
+
+impl Memory {
+    /// `len` zeroed bytes of their own pages; huge pages where the system has them to give.
+    ///
+    /// The pages are taken from the system when they are first touched.
+    pub fn anonymous(len: u64) -> io::Result<Self> {
+        let size = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        if size == 0 {
+            return Ok(Self::from(Vec::new()));
+        }
+        let map = Map::new(size)?;
+        Ok(Self { base: map.base, len, _owner: Some(Arc::new(map)) })
+    }
+
+    /// Memory that belongs to somebody else.
+    ///
+    /// # Safety
+    /// `base` must be valid for reads and writes of `len` bytes until this value, its clones, and
+    /// every region registered from them are gone, and no reference to those bytes may be used
+    /// while a transfer can touch them.
+    pub unsafe fn from_raw(base: *mut u8, len: u64) -> Self {
+        // A null pointer of length 0 is what C programs pass for "nothing".
+        Self { base: NonNull::new(base).unwrap_or(NonNull::dangling()), len, _owner: None }
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes out, from `offset` on.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfRange> {
+        let from = self.at(offset, out.len() as u64)?;
+        // SAFETY: `at` checked that the source range is inside the memory; `out` is exclusively
+        // borrowed, so it can't overlap memory that is only reached by pointer.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in, from `offset` on.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
+        let to = self.at(offset, bytes.len() as u64)?;
+        // SAFETY: `at` checked that the destination range is inside the memory; `bytes` is
+        // borrowed from elsewhere, since nobody has a reference into a `Memory`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Continues the CRC-32C `crc` over a range.
+    pub fn crc32c(&self, crc: u32, offset: u64, len: u64) -> Result<u32, OutOfRange> {
+        self.at(offset, len)?;
+        let mut block = [0; BLOCK_BYTES];
+        let mut crc = crc;
+        let mut done = 0;
+        while done < len {
+            let take = (len - done).min(BLOCK_BYTES as u64) as usize;
+            self.read_at(offset + done, &mut block[..take])?;
+            crc = crc32c::crc32c_append(crc, &block[..take]);
+            done += take as u64;
+        }
+        Ok(crc)
+    }
+
+    /// The address of a byte range, checked.
+    pub(crate) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
+        match offset.checked_add(len) {
+            // SAFETY: `offset` is at most `len`, so the result is inside the memory or one past it.
+            Some(end) if end <= self.len => Ok(unsafe { self.base.as_ptr().add(offset as usize) }),
+            _ => Err(OutOfRange { offset, len, size: self.len }),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from(bytes.into_boxed_slice())
+    }
+}
+
+impl From<Box<[u8]>> for Memory {
+    fn from(bytes: Box<[u8]>) -> Self {
+        let len = bytes.len() as u64;
+        let boxed = Boxed(NonNull::from(Box::leak(bytes)));
+        Self { base: boxed.0.cast(), len, _owner: Some(Arc::new(boxed)) }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({:p}, {} bytes)", self.base, self.len)
+    }
+}
+
+/// A boxed slice given up to raw access, so that no `Box` claims to be its only user.
+struct Boxed(NonNull<[u8]>);
+
+// SAFETY: the pointer owns its allocation and is used only to free it.
+unsafe impl Send for Boxed {}
+// SAFETY: as above.
+unsafe impl Sync for Boxed {}
+
+impl Drop for Boxed {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `Box::leak` and is freed once, here.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// An anonymous mapping.
+struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn new(len: usize) -> io::Result<Self> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
+        // SAFETY: the range is the mapping just made. Only a hint: without huge pages all works.
+        let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody uses it any more: this is its last owner.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_in_and_out_by_copy() {
+        for memory in [Memory::from(vec![0; 10_000]), Memory::anonymous(10_000).unwrap()] {
+            memory.write_at(9_990, b"0123456789").unwrap();
+            let mut out = [0; 4];
+            memory.clone().read_at(9_993, &mut out).unwrap();
+            assert_eq!(&out, b"3456");
+        }
+    }
+
+    #[test]
+    fn a_range_outside_is_refused_and_changes_nothing() {
+        let memory = Memory::from(vec![7; 8]);
+        for (offset, len) in [(8, 1), (0, 9), (u64::MAX, 2), (9, 0)] {
+            let expected = OutOfRange { offset, len, size: 8 };
+            assert_eq!(memory.write_at(offset, &vec![1; len as usize]), Err(expected));
+        }
+        let mut out = [0; 8];
+        memory.read_at(0, &mut out).unwrap();
+        assert_eq!(out, [7; 8]);
+        assert_eq!(Memory::anonymous(0).unwrap().read_at(0, &mut []), Ok(()));
+    }
+
+    #[test]
+    fn the_checksum_is_the_known_crc32c() {
+        // Check value of CRC-32C for "123456789" (RFC 3720, appendix B.4 uses the same polynomial).
+        let memory = Memory::from(b"xx123456789".to_vec());
+        assert_eq!(memory.crc32c(0, 2, 9).unwrap(), 0xe306_9283);
+        let half = memory.crc32c(0, 2, 4).unwrap();
+        assert_eq!(memory.crc32c(half, 6, 5).unwrap(), 0xe306_9283);
+    }
+}

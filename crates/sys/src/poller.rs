@@ -1,0 +1,137 @@
+//! Waiting for sockets, with a way to be woken.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::Timespec;
+
+/// Token of the wake-up itself; no socket may use it.
+const WAKE: u64 = u64::MAX;
+
+/// Edge-triggered epoll and an eventfd. Waiting is for one thread at a time; [`Self::wake`] and
+/// registration may come from any.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+}
+
+/// What happened to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollEvent {
+    /// The socket, by the token it was registered with.
+    pub token: u64,
+    /// There may be bytes, the end of the stream, or an error to read.
+    pub readable: bool,
+    /// There may be room to write, or an error to find by writing.
+    pub writable: bool,
+}
+
+impl Poller {
+    /// A poller without sockets.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let data = epoll::EventData::new_u64(WAKE);
+        epoll::add(&epoll, &wake, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(Self { epoll, wake })
+    }
+
+    /// Watches a socket for both directions, edge-triggered.
+    pub fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Stops watching a socket. Closing it does the same.
+    pub fn remove(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, socket)?)
+    }
+
+    /// Waits until something happens, [`Self::wake`] is called, or the time is over (`None`: no
+    /// limit; zero: only looks). Appends what happened; a wake-up appends nothing.
+    pub fn wait(&self, events: &mut Vec<PollEvent>, limit: Option<Duration>) -> io::Result<()> {
+        const BATCH: usize = 64;
+        let empty =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut batch = [empty; BATCH];
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let count = match epoll::wait(&self.epoll, &mut batch[..], limit.as_ref()) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        for event in &batch[..count] {
+            let (flags, token) = (event.flags, event.data.u64());
+            if token == WAKE {
+                // Only resets the counter; if it was reset already there is nothing to do.
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                continue;
+            }
+            let broken = flags.intersects(
+                epoll::EventFlags::ERR | epoll::EventFlags::HUP | epoll::EventFlags::RDHUP,
+            );
+            events.push(PollEvent {
+                token,
+                readable: broken || flags.contains(epoll::EventFlags::IN),
+                writable: broken || flags.contains(epoll::EventFlags::OUT),
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends the current wait, or the next one if nobody waits.
+    pub fn wake(&self) {
+        // Fails only when the counter is full, and then the waiter is woken already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_wake_up_ends_a_wait_also_when_it_comes_first() {
+        let poller = Poller::new().unwrap();
+        let mut events = Vec::new();
+        poller.wake();
+        poller.wait(&mut events, None).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| poller.wake());
+            poller.wait(&mut events, None).unwrap();
+        });
+        assert_eq!(events, []);
+    }
+
+    #[test]
+    fn a_socket_reports_bytes_once_until_it_is_drained() {
+        let poller = Poller::new().unwrap();
+        let (mut a, b) = UnixStream::pair().unwrap();
+        poller.add(b.as_fd(), 5).unwrap();
+        let mut events = Vec::new();
+        a.write_all(b"x").unwrap();
+        poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(events, [PollEvent { token: 5, readable: true, writable: true }]);
+        events.clear();
+        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events, [], "edge-triggered");
+    }
+}

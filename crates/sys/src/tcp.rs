@@ -1,0 +1,225 @@
+//! TCP sockets: options that the standard library lacks, and what the kernel knows of a connection.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+/// How a flow's socket is set up. Sizes of 0 leave the kernel's autotuning on.
+#[derive(Clone, Debug, Default)]
+pub struct FlowOptions {
+    /// Congestion control by its kernel name; `None` is the system's.
+    pub congestion: Option<String>,
+    /// `SO_SNDBUF` in bytes.
+    pub send_buffer_bytes: usize,
+    /// `SO_RCVBUF` in bytes.
+    pub receive_buffer_bytes: usize,
+    /// `TCP_NOTSENT_LOWAT` in bytes.
+    pub notsent_bytes: u32,
+    /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged.
+    pub user_timeout: Option<Duration>,
+}
+
+/// What the kernel knows of a connection (`TCP_INFO`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Segments sent again since the start.
+    pub retransmits: u64,
+    /// Bytes that the other kernel has acknowledged.
+    pub acked_bytes: u64,
+    /// Bytes received in order.
+    pub received_bytes: u64,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u32,
+    /// Congestion window in segments.
+    pub congestion_window: u32,
+    /// Bytes in the send queue that were never sent.
+    pub notsent_bytes: u32,
+    /// Time with anything to send, in microseconds.
+    pub busy_us: u64,
+    /// Time held up by the receiver's window, in microseconds.
+    pub receive_window_limited_us: u64,
+    /// Time held up by a full send buffer, in microseconds.
+    pub send_buffer_limited_us: u64,
+    /// Delivery rate that the kernel estimated last, in bytes per second.
+    pub delivery_bytes_per_second: u64,
+}
+
+/// A listening socket on `address`; non-blocking. Port 0 takes a free one.
+pub fn listen(address: SocketAddr, device: Option<&str>) -> io::Result<Socket> {
+    let socket = stream_socket(address)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    bind_device(&socket, device)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    Ok(socket)
+}
+
+/// Starts to connect from `source` (any port) to `target`; non-blocking. The socket becomes
+/// writable when it is connected or has failed; [`Socket::take_error`] says which.
+pub fn start_connect(
+    source: IpAddr,
+    device: Option<&str>,
+    target: SocketAddr,
+    options: &FlowOptions,
+) -> io::Result<Socket> {
+    let socket = stream_socket(target)?;
+    // Buffers must be set before the handshake, which fixes the window scale.
+    apply(&socket, options)?;
+    bind_device(&socket, device)?;
+    if source.is_ipv4() == target.is_ipv4() {
+        // The port is chosen at connect time, by the whole 4-tuple: far more of them than ports.
+        set_bind_address_no_port(&socket)?;
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    match socket.connect(&target.into()) {
+        Ok(()) => Ok(socket),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets a flow's options on a connected or connecting socket.
+pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_tcp_nodelay(true)?;
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if options.send_buffer_bytes > 0 {
+        socket.set_send_buffer_size(options.send_buffer_bytes)?;
+    }
+    if options.receive_buffer_bytes > 0 {
+        socket.set_recv_buffer_size(options.receive_buffer_bytes)?;
+    }
+    if options.notsent_bytes > 0 {
+        socket.set_tcp_notsent_lowat(options.notsent_bytes)?;
+    }
+    if let Some(timeout) = options.user_timeout {
+        socket.set_tcp_user_timeout(Some(timeout))?;
+        // An idle connection is asked for a sign of life before the same time is over.
+        let every = (timeout / 4).max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(3);
+        socket.set_tcp_keepalive(&keepalive)?;
+    }
+    Ok(())
+}
+
+/// The congestion control that a socket uses.
+pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
+    let name = SockRef::from(socket).tcp_congestion()?;
+    Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
+}
+
+/// Makes closing the socket discard what is still unsent, so that nothing of it arrives later.
+pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+/// What the kernel knows of the connection.
+pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
+    // The layout of `struct tcp_info` (include/uapi/linux/tcp.h) only ever grows at its end, so a
+    // kernel that knows less fills less; what it does not fill stays 0.
+    let mut raw = [0u8; 256];
+    let mut len = raw.len() as libc::socklen_t;
+    // SAFETY: `raw` has room for `len` bytes, and the kernel writes at most that many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            raw.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let u32_at = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+    let u64_at = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&raw[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    Ok(TcpInfo {
+        rtt_us: u32_at(68),
+        congestion_window: u32_at(80),
+        retransmits: u32_at(100).into(),
+        acked_bytes: u64_at(120),
+        received_bytes: u64_at(128),
+        notsent_bytes: u32_at(144),
+        delivery_bytes_per_second: u64_at(160),
+        busy_us: u64_at(168),
+        receive_window_limited_us: u64_at(176),
+        send_buffer_limited_us: u64_at(184),
+    })
+}
+
+fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))
+}
+
+fn bind_device(socket: &Socket, device: Option<&str>) -> io::Result<()> {
+    match device {
+        Some(name) => socket.bind_device(Some(name.as_bytes())),
+        None => Ok(()),
+    }
+}
+
+fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes an int, whose address and size are given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_kernels_counters_are_read_at_their_places() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut b, _) = listener.accept().unwrap();
+        a.write_all(&[7; 100_000]).unwrap();
+        b.read_exact(&mut vec![0; 100_000]).unwrap();
+        b.write_all(b"x").unwrap();
+        a.read_exact(&mut [0]).unwrap();
+        let (sent, received) = (info(&a).unwrap(), info(&b).unwrap());
+        // The SYN counts as a byte in bytes_acked.
+        assert_eq!((sent.acked_bytes, received.received_bytes), (100_001, 100_000));
+        assert!(sent.congestion_window >= 1 && sent.rtt_us > 0, "{sent:?}");
+        assert_eq!(sent.notsent_bytes, 0);
+    }
+
+    #[test]
+    fn a_flow_gets_the_congestion_control_asked_for() {
+        let listener = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let target = listener.local_addr().unwrap().as_socket().unwrap();
+        let options = FlowOptions { congestion: Some("reno".to_owned()), ..FlowOptions::default() };
+        let source = "127.0.0.1".parse().unwrap();
+        let socket = start_connect(source, None, target, &options).unwrap();
+        assert_eq!(congestion(&socket).unwrap(), "reno");
+        let options =
+            FlowOptions { congestion: Some("no-such".to_owned()), ..FlowOptions::default() };
+        assert!(start_connect(source, None, target, &options).is_err());
+    }
+}
