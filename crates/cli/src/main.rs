@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cmd;
+mod config_args;
 
 use std::process::ExitCode;
 

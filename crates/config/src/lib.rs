@@ -1,2 +1,58 @@
-//! See the crate's description.
+//! Every setting of Polyrail in one table.
+//!
+//! A setting is declared once, in [`Settings`]'s table: name, type, default, range, unit, help and
+//! the environment names of other tools that mean the same. The table drives the typed struct the
+//! engine reads, the environment, the YAML file, `--set`, the page `docs/config.md` and
+//! `polyrail config show`.
+//!
+//! Values come in layers, lowest first: default, preset, file, alias environment names,
+//! `POLYRAIL_*` environment, then what the program or `--set` says. Each effective value remembers
+//! its [`Origin`].
+//!
+//! ```
+//! use polyrail_config::Config;
+//!
+//! let config = Config::builder()
+//!     .yaml("preset: throughput\nwindow_chunks: 32\n", "polyrail.yaml")?
+//!     .set("chunk_bytes", "2MiB")?
+//!     .build()?;
+//! assert_eq!(config.chunk_bytes, 2 << 20);
+//! assert_eq!(config.window_chunks, 32);
+//! assert_eq!(config.origin("window_chunks").unwrap().to_string(), "file polyrail.yaml:2");
+//! # Ok::<(), polyrail_config::ConfigError>(())
+//! ```
+//!
+//! Nothing here does I/O except [`ConfigBuilder::file`] and [`ConfigBuilder::env`]. All types are
+//! `Send + Sync`.
 #![forbid(unsafe_code)]
+
+mod alias;
+mod builder;
+mod choices;
+mod config;
+mod conflict;
+mod cpus;
+mod docs;
+mod error;
+mod file_name;
+mod kind;
+mod number;
+mod preset;
+mod signal;
+mod subsystems;
+mod suggest;
+mod table;
+mod value;
+mod yaml;
+
+pub use builder::ConfigBuilder;
+pub use choices::{BindDevice, Checksum, LogLevel, Preset, Progress, ProxyLayout, UnknownChoice};
+pub use config::{Config, Origin, Row};
+pub use cpus::{CpuListError, LAST_CPU, parse_cpulist};
+pub use docs::{help, markdown};
+pub use error::{BadValue, ConfigError, Conflict, Party};
+pub use file_name::expand_file_name;
+pub use subsystems::{SUBSYSTEMS, Subsystems};
+pub use table::{Settings, names};
+pub use value::Value;
+pub use yaml::FILE_LIMIT_BYTES;

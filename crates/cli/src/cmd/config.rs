@@ -1,12 +1,131 @@
-//! See `polyrail --help`.
+//! `polyrail config`: the settings, their values and where each came from.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_config::{Config, ConfigError, Row};
+use serde_json::{Map, Value, json};
+
+use crate::config_args::{ConfigArgs, print_warnings, refuse};
+
+/// The version of the JSON; raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Something in the environment failed, such as a full disk behind standard output.
+const EXIT_ENVIRONMENT: u8 = 3;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+// `config help NAME` explains a setting; `--help` is there for the rest.
+#[command(disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the settings in effect.
+    Show(ShowArgs),
+    /// Explain one setting.
+    Help {
+        /// The setting, like chunk_bytes.
+        name: String,
+    },
+    /// Print the documentation of all settings as Markdown.
+    Docs,
+}
+
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Say where each value came from.
+    #[arg(long)]
+    origin: bool,
+
+    /// Print JSON; origins are always in it.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
 
 /// Runs the subcommand.
-pub(crate) fn run(_args: Args) -> ExitCode {
-    ExitCode::SUCCESS
+pub(crate) fn run(args: Args) -> ExitCode {
+    match output(&args.command) {
+        Ok(text) => print(&text),
+        Err(error) => refuse(&error),
+    }
+}
+
+fn output(command: &Command) -> Result<String, ConfigError> {
+    match command {
+        Command::Show(args) => {
+            let config = args.config.resolve()?;
+            print_warnings(&config);
+            Ok(if args.json { json(&config) } else { table(&config.rows(), args.origin) })
+        }
+        Command::Help { name } => polyrail_config::help(name),
+        Command::Docs => Ok(polyrail_config::markdown()),
+    }
+}
+
+fn json(config: &Config) -> String {
+    let settings: Map<String, Value> = config
+        .rows()
+        .iter()
+        .map(|row| {
+            let mut entry = json!(row);
+            entry["changed"] = row.is_changed().into();
+            (row.name.to_owned(), entry)
+        })
+        .collect();
+    let document = json!({
+        "schema_version": SCHEMA_VERSION,
+        "settings": settings,
+        "warnings": config.warnings(),
+    });
+    format!("{document:#}\n")
+}
+
+fn table(rows: &[Row], with_origin: bool) -> String {
+    let cells: Vec<_> = rows.iter().map(|row| (row, value_cell(row))).collect();
+    let name_width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let value_width = cells.iter().map(|(_, value)| value.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (row, value) in &cells {
+        let mark = if row.is_changed() { '*' } else { ' ' };
+        let origin = if with_origin { row.origin.to_string() } else { String::new() };
+        let line = format!("{mark} {:name_width$}  {value:value_width$}  {origin}", row.name);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    if rows.iter().any(Row::is_changed) {
+        text.push_str("\n* differs from the default\n");
+    }
+    text
+}
+
+fn value_cell(row: &Row) -> String {
+    let value = if row.value.is_empty() { "\"\"" } else { &row.value };
+    // Sizes carry their unit in the text, and names of counts say what they count.
+    let unit =
+        if matches!(row.unit, "ms" | "us") && row.meaning.is_empty() { row.unit } else { "" };
+    let meaning =
+        if row.meaning.is_empty() { String::new() } else { format!(" ({})", row.meaning) };
+    format!("{value}{unit}{meaning}")
+}
+
+fn print(text: &str) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads us, like `head`, has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail: can't write to standard output: {error}");
+            ExitCode::from(EXIT_ENVIRONMENT)
+        }
+    }
 }

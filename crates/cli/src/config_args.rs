@@ -1,0 +1,61 @@
+//! The options that choose settings, alike in every subcommand.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use polyrail_config::{Config, ConfigBuilder, ConfigError};
+
+/// The exit code for wrong usage and wrong settings.
+const EXIT_USAGE: u8 = 2;
+
+/// Options that choose settings; flatten them into a subcommand's arguments.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct ConfigArgs {
+    /// Start from a named set of values: latency, throughput, cpu or balanced.
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+
+    /// Read settings from a YAML file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Give a setting a value; may be repeated. `polyrail config show` lists all settings.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+}
+
+impl ConfigArgs {
+    /// The file, the environment and these options; a subcommand may add its own with `set`.
+    pub(crate) fn builder(&self) -> Result<ConfigBuilder, ConfigError> {
+        let mut builder = Config::builder().env();
+        if let Some(path) = &self.config {
+            builder = builder.file(path)?;
+        }
+        if let Some(preset) = &self.preset {
+            builder = builder.set("preset", preset)?;
+        }
+        self.set.iter().try_fold(builder, |builder, pair| builder.set_pair(pair))
+    }
+
+    /// The settings in effect.
+    pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
+        self.builder()?.build()
+    }
+}
+
+/// Says on standard error what is wrong, and how to mend it.
+pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
+    eprintln!("polyrail: {error}");
+    if let Some(help) = error.help() {
+        eprintln!("help: {help}");
+    }
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Says on standard error what the user should know about the settings.
+pub(crate) fn print_warnings(config: &Config) {
+    for warning in config.warnings() {
+        eprintln!("polyrail: warning: {warning}");
+    }
+}

@@ -1,0 +1,152 @@
+//! `polyrail config` as a user runs it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// The program with no settings in its environment.
+fn polyrail(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.env_clear().arg("config").args(args);
+    command
+}
+
+fn stdout(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// Standard error of a run that ends with exit code 2 and prints no result.
+fn refusal(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn write(folder: &Path, text: &str) -> String {
+    let path = folder.join("polyrail.yaml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn show_prints_every_setting_and_marks_the_changed_ones() {
+    let output = polyrail(&["show"]).output().unwrap();
+    let text = stdout(&output);
+    assert!(text.contains("  chunk_bytes") && text.contains("512KiB"), "{text}");
+    assert!(text.contains("0 (auto: one per rail)"), "{text}");
+    assert!(!text.contains('*'), "{text}");
+    assert!(!text.contains("default\n"), "no origin unless asked for: {text}");
+    assert_eq!(text.lines().count(), polyrail_config::names().count());
+
+    let output = polyrail(&["show", "--set", "chunk_bytes=1MiB"]).output().unwrap();
+    let text = stdout(&output);
+    let line = text.lines().find(|line| line.contains("chunk_bytes")).unwrap();
+    assert!(line.starts_with("* ") && line.ends_with("1MiB"), "{line}");
+}
+
+#[test]
+fn show_origin_tells_every_layer_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "preset: throughput\nops_pool: 8192\n");
+    let output = polyrail(&["show", "--origin", "--config", &path, "--set", "sockets=3"])
+        .env("POLYRAIL_WINDOW_CHUNKS", "32")
+        .env("NCCL_SOCKET_IFNAME", "eth")
+        .output()
+        .unwrap();
+    let text = stdout(&output);
+    for (name, value, origin) in [
+        ("preset", "throughput", format!("file {path}:1")),
+        ("ops_pool", "8192", format!("file {path}:2")),
+        ("chunk_bytes", "1MiB", "preset throughput".to_owned()),
+        ("rails", "eth", "env NCCL_SOCKET_IFNAME".to_owned()),
+        ("window_chunks", "32", "env POLYRAIL_WINDOW_CHUNKS".to_owned()),
+        ("sockets", "3", "set".to_owned()),
+        ("checksum", "off", "default".to_owned()),
+    ] {
+        let is_it =
+            |line: &&str| line.trim_start_matches(['*', ' ']).starts_with(&format!("{name} "));
+        let line = text.lines().find(is_it).unwrap();
+        assert!(line.contains(&format!(" {value} ")) && line.ends_with(&origin), "{line}");
+    }
+}
+
+#[test]
+fn show_json_has_numbers_as_numbers_origins_and_warnings() {
+    let output = polyrail(&["show", "--json", "--preset", "cpu"])
+        .env("NCCL_BUFFSIZE", "4194304")
+        .output()
+        .unwrap();
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json["schema_version"], 1);
+    let settings = json["settings"].as_object().unwrap();
+    assert_eq!(settings.len(), polyrail_config::names().count());
+    assert_eq!(settings["wait_spin_us"]["value"], 0);
+    assert_eq!(settings["wait_spin_us"]["default"], 20);
+    assert_eq!(settings["wait_spin_us"]["origin"], "preset cpu");
+    assert_eq!(settings["wait_spin_us"]["changed"], true);
+    assert_eq!(settings["preset"]["value"], "cpu");
+    assert_eq!(settings["verbose_bindings"]["value"], false);
+    assert_eq!(settings["chunk_bytes"]["unit"], "bytes");
+    assert!(json["warnings"][0].as_str().unwrap().starts_with("NCCL_BUFFSIZE=4194304 is read"));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("polyrail: warning: NCCL_BUFFSIZE=4194304 is read"), "{stderr}");
+}
+
+#[test]
+fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "sockets: 2\nchunk_byte: 1MiB\n");
+
+    assert_eq!(
+        refusal(polyrail(&["show", "--set", "chunk_bytes=512K"])),
+        "polyrail: chunk_bytes = `512K` (set) has the unit `K`, which is ambiguous; \
+         allowed: 4KiB to 64MiB\n\
+         help: write 512KiB (powers of 1024) or 512kB (powers of 1000)\n"
+    );
+    assert_eq!(
+        refusal(polyrail(&["show", "--config", &path])),
+        format!(
+            "polyrail: unknown setting `chunk_byte` (file {path}:2:1)\nhelp: did you mean `chunk_bytes`?\n"
+        )
+    );
+    let mut unknown = polyrail(&["show"]);
+    unknown.env("POLYRAIL_CHUNKBYTES", "1");
+    assert!(refusal(unknown).ends_with("help: did you mean `POLYRAIL_CHUNK_BYTES`?\n"));
+
+    let conflict = refusal(polyrail(&["show", "--preset", "latency", "--set", "tx_cpus=0-3"]));
+    assert!(conflict.contains("progress = `caller` (preset latency) conflicts with tx_cpus"));
+    assert!(conflict.contains("\nhelp: "), "{conflict}");
+
+    assert_eq!(
+        refusal(polyrail(&["help", "chunk_byte"])),
+        "polyrail: unknown setting `chunk_byte`\nhelp: did you mean `chunk_bytes`?\n"
+    );
+    for args in [
+        &["show", "--preset", "fast"][..],
+        &["show", "--set", "sockets"],
+        &["show", "--config", "/nonexistent/polyrail.yaml"],
+        &["show", "--config", "/"],
+    ] {
+        assert!(refusal(polyrail(args)).starts_with("polyrail: "), "{args:?}");
+    }
+}
+
+#[test]
+fn help_explains_one_setting() {
+    let output = polyrail(&["help", "dump_signal"]).output().unwrap();
+    let text = stdout(&output);
+    for part in ["dump_signal: ", "POLYRAIL_DUMP_SIGNAL", "NCCL_PROXY_DUMP_SIGNAL", "KILL, STOP"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn docs_prints_the_committed_page() {
+    let output = polyrail(&["docs"]).output().unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
+    let committed = std::fs::read_to_string(page).unwrap();
+    assert!(stdout(&output) == committed, "run: cargo run -- config docs > docs/config.md");
+}

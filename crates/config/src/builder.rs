@@ -1,0 +1,372 @@
+//! Collects values from all layers and resolves them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
+use crate::choices::Preset;
+use crate::config::{Config, Origin};
+use crate::conflict;
+use crate::error::{BadValue, ConfigError, excerpt};
+use crate::kind::Invalid;
+use crate::preset;
+use crate::suggest;
+use crate::table::{ENV_PREFIX, Settings, Spec, TABLE, index_of, names};
+use crate::value::Value;
+use crate::yaml::{self, FILE_LIMIT_BYTES};
+
+/// Variables with our prefix that are no settings. None at present.
+const NOT_SETTINGS: &[&str] = &[];
+
+/// Collects values; [`ConfigBuilder::build`] resolves them.
+///
+/// The order of calls matters only between values of one layer: a later file wins over an earlier
+/// one, a later `set` over an earlier one.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigBuilder {
+    given: Vec<Given>,
+    /// What is wrong with the environment; said by [`ConfigBuilder::build`].
+    deferred: Option<ConfigError>,
+    warnings: Vec<String>,
+}
+
+/// A value somebody gave.
+#[derive(Clone, Debug)]
+struct Given {
+    /// The setting's row in the table.
+    index: usize,
+    layer: Layer,
+    origin: Origin,
+    /// An invalid value of an alias is an error only where no own name replaces it.
+    value: Result<Value, ConfigError>,
+}
+
+/// Where explicit values come from, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Layer {
+    File,
+    AliasEnv,
+    OwnEnv,
+    Set,
+}
+
+impl ConfigBuilder {
+    /// Chooses a preset; like `set("preset", ...)`.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        if let Some(index) = index_of("preset") {
+            let value = Ok(Value::Text(preset.name().to_owned()));
+            self.given.push(Given { index, layer: Layer::Set, origin: Origin::Set, value });
+        }
+        self
+    }
+
+    /// Reads a YAML file.
+    ///
+    /// # Errors
+    /// The file can't be read, is larger than [`FILE_LIMIT_BYTES`], or is refused by
+    /// [`ConfigBuilder::yaml`].
+    pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let unreadable = |reason: String| ConfigError::Read { path: name.clone(), reason };
+        let bytes = read_limited(path).map_err(|error| unreadable(error.to_string()))?;
+        if bytes.len() > FILE_LIMIT_BYTES {
+            return Err(ConfigError::TooLarge { path: name, limit_bytes: FILE_LIMIT_BYTES });
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            unreadable(format!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to()))
+        })?;
+        self.yaml(&text, &name)
+    }
+
+    /// Reads the text of a YAML file; `path` is what messages and origins call it.
+    ///
+    /// # Errors
+    /// The text is not a flat mapping, or a name, or a value in it is wrong; line and column are in
+    /// the message.
+    pub fn yaml(mut self, text: &str, path: &str) -> Result<Self, ConfigError> {
+        for item in yaml::parse(text, path)? {
+            let at = |place: yaml::Place| Origin::File {
+                path: path.to_owned(),
+                line: place.line,
+                column: place.column,
+            };
+            let index =
+                index_of(&item.name).ok_or_else(|| unknown(&item.name, at(item.name_at)))?;
+            let origin = at(item.value_at);
+            let value = Ok(parse(&TABLE[index], &item.value, &origin)?);
+            self.given.push(Given { index, layer: Layer::File, origin, value });
+        }
+        Ok(self)
+    }
+
+    /// Reads the environment of the process: `POLYRAIL_*` and the aliases. What is wrong there is
+    /// said by [`ConfigBuilder::build`].
+    pub fn env(mut self) -> Self {
+        let mut variables = Vec::new();
+        for (name, value) in std::env::vars_os() {
+            // Names and values of others need not be text.
+            let Ok(name) = name.into_string() else { continue };
+            if !name.starts_with(ENV_PREFIX) && !alias::is_known(&name) {
+                continue;
+            }
+            match value.into_string() {
+                Ok(value) => variables.push((name, value)),
+                Err(value) => self
+                    .defer(ConfigError::NotText { value: excerpt(&value.to_string_lossy()), name }),
+            }
+        }
+        self.env_from(variables)
+    }
+
+    /// As [`ConfigBuilder::env`], from the variables given; those of other programs are ignored.
+    pub fn env_from(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let variables: BTreeMap<String, String> = variables.into_iter().collect();
+        for (index, spec) in TABLE.iter().enumerate() {
+            self.alias_env(index, spec, &variables);
+            let name = spec.env_name();
+            if let Some(text) = variables.get(&name) {
+                let origin = Origin::Env { name };
+                let value = parse(spec, text, &origin);
+                self.given.push(Given { index, layer: Layer::OwnEnv, origin, value });
+            }
+        }
+        for (name, why) in WITHOUT_COUNTERPART {
+            if let Some(value) = variables.get(*name) {
+                let value = excerpt(value);
+                self.warn(format!("{name}={value} is read but has no counterpart yet: {why}"));
+            }
+        }
+        for name in variables.keys() {
+            let is_ours = name.starts_with(ENV_PREFIX);
+            if is_ours && !is_setting(name) && !NOT_SETTINGS.contains(&name.as_str()) {
+                let origin = Origin::Env { name: excerpt(name) };
+                let own: Vec<_> = TABLE.iter().map(Spec::env_name).collect();
+                let suggestion = suggest::closest(name, own.iter().map(String::as_str));
+                self.defer(ConfigError::Unknown {
+                    name: excerpt(name),
+                    suggestion: suggestion.map(str::to_owned),
+                    origin: Some(origin),
+                });
+            }
+        }
+        self
+    }
+
+    /// Gives a setting a value that wins over all other layers.
+    ///
+    /// # Errors
+    /// The name is no setting, or the value is not one of its values.
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self, ConfigError> {
+        let origin = Origin::Set;
+        let index = index_of(name).ok_or_else(|| unknown(name, origin.clone()))?;
+        let value = Ok(parse(&TABLE[index], value, &origin)?);
+        self.given.push(Given { index, layer: Layer::Set, origin, value });
+        Ok(self)
+    }
+
+    /// As [`ConfigBuilder::set`], from `name=value` as on the command line.
+    ///
+    /// # Errors
+    /// As [`ConfigBuilder::set`], and where there is no `=`.
+    pub fn set_pair(self, pair: &str) -> Result<Self, ConfigError> {
+        let (name, value) =
+            pair.split_once('=').ok_or_else(|| ConfigError::NotAPair { text: excerpt(pair) })?;
+        self.set(name.trim(), value)
+    }
+
+    /// Resolves the layers and checks the values against each other.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the environment, or a conflict between two values.
+    pub fn build(mut self) -> Result<Config, ConfigError> {
+        if let Some(error) = self.deferred.take() {
+            return Err(error);
+        }
+        // Stable, so that within a layer the order of calls remains.
+        self.given.sort_by_key(|given| given.layer);
+        let mut resolved = Resolved::default();
+        if let Some(preset) = index_of("preset") {
+            resolved.take(&mut self, preset)?;
+        }
+        resolved.take_preset()?;
+        for index in 0..TABLE.len() {
+            resolved.take(&mut self, index)?;
+        }
+        conflict::check(&resolved.settings, &resolved.origins)?;
+        Ok(Config::new(resolved.settings, resolved.origins, self.warnings))
+    }
+
+    fn alias_env(&mut self, index: usize, spec: &Spec, variables: &BTreeMap<String, String>) {
+        let given: Vec<_> = spec
+            .aliases
+            .iter()
+            .filter_map(|alias| Some((alias, variables.get(alias.env)?)))
+            .collect();
+        // The first alias of the table wins, so it comes last.
+        for (alias, text) in given.into_iter().rev() {
+            if text.trim().is_empty() {
+                self.warn(format!("{} is empty and ignored", alias.env));
+                continue;
+            }
+            let origin = Origin::Env { name: alias.env.to_owned() };
+            let value = match self.translate(spec, alias, text, &origin) {
+                Ok(None) => continue,
+                Ok(Some(value)) => Ok(value),
+                Err(error) => Err(error),
+            };
+            self.given.push(Given { index, layer: Layer::AliasEnv, origin, value });
+        }
+    }
+
+    fn translate(
+        &mut self,
+        spec: &Spec,
+        alias: &Alias,
+        text: &str,
+        origin: &Origin,
+    ) -> Result<Option<Value>, ConfigError> {
+        let translated = (alias.translate)(text).map_err(|refused| {
+            invalid_value(spec, text, origin, refused.invalid, refused.allowed.to_owned())
+        })?;
+        for warning in translated.warnings {
+            self.warn(format!("{}={} {warning}", alias.env, excerpt(text)));
+        }
+        translated.value.map(|text| parse(spec, &text, origin)).transpose()
+    }
+
+    /// One variable may serve two settings, and then gives each warning twice.
+    fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Keeps the first error.
+    fn defer(&mut self, error: ConfigError) {
+        self.deferred.get_or_insert(error);
+    }
+}
+
+/// Settings and origins while the layers are laid over each other.
+struct Resolved {
+    settings: Settings,
+    origins: Vec<Origin>,
+}
+
+impl Default for Resolved {
+    fn default() -> Self {
+        Self { settings: Settings::default(), origins: vec![Origin::Default; TABLE.len()] }
+    }
+}
+
+impl Resolved {
+    /// Takes the highest value given for a setting, if any, and warns about what it hides.
+    fn take(&mut self, builder: &mut ConfigBuilder, index: usize) -> Result<(), ConfigError> {
+        let given: Vec<_> =
+            builder.given.iter().filter(|given| given.index == index).cloned().collect();
+        let Some((winner, hidden)) = given.split_last() else {
+            return Ok(());
+        };
+        for loser in hidden {
+            if let Some(warning) = about_hidden(winner, loser)? {
+                builder.warn(warning);
+            }
+        }
+        self.put(index, winner.value.clone()?, winner.origin.clone())
+    }
+
+    fn take_preset(&mut self) -> Result<(), ConfigError> {
+        let preset = self.settings.preset;
+        for value in preset::values(preset) {
+            let origin = Origin::Preset(preset);
+            let index = index_of(value.name).ok_or_else(|| unknown(value.name, origin.clone()))?;
+            let parsed = parse(&TABLE[index], value.value, &origin)?;
+            self.put(index, parsed, origin)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, index: usize, value: Value, origin: Origin) -> Result<(), ConfigError> {
+        let spec = &TABLE[index];
+        let text = spec.kind.show(&value);
+        spec.store(&mut self.settings, value)
+            .map_err(|invalid| invalid_value(spec, &text, &origin, invalid, spec.kind.range()))?;
+        self.origins[index] = origin;
+        Ok(())
+    }
+}
+
+/// What to say about a value that another one hides.
+fn about_hidden(winner: &Given, loser: &Given) -> Result<Option<String>, ConfigError> {
+    let name = TABLE[loser.index].name;
+    match &loser.value {
+        Err(error) if loser.layer == Layer::AliasEnv && winner.layer > Layer::AliasEnv => {
+            Ok(Some(format!("{error}; ignored, because {name} comes from {}", winner.origin)))
+        }
+        Err(error) => Err(error.clone()),
+        Ok(value) => {
+            let are_both_env = loser.layer == Layer::AliasEnv
+                && matches!(winner.layer, Layer::AliasEnv | Layer::OwnEnv);
+            let differ = winner.value.as_ref() != Ok(value);
+            Ok((are_both_env && differ).then(|| {
+                format!(
+                    "{name}: {} says `{}` and hides {}, which says `{}`",
+                    winner.origin,
+                    shown(winner),
+                    loser.origin,
+                    shown(loser),
+                )
+            }))
+        }
+    }
+}
+
+fn shown(given: &Given) -> String {
+    match &given.value {
+        Ok(value) => excerpt(&TABLE[given.index].kind.show(value)),
+        Err(_) => String::new(),
+    }
+}
+
+fn is_setting(env: &str) -> bool {
+    alias::is_known(env) || TABLE.iter().any(|spec| spec.env_name() == env)
+}
+
+fn parse(spec: &Spec, text: &str, origin: &Origin) -> Result<Value, ConfigError> {
+    spec.kind
+        .parse(text)
+        .map_err(|invalid| invalid_value(spec, text, origin, invalid, spec.kind.range()))
+}
+
+fn invalid_value(
+    spec: &Spec,
+    text: &str,
+    origin: &Origin,
+    invalid: Invalid,
+    allowed: String,
+) -> ConfigError {
+    let is_empty_variable = text.trim().is_empty() && matches!(origin, Origin::Env { .. });
+    let unset = || is_empty_variable.then(|| "unset the variable to keep the default".to_owned());
+    ConfigError::Value(Box::new(BadValue {
+        name: spec.name,
+        value: excerpt(text),
+        origin: origin.clone(),
+        reason: invalid.reason,
+        allowed,
+        remedy: invalid.help.or_else(unset),
+    }))
+}
+
+fn unknown(name: &str, origin: Origin) -> ConfigError {
+    let suggestion = suggest::closest(name, names()).map(str::to_owned);
+    ConfigError::Unknown { name: excerpt(name), origin: Some(origin), suggestion }
+}
+
+/// Reads no more than the limit and one byte, whatever the path leads to.
+fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,178 @@
+//! The settings that are a choice between names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::suggest;
+use crate::table::Field;
+use crate::value::Value;
+
+/// A name that is not among the choices.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is not one of {allowed}")]
+pub struct UnknownChoice {
+    /// What was given.
+    pub name: String,
+    /// The names there are, separated by commas.
+    pub allowed: String,
+    /// The choice that was probably meant.
+    pub suggestion: Option<&'static str>,
+}
+
+/// Declares an enum together with its names, so that the two can't drift apart.
+macro_rules! choices {
+    ($(
+        $(#[$outer:meta])*
+        $enum:ident { $( $(#[$inner:meta])* $variant:ident = $name:literal, )+ }
+    )+) => {$(
+        $(#[$outer])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $enum { $( $(#[$inner])* $variant, )+ }
+
+        impl $enum {
+            /// Every choice, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+            /// The names of [`Self::ALL`], in the same order.
+            pub const NAMES: &[&'static str] = &[$($name),+];
+
+            /// The name as written in files, the environment and on the command line.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+
+        impl fmt::Display for $enum {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $enum {
+            type Err = UnknownChoice;
+
+            fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+                match name {
+                    $($name => Ok(Self::$variant),)+
+                    _ => Err(unknown(name, Self::NAMES)),
+                }
+            }
+        }
+
+        impl Field for $enum {
+            type Const = Self;
+
+            fn new(default: Self) -> Self {
+                default
+            }
+
+            fn value(&self) -> Value {
+                Value::Text(self.name().to_owned())
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    Value::Text(name) => name.parse().ok(),
+                    _ => None,
+                }
+            }
+        }
+    )+};
+}
+
+choices! {
+    /// A named set of values for one purpose; any explicit value wins over it.
+    Preset {
+        /// The shortest time for small transfers, paid for with CPU.
+        Latency = "latency",
+        /// The most bytes per second for large transfers.
+        Throughput = "throughput",
+        /// The fewest CPU seconds per byte and none while idle.
+        Cpu = "cpu",
+        /// The defaults.
+        Balanced = "balanced",
+    }
+
+    /// Who moves the data.
+    Progress {
+        /// Progress threads of the engine.
+        Proxy = "proxy",
+        /// The thread that posts and waits.
+        Caller = "caller",
+    }
+
+    /// Whether one proxy both sends and receives.
+    ProxyLayout {
+        /// TX and RX proxies are different threads.
+        Split = "split",
+        /// Each proxy does both.
+        Merged = "merged",
+    }
+
+    /// Whether sockets are bound to the device of their rail (`SO_BINDTODEVICE`).
+    BindDevice {
+        /// Where the kernel allows it and the routes need it.
+        Auto = "auto",
+        /// Always; an error where the kernel refuses.
+        On = "on",
+        /// Never; only the source address is bound.
+        Off = "off",
+    }
+
+    /// Checksum of each chunk.
+    Checksum {
+        /// None beyond TCP's own.
+        Off = "off",
+        /// CRC-32C over the payload.
+        Crc32c = "crc32c",
+    }
+
+    /// The least severe log records that are written.
+    LogLevel {
+        /// Only what failed.
+        Error = "error",
+        /// Also what is likely wrong.
+        Warn = "warn",
+        /// Also what happens once per peer, rail or run.
+        Info = "info",
+        /// Also what happens once per flow or transfer.
+        Debug = "debug",
+        /// Everything, once per chunk.
+        Trace = "trace",
+    }
+}
+
+fn unknown(name: &str, names: &'static [&'static str]) -> UnknownChoice {
+    UnknownChoice {
+        name: name.to_owned(),
+        allowed: names.join(", "),
+        suggestion: suggest::closest(name, names.iter().copied()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_choice_reads_back_from_its_name() {
+        for &choice in Preset::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for &choice in LogLevel::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for &choice in BindDevice::ALL {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+    }
+
+    #[test]
+    fn an_unknown_choice_lists_the_names_and_suggests_the_nearest() {
+        let error = "latencey".parse::<Preset>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`latencey` is not one of latency, throughput, cpu, balanced"
+        );
+        assert_eq!(error.suggestion, Some("latency"));
+    }
+}

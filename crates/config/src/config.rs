@@ -1,0 +1,236 @@
+//! The resolved configuration: every value, and where it came from.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::builder::ConfigBuilder;
+use crate::choices::Preset;
+use crate::table::{Settings, TABLE, index_of};
+use crate::value::Value;
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The table.
+    Default,
+    /// A preset.
+    Preset(Preset),
+    /// A file.
+    File {
+        /// The file's path as given.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1, in characters.
+        column: usize,
+    },
+    /// An environment variable, Polyrail's own or another tool's.
+    Env {
+        /// The variable's name.
+        name: String,
+    },
+    /// The program or the command line.
+    Set,
+}
+
+impl Origin {
+    /// Whether somebody gave this very value, rather than the table or a preset.
+    pub fn is_explicit(&self) -> bool {
+        !matches!(self, Self::Default | Self::Preset(_))
+    }
+
+    /// As [`fmt::Display`], with the column: for messages about the text itself.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::File { path, line, column } => format!("file {path}:{line}:{column}"),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Preset(preset) => write!(f, "preset {preset}"),
+            Self::File { path, line, .. } => write!(f, "file {path}:{line}"),
+            Self::Env { name } => write!(f, "env {name}"),
+            Self::Set => f.write_str("set"),
+        }
+    }
+}
+
+/// The same text as [`fmt::Display`].
+impl Serialize for Origin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A checked set of settings that knows where each value came from.
+///
+/// Immutable; cheap to share behind a reference, and `Send + Sync`. As JSON it is a map from each
+/// name to `{value, origin}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    settings: Settings,
+    /// One per row of the table, in its order.
+    origins: Vec<Origin>,
+    warnings: Vec<String>,
+}
+
+/// One setting for people and for JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// The setting.
+    pub name: &'static str,
+    /// The heading it stands under in the documentation.
+    pub group: &'static str,
+    /// The value as text that reads back, with its unit where it has a suffix: `512KiB`.
+    #[serde(skip)]
+    pub value: String,
+    /// The value as a number, flag or text.
+    #[serde(rename = "value")]
+    pub raw: Value,
+    /// What the value means where it does not say itself, like `auto` for 0; otherwise empty.
+    #[serde(skip)]
+    pub meaning: &'static str,
+    /// The unit of the number, or empty.
+    pub unit: &'static str,
+    /// Where the value came from.
+    pub origin: Origin,
+    /// The default, like [`Row::value`].
+    #[serde(skip)]
+    pub default: String,
+    /// The default, like [`Row::raw`].
+    #[serde(rename = "default")]
+    pub raw_default: Value,
+    /// All values there are, for people.
+    pub range: String,
+    /// What the setting does.
+    pub help: String,
+}
+
+impl Row {
+    /// Whether the value differs from the default, wherever it came from.
+    pub fn is_changed(&self) -> bool {
+        self.raw != self.raw_default
+    }
+}
+
+impl Config {
+    /// Starts from the defaults and no other layer.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+
+    /// The values.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Where the value of a setting came from; `None` for a name that is no setting.
+    pub fn origin(&self, name: &str) -> Option<&Origin> {
+        self.origins.get(index_of(name)?)
+    }
+
+    /// Every setting, in the order of the documentation.
+    pub fn rows(&self) -> Vec<Row> {
+        let defaults = Settings::default();
+        TABLE
+            .iter()
+            .zip(&self.origins)
+            .map(|(spec, origin)| {
+                let (raw, raw_default) = (spec.value(&self.settings), spec.value(&defaults));
+                Row {
+                    name: spec.name,
+                    group: spec.group,
+                    value: spec.kind.show(&raw),
+                    meaning: spec.kind.meaning(&raw),
+                    raw,
+                    unit: spec.kind.unit(),
+                    origin: origin.clone(),
+                    default: spec.kind.show(&raw_default),
+                    raw_default,
+                    range: spec.kind.range(),
+                    help: spec.help(),
+                }
+            })
+            .collect()
+    }
+
+    /// What the user should know although it is no error: one sentence each, without a full stop.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Only for the builder, which has checked everything.
+    pub(crate) fn new(settings: Settings, origins: Vec<Origin>, warnings: Vec<String>) -> Self {
+        Self { settings, origins, warnings }
+    }
+}
+
+/// The defaults, without looking at the environment.
+impl Default for Config {
+    fn default() -> Self {
+        Self::new(Settings::default(), vec![Origin::Default; TABLE.len()], Vec::new())
+    }
+}
+
+impl Deref for Config {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+/// A map from each name to `{value, origin}`, as reports embed it.
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Entry<'a> {
+            value: Value,
+            origin: &'a Origin,
+        }
+
+        let mut map = serializer.serialize_map(Some(TABLE.len()))?;
+        for (spec, origin) in TABLE.iter().zip(&self.origins) {
+            map.serialize_entry(spec.name, &Entry { value: spec.value(&self.settings), origin })?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_what_an_empty_builder_builds() {
+        assert_eq!(Config::builder().build(), Ok(Config::default()));
+        assert_eq!(Config::default().preset, Preset::Balanced);
+        assert!(Config::default().rows().iter().all(|row| !row.is_changed()));
+    }
+
+    #[test]
+    fn json_has_numbers_as_numbers_and_origins_as_text() {
+        let config = Config::builder().set("chunk_bytes", "1MiB").unwrap().build().unwrap();
+        let json = serde_json::to_value(&config).unwrap();
+        assert_eq!(json["chunk_bytes"]["value"], 1 << 20);
+        assert_eq!(json["chunk_bytes"]["origin"], "set");
+        assert_eq!(json["progress"]["value"], "proxy");
+        assert_eq!(json["verbose_bindings"]["value"], false);
+        let row = config.rows().into_iter().find(|row| row.name == "chunk_bytes").unwrap();
+        assert!(row.is_changed());
+        assert_eq!((row.value.as_str(), row.default.as_str()), ("1MiB", "512KiB"));
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!((&json["value"], &json["default"]), (&(1 << 20).into(), &(512 << 10).into()));
+        assert_eq!(json["unit"], "bytes");
+    }
+}

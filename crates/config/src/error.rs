@@ -1,0 +1,180 @@
+//! What can be wrong with a configuration.
+
+use std::fmt;
+
+use crate::config::Origin;
+
+/// A configuration that can't be used; nothing of it takes effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Two values that each are allowed, but not together.
+    #[error(transparent)]
+    Conflict(Box<Conflict>),
+    /// A setting given twice in one file.
+    #[error(
+        "setting `{name}` is given twice (file {path}:{line}:{column}); first in line {first_line}"
+    )]
+    Duplicate {
+        /// The setting.
+        name: String,
+        /// The file.
+        path: String,
+        /// Of the second one, counted from 1.
+        line: usize,
+        /// Of the second one, counted from 1.
+        column: usize,
+        /// Of the first one.
+        first_line: usize,
+    },
+    /// A text of `--set` without `=`.
+    #[error("`{text}` is not of the form name=value")]
+    NotAPair {
+        /// The text.
+        text: String,
+    },
+    /// An environment variable whose value is not UTF-8.
+    #[error("the environment variable {name} is not UTF-8 text: `{value}`")]
+    NotText {
+        /// The variable.
+        name: String,
+        /// The value, with what is not text replaced.
+        value: String,
+    },
+    /// A file that can't be read.
+    #[error("can't read the config file {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// A file that is no flat mapping from settings to values.
+    #[error("{reason} (file {path}:{line}:{column})")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+        /// What is wrong there.
+        reason: String,
+        /// How to write it.
+        remedy: Option<String>,
+    },
+    /// A file beyond [`crate::FILE_LIMIT_BYTES`].
+    #[error("the config file {path} is larger than {limit_bytes} bytes")]
+    TooLarge {
+        /// The file.
+        path: String,
+        /// The most bytes a file may have.
+        limit_bytes: usize,
+    },
+    /// A name that is no setting.
+    #[error("unknown setting `{name}`{}", origin.as_ref().map_or(String::new(), in_brackets))]
+    Unknown {
+        /// The name, as given.
+        name: String,
+        /// Where it was given, unless it was only asked about.
+        origin: Option<Origin>,
+        /// The name that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// A value that its setting does not take.
+    #[error(transparent)]
+    Value(Box<BadValue>),
+}
+
+impl ConfigError {
+    /// What to do about it, where the message alone does not say.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Conflict(conflict) => Some(conflict.remedy.to_owned()),
+            Self::Duplicate { .. } => Some("keep one of the two".to_owned()),
+            Self::NotAPair { .. } => Some("write it like chunk_bytes=1MiB".to_owned()),
+            Self::NotText { .. } | Self::Read { .. } => None,
+            Self::Syntax { remedy, .. } => remedy.clone(),
+            Self::TooLarge { .. } => Some("a config file has one line per setting".to_owned()),
+            Self::Unknown { suggestion: Some(suggestion), .. } => {
+                Some(format!("did you mean `{suggestion}`?"))
+            }
+            Self::Unknown { .. } => Some("`polyrail config show` lists all settings".to_owned()),
+            Self::Value(bad) => bad.remedy.clone(),
+        }
+    }
+}
+
+/// A value that its setting does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = `{value}` ({}) {reason}; allowed: {allowed}", origin.place())]
+pub struct BadValue {
+    /// The setting.
+    pub name: &'static str,
+    /// The value, as given; cut short where it is long.
+    pub value: String,
+    /// Where it was given.
+    pub origin: Origin,
+    /// What is wrong with it: a phrase that follows the value.
+    pub reason: String,
+    /// The values there are.
+    pub allowed: String,
+    /// How to write it.
+    pub remedy: Option<String>,
+}
+
+/// Two values that each are allowed, but not together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{first} conflicts with {second}: {why}")]
+pub struct Conflict {
+    /// One of the two.
+    pub first: Party,
+    /// The other.
+    pub second: Party,
+    /// Why they don't go together.
+    pub why: &'static str,
+    /// How to resolve it.
+    pub remedy: &'static str,
+}
+
+/// One side of a conflict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// The setting.
+    pub name: &'static str,
+    /// Its value as text.
+    pub value: String,
+    /// Where the value came from.
+    pub origin: Origin,
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = `{}` ({})", self.name, excerpt(&self.value), self.origin)
+    }
+}
+
+fn in_brackets(origin: &Origin) -> String {
+    format!(" ({})", origin.place())
+}
+
+/// A text from outside, safe and short enough for a message.
+pub(crate) fn excerpt(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_from_outside_is_cut_short_and_made_printable() {
+        assert_eq!(excerpt("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
+        assert_eq!(excerpt(&"x".repeat(1 << 20)).len(), 83);
+    }
+}

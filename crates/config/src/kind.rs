@@ -1,0 +1,274 @@
+//! What values a setting takes: how they are read, checked and written.
+
+use crate::cpus::{LAST_CPU, parse_cpulist};
+use crate::file_name;
+use crate::number::Unit;
+use crate::signal;
+use crate::subsystems::{self, SUBSYSTEMS};
+use crate::suggest;
+use crate::value::Value;
+
+/// The longest text any setting takes.
+const LONGEST_TEXT_BYTES: usize = 4096;
+
+/// The longest name of a congestion control that the kernel takes.
+const LONGEST_CONGESTION_BYTES: usize = 15;
+
+/// The values of one setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A number of `unit` from `min` to `max`; where `zero` is given, also 0, with that meaning.
+    Number {
+        unit: Unit,
+        min: u64,
+        max: u64,
+        zero: Option<&'static str>,
+    },
+    /// One of some names.
+    Choice(&'static [&'static str]),
+    Flag,
+    /// Interfaces, in the grammar of `NCCL_SOCKET_IFNAME`; only the engine can tell whether they exist.
+    Interfaces,
+    Cpus,
+    Congestion,
+    Signal,
+    Subsystems,
+    /// A file name with marks; what the empty name means.
+    FileName(&'static str),
+}
+
+/// Why a text is no value of its setting: a phrase that follows the value, and a remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invalid {
+    pub(crate) reason: String,
+    pub(crate) help: Option<String>,
+}
+
+impl Invalid {
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), help: None }
+    }
+
+    pub(crate) fn help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+}
+
+impl Kind {
+    pub(crate) const fn count(label: &'static str, min: u64, max: u64) -> Self {
+        Self::Number { unit: Unit::Count(label), min, max, zero: None }
+    }
+
+    pub(crate) const fn bytes(min: u64, max: u64) -> Self {
+        Self::Number { unit: Unit::Bytes, min, max, zero: None }
+    }
+
+    pub(crate) const fn millis(min: u64, max: u64) -> Self {
+        Self::Number { unit: Unit::Millis, min, max, zero: None }
+    }
+
+    pub(crate) const fn micros(min: u64, max: u64) -> Self {
+        Self::Number { unit: Unit::Micros, min, max, zero: None }
+    }
+
+    /// Also takes 0, which means `meaning`; only for numbers.
+    pub(crate) const fn or_zero(self, meaning: &'static str) -> Self {
+        match self {
+            Self::Number { unit, min, max, .. } => {
+                Self::Number { unit, min, max, zero: Some(meaning) }
+            }
+            other => other,
+        }
+    }
+
+    /// Reads and checks a text.
+    pub(crate) fn parse(self, text: &str) -> Result<Value, Invalid> {
+        check_text(text)?;
+        let text = text.trim();
+        match self {
+            Self::Number { unit, min, max, zero } => {
+                let number = unit.parse(text)?;
+                let is_in_range = (min..=max).contains(&number) || (number == 0 && zero.is_some());
+                if is_in_range {
+                    Ok(Value::Number(number))
+                } else {
+                    Err(Invalid::because("is out of range"))
+                }
+            }
+            Self::Choice(names) => choice(text, names),
+            Self::Flag => flag(text),
+            Self::Interfaces => {
+                if text.is_empty() {
+                    return Err(Invalid::because("is empty").help("write `auto` for all rails"));
+                }
+                Ok(Value::Text(text.to_owned()))
+            }
+            Self::Cpus => {
+                parse_cpulist(text).map_err(|error| Invalid::because(error.to_string()))?;
+                Ok(Value::Text(text.to_owned()))
+            }
+            Self::Congestion => congestion(text),
+            Self::Signal => signal::parse(text).map(Value::Number),
+            Self::Subsystems => {
+                subsystems::parse(text).map(|subsystems| Value::Text(subsystems.to_string()))
+            }
+            Self::FileName(_) => {
+                file_name::check(text)?;
+                Ok(Value::Text(text.to_owned()))
+            }
+        }
+    }
+
+    /// Writes a value so that [`Kind::parse`] reads it back.
+    pub(crate) fn show(self, value: &Value) -> String {
+        match (self, value) {
+            (Self::Number { unit, .. }, &Value::Number(number)) => unit.show(number),
+            (Self::Signal, &Value::Number(number)) => signal::show(number),
+            (_, value) => value.to_string(),
+        }
+    }
+
+    /// What a value that switches something off, or leaves it to others, means; empty for the rest.
+    pub(crate) fn meaning(self, value: &Value) -> &'static str {
+        match (self, value) {
+            (Self::Number { zero: Some(meaning), .. }, Value::Number(0)) => meaning,
+            (Self::Signal, Value::Number(0)) => "off",
+            (Self::Cpus, Value::Text(text)) if text.is_empty() => "not pinned",
+            (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
+            _ => "",
+        }
+    }
+
+    /// The unit of the number, or nothing.
+    pub(crate) const fn unit(self) -> &'static str {
+        match self {
+            Self::Number { unit, .. } => unit.label(),
+            _ => "",
+        }
+    }
+
+    /// All values, for people.
+    pub(crate) fn range(self) -> String {
+        match self {
+            Self::Number { unit, min, max, zero } => {
+                let range = format!("{} to {}", unit.show(min), unit.show(max));
+                let label = match unit {
+                    Unit::Millis | Unit::Micros => format!(" {}", unit.label()),
+                    // Sizes carry their unit, and the name of a count says what it counts.
+                    Unit::Bytes | Unit::Count(_) => String::new(),
+                };
+                match zero {
+                    Some(meaning) => format!("0 ({meaning}), or {range}{label}"),
+                    None => format!("{range}{label}"),
+                }
+            }
+            Self::Choice(names) => names.join(", "),
+            Self::Flag => "true, false".to_owned(),
+            Self::Interfaces => "auto, or a list of names, prefixes or addresses".to_owned(),
+            Self::Cpus => format!("empty (not pinned), or a list of CPUs 0 to {LAST_CPU}"),
+            Self::Congestion => "auto, system, or a name the kernel knows".to_owned(),
+            Self::Signal => format!(
+                "0 (off), or a signal 1 to {} or its name; not {}",
+                signal::LAST_SIGNAL,
+                "KILL, STOP, SEGV, BUS, FPE, ILL"
+            ),
+            Self::Subsystems => {
+                format!("all, or a list of {}; with ^ in front all others", SUBSYSTEMS.join(", "))
+            }
+            Self::FileName(empty) => {
+                format!("empty ({empty}), or a file name; %h host, %p process")
+            }
+        }
+    }
+}
+
+/// Refuses what no setting takes, before anything else looks at it.
+fn check_text(text: &str) -> Result<(), Invalid> {
+    if text.len() > LONGEST_TEXT_BYTES {
+        let reason = format!("is longer than {LONGEST_TEXT_BYTES} bytes");
+        return Err(Invalid::because(reason));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Invalid::because("has a control character or a line break in it"));
+    }
+    Ok(())
+}
+
+fn choice(text: &str, names: &[&'static str]) -> Result<Value, Invalid> {
+    if names.contains(&text) {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    let invalid = Invalid::because("is not one of the choices");
+    Err(match suggest::closest(text, names.iter().copied()) {
+        Some(near) => invalid.help(format!("did you mean `{near}`?")),
+        None => invalid,
+    })
+}
+
+fn flag(text: &str) -> Result<Value, Invalid> {
+    match text {
+        "true" | "on" | "yes" | "1" => Ok(Value::Flag(true)),
+        "false" | "off" | "no" | "0" => Ok(Value::Flag(false)),
+        _ => Err(Invalid::because("is neither true nor false")
+            .help("on, yes and 1 mean true; off, no and 0 mean false")),
+    }
+}
+
+fn congestion(text: &str) -> Result<Value, Invalid> {
+    let is_name = !text.is_empty()
+        && text.len() <= LONGEST_CONGESTION_BYTES
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if !is_name {
+        return Err(Invalid::because("is not a name of a congestion control").help(
+            "the names this machine knows are in /proc/sys/net/ipv4/tcp_available_congestion_control",
+        ));
+    }
+    Ok(Value::Text(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_outside_the_range_is_refused_but_zero_with_a_meaning_is_not() {
+        let kind = Kind::bytes(4096, 1 << 30).or_zero("kernel autotuning");
+        assert_eq!(kind.parse("0"), Ok(Value::Number(0)));
+        assert_eq!(kind.parse("4KiB"), Ok(Value::Number(4096)));
+        assert_eq!(kind.parse("4095").unwrap_err().reason, "is out of range");
+        assert_eq!(kind.parse("1025MiB").unwrap_err().reason, "is out of range");
+        assert_eq!(kind.range(), "0 (kernel autotuning), or 4KiB to 1GiB");
+        assert_eq!(Kind::millis(1, 9).parse("0").unwrap_err().reason, "is out of range");
+    }
+
+    #[test]
+    fn flags_read_in_the_usual_spellings_only() {
+        assert_eq!(Kind::Flag.parse("yes"), Ok(Value::Flag(true)));
+        assert_eq!(Kind::Flag.parse("0"), Ok(Value::Flag(false)));
+        assert_eq!(Kind::Flag.parse("2").unwrap_err().reason, "is neither true nor false");
+    }
+
+    #[test]
+    fn a_congestion_control_the_kernel_could_not_take_is_refused() {
+        assert!(Kind::Congestion.parse("bbr2").is_ok());
+        for text in ["", "a b", "../cubic", "sixteen_letters_"] {
+            assert!(Kind::Congestion.parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn long_texts_and_control_characters_are_refused_everywhere() {
+        let long = "x".repeat(LONGEST_TEXT_BYTES + 1);
+        for kind in [Kind::Interfaces, Kind::Cpus, Kind::FileName("off"), Kind::Flag] {
+            assert_eq!(kind.parse(&long).unwrap_err().reason, "is longer than 4096 bytes");
+            let reason = kind.parse("a\nb").unwrap_err().reason;
+            assert_eq!(reason, "has a control character or a line break in it");
+        }
+    }
+
+    #[test]
+    fn a_wrong_choice_suggests_the_nearest() {
+        let error = Kind::Choice(&["proxy", "caller"]).parse("caler").unwrap_err();
+        assert_eq!(error.help.as_deref(), Some("did you mean `caller`?"));
+    }
+}

@@ -1,0 +1,228 @@
+//! Whole numbers with and without a unit: `4096`, `512KiB`, `3s`.
+
+use crate::kind::Invalid;
+
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Things of this name; no suffix is accepted.
+    Count(&'static str),
+    Bytes,
+    Millis,
+    Micros,
+}
+
+impl Unit {
+    /// The unit as rows and pages print it.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Count(label) => label,
+            Self::Bytes => "bytes",
+            Self::Millis => "ms",
+            Self::Micros => "us",
+        }
+    }
+
+    /// Reads a number in this unit.
+    pub(crate) fn parse(self, text: &str) -> Result<u64, Invalid> {
+        let (digits, suffix) = split(text)?;
+        let number: u64 =
+            digits.parse().map_err(|_| Invalid::because("is larger than any number here"))?;
+        if suffix.is_empty() {
+            return Ok(number);
+        }
+        let (multiplier, divisor) = match self {
+            Self::Count(_) => {
+                return Err(Invalid::because(format!(
+                    "has `{}` after the number",
+                    suffix.escape_debug()
+                ))
+                .help(format!("write a plain number, like {digits}")));
+            }
+            Self::Bytes => (bytes_in(suffix, digits)?, 1),
+            Self::Millis => (micros_in(suffix, digits)?, 1_000),
+            Self::Micros => (micros_in(suffix, digits)?, 1),
+        };
+        // In 128 bits the product of any number and any unit fits.
+        let total = u128::from(number) * u128::from(multiplier);
+        if total % divisor != 0 {
+            return Err(Invalid::because("is not a whole number of milliseconds"));
+        }
+        (total / divisor).try_into().map_err(|_| Invalid::because("is larger than any number here"))
+    }
+
+    /// Writes a number so that [`Unit::parse`] reads it back and a person grasps it.
+    pub(crate) fn show(self, number: u64) -> String {
+        if self == Self::Bytes && number != 0 {
+            for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+                if number.is_multiple_of(size) {
+                    return format!("{}{suffix}", number / size);
+                }
+            }
+            return format!("{number}B");
+        }
+        number.to_string()
+    }
+}
+
+/// Parts `512 KiB` into digits and suffix.
+fn split(text: &str) -> Result<(&str, &str), Invalid> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    if text.is_empty() {
+        return Err(Invalid::because("is empty"));
+    }
+    if text.starts_with('-') {
+        return Err(Invalid::because("is negative"));
+    }
+    if digits.is_empty() {
+        return Err(Invalid::because("is not a number"));
+    }
+    if rest.starts_with(['.', ',', '_', '\'']) {
+        return Err(Invalid::because("is not a whole number in plain digits"));
+    }
+    Ok((digits, rest.trim_start()))
+}
+
+fn bytes_in(suffix: &str, digits: &str) -> Result<u64, Invalid> {
+    Ok(match suffix {
+        "B" => 1,
+        "KiB" => KIB,
+        "MiB" => MIB,
+        "GiB" => GIB,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => {
+            let letter = suffix.chars().next().map_or('?', |c| c.to_ascii_uppercase());
+            let known = "KMG".contains(letter) && suffix.len() <= 3;
+            let thousand = if letter == 'K' { 'k' } else { letter };
+            return Err(if known {
+                let reason = format!("has the unit `{suffix}`, which is ambiguous");
+                Invalid::because(reason).help(format!(
+                    "write {digits}{letter}iB (powers of 1024) or {digits}{thousand}B (powers of 1000)"
+                ))
+            } else {
+                Invalid::because(format!("has the unknown unit `{}`", suffix.escape_debug()))
+                    .help("units of size are B, KiB, MiB, GiB (1024) and kB, MB, GB (1000)")
+            });
+        }
+    })
+}
+
+fn micros_in(suffix: &str, digits: &str) -> Result<u64, Invalid> {
+    Ok(match suffix {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "min" => 60_000_000,
+        "m" | "M" => {
+            return Err(Invalid::because(format!("has the unit `{suffix}`, which is ambiguous"))
+                .help(format!("write {digits}ms or {digits}min")));
+        }
+        _ => {
+            let reason = format!("has the unknown unit `{}`", suffix.escape_debug());
+            return Err(Invalid::because(reason).help("units of time are us, ms, s and min"));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reason(unit: Unit, text: &str) -> String {
+        unit.parse(text).unwrap_err().reason
+    }
+
+    #[test]
+    fn sizes_read_in_powers_of_1024_and_of_1000() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("512KiB", 512 << 10),
+            (" 1 MiB ", 1 << 20),
+            ("2GiB", 2 << 30),
+            ("1kB", 1000),
+            ("1MB", 1_000_000),
+            ("3GB", 3_000_000_000),
+            ("7B", 7),
+        ] {
+            assert_eq!(Unit::Bytes.parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_k_m_or_g_is_refused_with_both_readings() {
+        let error = Unit::Bytes.parse("512K").unwrap_err();
+        assert_eq!(error.reason, "has the unit `K`, which is ambiguous");
+        let help = "write 512KiB (powers of 1024) or 512kB (powers of 1000)";
+        assert_eq!(error.help.as_deref(), Some(help));
+        for text in ["1M", "1g", "1k", "1KB", "1mb", "1mib"] {
+            assert!(reason(Unit::Bytes, text).contains("ambiguous"), "{text}");
+        }
+        let help = Unit::Bytes.parse("1M").unwrap_err().help.unwrap();
+        assert_eq!(help, "write 1MiB (powers of 1024) or 1MB (powers of 1000)");
+    }
+
+    #[test]
+    fn what_is_not_a_whole_number_is_refused_by_its_fault() {
+        for (text, fault) in [
+            ("", "is empty"),
+            ("  ", "is empty"),
+            ("-1", "is negative"),
+            ("many", "is not a number"),
+            ("+5", "is not a number"),
+            ("1.5MiB", "is not a whole number in plain digits"),
+            ("1_000", "is not a whole number in plain digits"),
+            ("99999999999999999999", "is larger than any number here"),
+            ("99999999999999999GiB", "is larger than any number here"),
+            ("4096 bytes", "has the unknown unit `bytes`"),
+            ("4\u{e9}", "has the unknown unit `\u{e9}`"),
+        ] {
+            assert_eq!(reason(Unit::Bytes, text), fault, "{text}");
+        }
+        assert_eq!(reason(Unit::Count("chunks"), "16KiB"), "has `KiB` after the number");
+    }
+
+    #[test]
+    fn times_convert_to_the_unit_of_the_setting() {
+        assert_eq!(Unit::Millis.parse("3s"), Ok(3000));
+        assert_eq!(Unit::Millis.parse("250"), Ok(250));
+        assert_eq!(Unit::Millis.parse("2min"), Ok(120_000));
+        assert_eq!(Unit::Millis.parse("5000us"), Ok(5));
+        assert_eq!(Unit::Micros.parse("2ms"), Ok(2000));
+        assert_eq!(reason(Unit::Millis, "1500us"), "is not a whole number of milliseconds");
+        assert_eq!(reason(Unit::Millis, "3m"), "has the unit `m`, which is ambiguous");
+        assert_eq!(reason(Unit::Micros, "3h"), "has the unknown unit `h`");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_back(number: u64) {
+            for unit in [Unit::Bytes, Unit::Millis, Unit::Micros, Unit::Count("")] {
+                prop_assert_eq!(unit.parse(&unit.show(number)), Ok(number));
+            }
+        }
+
+        #[test]
+        fn whole_multiples_of_a_unit_read_back(number in 0u64..1 << 33) {
+            for size in [KIB, MIB, GIB] {
+                prop_assert_eq!(Unit::Bytes.parse(&Unit::Bytes.show(number * size)), Ok(number * size));
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            for unit in [Unit::Bytes, Unit::Millis, Unit::Micros, Unit::Count("")] {
+                let _ = unit.parse(&text);
+            }
+        }
+    }
+}

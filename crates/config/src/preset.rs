@@ -1,0 +1,76 @@
+//! What each preset sets, and why.
+
+use crate::choices::Preset;
+
+/// A value a preset gives to a setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PresetValue {
+    pub(crate) name: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) because: &'static str,
+}
+
+/// The values of a preset; any explicit value wins over them.
+pub(crate) const fn values(preset: Preset) -> &'static [PresetValue] {
+    match preset {
+        Preset::Latency => LATENCY,
+        Preset::Throughput => THROUGHPUT,
+        Preset::Cpu => CPU,
+        Preset::Balanced => &[],
+    }
+}
+
+const LATENCY: &[PresetValue] = &[
+    value("progress", "caller", "no hand-over between threads on the way of a small message"),
+    value("proxy_layout", "merged", "one thread answers what it receives"),
+    value("append_freq", "1", "a new operation never waits for a pass over the old ones"),
+    value("inline_bytes", "64KiB", "larger writes, too, leave before posting returns"),
+    value("chunk_bytes", "256KiB", "a small message waits less behind a large one on its flow"),
+    value("wait_spin_us", "2000", "a wake-up costs more than the round trip that is waited for"),
+    value("proxy_spin_us", "2000", "the same, where proxies are asked for"),
+];
+
+const THROUGHPUT: &[PresetValue] = &[
+    value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
+    value("window_chunks", "16", "16 MiB in flight per channel cover 100 Gbit/s at 1 ms"),
+    value("sockets", "2", "two connections of a channel are served by two cores of the kernel"),
+    value("append_batch", "64", "a burst of operations reaches the flows in one fetch"),
+    value("inline_bytes", "4KiB", "the posting thread is not held up by copying into the kernel"),
+    value("proxy_spin_us", "50", "proxies rarely sleep between the chunks of a stream"),
+];
+
+const CPU: &[PresetValue] = &[
+    value("proxy_layout", "merged", "fewer threads to wake"),
+    value("tx_proxies", "1", "one proxy for all rails"),
+    value("rx_proxies", "1", "one proxy for all rails"),
+    value("append_batch", "64", "fewer visits to the ops pool"),
+    value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
+    value("proxy_spin_us", "0", "an idle proxy sleeps at once"),
+    value("wait_spin_us", "0", "a waiting thread sleeps at once"),
+];
+
+const fn value(name: &'static str, value: &'static str, because: &'static str) -> PresetValue {
+    PresetValue { name, value, because }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Settings, TABLE, index_of};
+
+    #[test]
+    fn every_value_of_a_preset_is_a_valid_value_of_a_setting_given_once() {
+        for &preset in Preset::ALL {
+            let mut seen = Vec::new();
+            for PresetValue { name, value, because } in values(preset) {
+                let spec = &TABLE[index_of(name).unwrap()];
+                let parsed = spec.kind.parse(value).unwrap();
+                assert!(spec.store(&mut Settings::default(), parsed).is_ok(), "{preset}: {name}");
+                assert!(!because.is_empty());
+                assert!(!seen.contains(name), "{preset} sets {name} twice");
+                assert_ne!(*name, "preset");
+                seen.push(name);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! "Did you mean".
+
+/// Longer names are never compared: they can't be a typing error, and comparing costs their length.
+const LONGEST_NAME: usize = 64;
+
+/// The candidate that was probably meant by `name`, if any is near enough.
+pub(crate) fn closest<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return None;
+    }
+    // `Chunk-Bytes` is the right name in the wrong clothes.
+    let name = name.replace('-', "_").to_lowercase();
+    let allowed_edits = (name.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .filter_map(|candidate| {
+            let lower = candidate.to_lowercase();
+            let edits = strsim::damerau_levenshtein(&name, &lower);
+            if edits <= allowed_edits {
+                return Some((edits, candidate));
+            }
+            // A name cut short, like `window` for `window_chunks`, ranks after every misspelling.
+            let is_cut_short = name.len() >= 3 && lower.starts_with(&name);
+            is_cut_short.then_some((LONGEST_NAME + edits, candidate))
+        })
+        .min_by_key(|&(edits, _)| edits)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 4] = ["chunk_bytes", "window_chunks", "tx_cpus", "rx_cpus"];
+
+    #[test]
+    fn a_misspelt_name_finds_its_neighbour() {
+        assert_eq!(closest("chunk_byte", NAMES), Some("chunk_bytes"));
+        assert_eq!(closest("chnuk_bytes", NAMES), Some("chunk_bytes"));
+        assert_eq!(closest("CHUNK-BYTES", NAMES), Some("chunk_bytes"));
+    }
+
+    #[test]
+    fn a_name_cut_short_finds_the_whole() {
+        assert_eq!(closest("window", NAMES), Some("window_chunks"));
+    }
+
+    #[test]
+    fn a_name_like_none_of_them_finds_nothing() {
+        assert_eq!(closest("colour", NAMES), None);
+        assert_eq!(closest("", NAMES), None);
+        assert_eq!(closest(&"chunk_bytes".repeat(1000), NAMES), None);
+    }
+}

@@ -1,0 +1,297 @@
+//! The table of all settings: the one place where a setting is declared.
+
+use crate::alias::{self, Alias};
+use crate::choices::{BindDevice, Checksum, LogLevel, Preset, Progress, ProxyLayout};
+use crate::kind::{Invalid, Kind};
+use crate::number::{GIB, KIB, MIB};
+use crate::value::Value;
+
+impl Settings {
+    /// The number of proxies where they are merged; 0 is auto.
+    pub fn merged_proxies(&self) -> u32 {
+        self.tx_proxies.max(self.rx_proxies)
+    }
+
+    /// The CPUs of the proxies where they are merged, for [`crate::parse_cpulist`].
+    pub fn merged_cpus(&self) -> &str {
+        if self.tx_cpus.is_empty() { &self.rx_cpus } else { &self.tx_cpus }
+    }
+}
+
+/// A type that a setting can have.
+pub(crate) trait Field: Sized {
+    /// The type of a default written in the table.
+    type Const;
+
+    fn new(default: Self::Const) -> Self;
+    fn value(&self) -> Value;
+    /// `None` for a value of another type or beyond this one.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+/// One setting, apart from its field in [`Settings`].
+pub(crate) struct Spec {
+    pub(crate) name: &'static str,
+    pub(crate) group: &'static str,
+    /// The lines of the help, as written in the table.
+    help_lines: &'static [&'static str],
+    pub(crate) kind: Kind,
+    pub(crate) aliases: &'static [Alias],
+    get: fn(&Settings) -> Value,
+    put: fn(&mut Settings, Value) -> bool,
+}
+
+impl Spec {
+    /// The help as one line of text.
+    pub(crate) fn help(&self) -> String {
+        self.help_lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The name of the setting's own environment variable.
+    pub(crate) fn env_name(&self) -> String {
+        format!("{ENV_PREFIX}{}", self.name.to_uppercase())
+    }
+
+    pub(crate) fn value(&self, settings: &Settings) -> Value {
+        (self.get)(settings)
+    }
+
+    /// Stores a value that [`Kind::parse`] has let through.
+    pub(crate) fn store(&self, settings: &mut Settings, value: Value) -> Result<(), Invalid> {
+        // A test shows that every value a kind lets through fits its field.
+        if (self.put)(settings, value) { Ok(()) } else { Err(Invalid::because("is out of range")) }
+    }
+}
+
+/// What the environment variables of settings start with.
+pub(crate) const ENV_PREFIX: &str = "POLYRAIL_";
+
+/// The place of a setting in [`TABLE`].
+pub(crate) fn index_of(name: &str) -> Option<usize> {
+    TABLE.iter().position(|spec| spec.name == name)
+}
+
+/// The names of all settings, in the order of the documentation.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|spec| spec.name)
+}
+
+macro_rules! settings {
+    ($(
+        $group:literal {$(
+            $(#[doc = $doc:literal])+
+            $name:ident: $ty:ty = $default:expr, $kind:expr $(, [$($alias:expr),+])?;
+        )+}
+    )+) => {
+        /// The value of every setting, for the engine to read.
+        ///
+        /// Only a [`crate::Config`] vouches that the values are in range and agree with each other.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Settings {$($(
+            $(#[doc = $doc])+
+            pub $name: $ty,
+        )+)+}
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self {$($($name: <$ty as Field>::new($default),)+)+}
+            }
+        }
+
+        /// Every setting, in the order of the documentation.
+        pub(crate) static TABLE: &[Spec] = &[$($(
+            Spec {
+                name: stringify!($name),
+                group: $group,
+                help_lines: &[$($doc),+],
+                kind: $kind,
+                aliases: &[$($($alias),+)?],
+                get: |settings| Field::value(&settings.$name),
+                put: |settings, value| match <$ty as Field>::from_value(value) {
+                    Some(value) => {
+                        settings.$name = value;
+                        true
+                    }
+                    None => false,
+                },
+            },
+        )+)+];
+    };
+}
+
+settings! {
+"Purpose" {
+    /// A named set of values for one purpose. Any value given in the file, the environment or on the
+    /// command line wins over the preset's.
+    preset: Preset = Preset::Balanced, Kind::Choice(Preset::NAMES);
+}
+
+"Rails, channels and chunks" {
+    /// Interfaces to use as rails, separated by commas: `auto` (every interface that is up and
+    /// routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1, ...), `=eth1`
+    /// for exactly that name, a leading `^` for all but the list, or IP addresses.
+    rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
+
+    /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
+    /// its own.
+    channels: u32 = 0, Kind::count("channels", 1, 256).or_zero("auto: one per rail"),
+        [alias::same("UCCL_TCPX_NUM_CHANNELS")];
+
+    /// TCP connections (flows) of each channel.
+    sockets: u32 = 1, Kind::count("flows", 1, 32),
+        [alias::via("NCCL_NSOCKS_PERTHREAD", alias::nccl_count, "per channel, not per thread; -2 keeps Polyrail's value")];
+
+    /// Chunks that a channel may have sent and not yet acknowledged.
+    window_chunks: u32 = 16, Kind::count("chunks", 1, 1024), [alias::same("UCCL_TCPX_WINDOW_SIZE")];
+
+    /// Size of the pieces that a transfer is cut into; each piece travels on one flow, and is what
+    /// is resent when a rail fails.
+    chunk_bytes: u64 = 512 * KIB, Kind::bytes(4 * KIB, 64 * MIB),
+        [alias::same("UCCL_TCPX_CHUNK_BYTES")];
+}
+
+"Progress" {
+    /// Who moves the data: progress threads of the engine (`proxy`) or the thread that posts and
+    /// waits (`caller`).
+    progress: Progress = Progress::Proxy, Kind::Choice(Progress::NAMES);
+
+    /// Whether sending and receiving have proxies of their own (`split`) or each proxy does both
+    /// (`merged`). Merged proxies take their number and CPUs from whichever of the tx and rx
+    /// settings is given, and the larger number where both are.
+    proxy_layout: ProxyLayout = ProxyLayout::Split, Kind::Choice(ProxyLayout::NAMES);
+
+    /// Proxies that send.
+    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto"),
+        [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
+
+    /// Proxies that receive.
+    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto"),
+        [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
+
+    /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The affinity of the
+    /// program's own threads is never changed.
+    tx_cpus: String = "", Kind::Cpus;
+
+    /// CPUs that the receiving proxies are pinned to, like `22-35,126-139`.
+    rx_cpus: String = "", Kind::Cpus;
+
+    /// Passes a proxy makes over its active operations before it fetches new ones from the ops
+    /// pool. An idle proxy fetches at once.
+    append_freq: u32 = 8, Kind::count("passes", 1, 4096),
+        [alias::same("NCCL_PROGRESS_APPENDOP_FREQ")];
+
+    /// Operations that a proxy takes from the ops pool per fetch.
+    append_batch: u32 = 16, Kind::count("operations", 1, 4096),
+        [alias::via("NCCL_PROXY_APPEND_BATCH_SIZE", alias::unchanged, "NCCL counts groups of operations")];
+
+    /// Operations that may be outstanding in the engine. When the pool is full, posting reports
+    /// that and nothing is lost.
+    ops_pool: u32 = 4096, Kind::count("operations", 64, 1 << 20);
+
+    /// Writes up to this size are sent by the calling thread itself when the flow is idle, which
+    /// saves the hand-over to a proxy. 0 hands every write over.
+    inline_bytes: u64 = 16 * KIB, Kind::bytes(0, MIB);
+
+    /// How long an idle proxy polls before it sleeps. Longer saves the wake-up, and burns CPU.
+    proxy_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
+
+    /// How long a waiting call polls before it sleeps. Longer saves the wake-up, and burns CPU.
+    wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
+}
+
+"Sockets" {
+    /// Congestion control of the flows: `auto` (cubic where both ends are on one host, otherwise
+    /// the system's), `system`, or a name the kernel knows.
+    congestion: String = "auto", Kind::Congestion;
+
+    /// Send buffer of each flow in the kernel.
+    send_buffer_bytes: u64 = 0, Kind::bytes(4 * KIB, GIB).or_zero("kernel autotuning");
+
+    /// Receive buffer of each flow in the kernel.
+    recv_buffer_bytes: u64 = 0, Kind::bytes(4 * KIB, GIB).or_zero("kernel autotuning");
+
+    /// Unsent bytes a flow may hold in the kernel before it counts as full (TCP_NOTSENT_LOWAT).
+    /// Less keeps a small message from queueing behind a large one.
+    notsent_bytes: u64 = 0, Kind::bytes(1, GIB).or_zero("off");
+
+    /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), besides its source
+    /// address.
+    bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
+
+    /// TCP port to listen on.
+    listen_port: u16 = 0, Kind::count("", 1, 65535).or_zero("the kernel picks");
+}
+
+"Deadlines" {
+    /// How long one TCP connection may take to come up.
+    connect_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
+
+    /// How long a new connection may take to say who it is.
+    hello_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
+
+    /// How long a rail may make no progress while others do, before its chunks are resent
+    /// elsewhere.
+    rail_stall_ms: u64 = 400, Kind::millis(20, 600_000);
+
+    /// Pause before the first attempt to bring a failed rail back.
+    reconnect_min_ms: u64 = 100, Kind::millis(1, 600_000);
+
+    /// Longest pause between attempts; it doubles up to here.
+    reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
+
+    /// How long a peer may be out of reach on every rail before its transfers fail.
+    peer_timeout_ms: u64 = 10_000, Kind::millis(100, 3_600_000);
+
+    /// How long a transfer may take in all.
+    transfer_timeout_ms: u64 = 0, Kind::millis(1, 86_400_000).or_zero("no limit");
+}
+
+"Integrity and limits" {
+    /// Checksum of each chunk, beyond TCP's own.
+    checksum: Checksum = Checksum::Off, Kind::Choice(Checksum::NAMES);
+
+    /// Largest notification.
+    notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
+
+    /// Notifications that may wait to be taken. When the inbox is full, peers are held back.
+    notification_queue: u32 = 65_536, Kind::count("notifications", 1, 1 << 24);
+
+    /// Connections that an engine accepts at most.
+    flow_limit: u32 = 4096, Kind::count("flows", 16, 65_536);
+
+    /// Accepted connections that may be in the handshake at once.
+    handshake_limit: u32 = 128, Kind::count("flows", 1, 65_536);
+}
+
+"Seeing inside" {
+    /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`.
+    dump_signal: u32 = 0, Kind::Signal,
+        [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::nccl_dump_signal, "-1 is off")];
+
+    /// File the state dump is written to.
+    dump_file: String = "", Kind::FileName("standard error");
+
+    /// File for the trace of every chunk, as Chrome/Perfetto JSON.
+    trace_file: String = "", Kind::FileName("off"),
+        [alias::via("RCCL_ENABLE_PROXY_TRACE", alias::rccl_proxy_trace, "1 writes polyrail-trace-%h-%p.json")];
+
+    /// Events a trace holds at most; what comes later is counted and not kept.
+    trace_events: u32 = 1 << 20, Kind::count("events", 1024, 1 << 26);
+
+    /// The least severe log records that are written.
+    log_level: LogLevel = LogLevel::Warn, Kind::Choice(LogLevel::NAMES),
+        [alias::via("NCCL_DEBUG", alias::nccl_debug, "VERSION is error, ABORT is info, the others keep their names")];
+
+    /// Parts of Polyrail that write log records; `^` in front turns the list around.
+    log_subsystems: String = "all", Kind::Subsystems,
+        [alias::via("NCCL_DEBUG_SUBSYS", alias::nccl_debug_subsys, "NCCL's names become Polyrail's")];
+
+    /// File the log is written to.
+    log_file: String = "", Kind::FileName("standard error"), [alias::same("NCCL_DEBUG_FILE")];
+
+    /// Log the expected and the actual CPU affinity of every thread.
+    verbose_bindings: bool = false, Kind::Flag,
+        [alias::same("POLYRAIL_DEBUG_BINDINGS"), alias::same("UCCL_TCPX_DEBUG_BINDINGS")];
+}
+}

@@ -1,0 +1,102 @@
+//! A setting's value apart from its type, as rows and JSON need it.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use crate::table::Field;
+
+/// A value of any setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A count, a size in bytes or a time in the unit of the setting.
+    Number(u64),
+    /// On or off.
+    Flag(bool),
+    /// A name, a list or a path.
+    Text(String),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+/// Numbers stay numbers in JSON.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => serializer.serialize_u64(*number),
+            Self::Flag(flag) => serializer.serialize_bool(*flag),
+            Self::Text(text) => serializer.serialize_str(text),
+        }
+    }
+}
+
+macro_rules! number_fields {
+    ($($ty:ty),+) => {$(
+        impl Field for $ty {
+            type Const = Self;
+
+            fn new(default: Self) -> Self {
+                default
+            }
+
+            fn value(&self) -> Value {
+                Value::Number(u64::from(*self))
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    Value::Number(number) => number.try_into().ok(),
+                    _ => None,
+                }
+            }
+        }
+    )+};
+}
+
+number_fields!(u16, u32, u64);
+
+impl Field for bool {
+    type Const = Self;
+
+    fn new(default: Self) -> Self {
+        default
+    }
+
+    fn value(&self) -> Value {
+        Value::Flag(*self)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Flag(flag) => Some(flag),
+            _ => None,
+        }
+    }
+}
+
+impl Field for String {
+    type Const = &'static str;
+
+    fn new(default: &'static str) -> Self {
+        default.to_owned()
+    }
+
+    fn value(&self) -> Value {
+        Value::Text(self.clone())
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}

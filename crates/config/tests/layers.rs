@@ -1,0 +1,220 @@
+//! Which layer wins, and what each value remembers about it.
+
+use polyrail_config::{
+    Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, ProxyLayout, names,
+};
+
+fn env(builder: ConfigBuilder, variables: &[(&str, &str)]) -> ConfigBuilder {
+    builder.env_from(variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())))
+}
+
+fn with_env(variables: &[(&str, &str)]) -> Config {
+    env(Config::builder(), variables).build().unwrap()
+}
+
+fn origin(config: &Config, name: &str) -> String {
+    config.origin(name).unwrap().to_string()
+}
+
+#[test]
+fn each_layer_wins_over_the_ones_below_it() {
+    type Add = fn(ConfigBuilder) -> ConfigBuilder;
+    // Lowest first; each gives append_batch another value.
+    let layers: [(Add, u32, &str); 6] = [
+        (|b| b, 16, "default"),
+        (|b| env(b, &[("POLYRAIL_PRESET", "cpu")]), 64, "preset cpu"),
+        (|b| b.yaml("append_batch: 3", "a.yaml").unwrap(), 3, "file a.yaml:1"),
+        (
+            |b| env(b, &[("NCCL_PROXY_APPEND_BATCH_SIZE", "4")]),
+            4,
+            "env NCCL_PROXY_APPEND_BATCH_SIZE",
+        ),
+        (|b| env(b, &[("POLYRAIL_APPEND_BATCH", "5")]), 5, "env POLYRAIL_APPEND_BATCH"),
+        (|b| b.set("append_batch", "6").unwrap(), 6, "set"),
+    ];
+    // Every pair, given in both orders.
+    for (low, high) in (0..layers.len()).flat_map(|low| (low..layers.len()).map(move |h| (low, h)))
+    {
+        for [first, second] in [[low, high], [high, low]] {
+            let builder = layers[second].0(layers[first].0(Config::builder()));
+            let config = builder.build().unwrap();
+            let (_, value, from) = layers[high];
+            assert_eq!(config.append_batch, value, "layers {first} and {second}");
+            assert_eq!(origin(&config, "append_batch"), from);
+        }
+    }
+}
+
+#[test]
+fn a_preset_can_be_named_in_every_layer_and_yields_to_explicit_values_of_all() {
+    let file = "preset: throughput\nwindow_chunks: 99\n";
+    let config = Config::builder().yaml(file, "f").unwrap().build().unwrap();
+    assert_eq!((config.preset, config.chunk_bytes), (Preset::Throughput, 1 << 20));
+    assert_eq!(config.window_chunks, 99);
+    assert_eq!(origin(&config, "preset"), "file f:1");
+    assert_eq!(origin(&config, "chunk_bytes"), "preset throughput");
+    assert_eq!(origin(&config, "window_chunks"), "file f:2");
+
+    let builder = Config::builder().yaml(file, "f").unwrap();
+    let config = env(builder.clone(), &[("POLYRAIL_PRESET", "latency")]).build().unwrap();
+    assert_eq!(config.preset, Preset::Latency);
+    assert_eq!(config.progress, Progress::Caller);
+    assert_eq!(config.window_chunks, 99, "the file's value outlives its preset");
+
+    let config = builder.preset(Preset::Cpu).build().unwrap();
+    assert_eq!((config.preset, config.wait_spin_us), (Preset::Cpu, 0));
+    assert_eq!(origin(&config, "preset"), "set");
+    assert_eq!(origin(&config, "wait_spin_us"), "preset cpu");
+}
+
+#[test]
+fn within_a_layer_the_later_call_wins() {
+    let config = Config::builder()
+        .yaml("sockets: 2", "a")
+        .and_then(|b| b.yaml("sockets: 3", "b"))
+        .unwrap()
+        .build()
+        .unwrap();
+    assert_eq!((config.sockets, origin(&config, "sockets").as_str()), (3, "file b:1"));
+    let config = Config::builder().set("sockets", "2").unwrap().set("sockets", "4").unwrap();
+    assert_eq!(config.build().unwrap().sockets, 4);
+}
+
+#[test]
+fn every_setting_reads_its_own_environment_name() {
+    for row in Config::default().rows() {
+        let name = format!("POLYRAIL_{}", row.name.to_uppercase());
+        let config = with_env(&[(&name, &row.default)]);
+        assert_eq!(config.origin(row.name), Some(&Origin::Env { name }));
+        assert_eq!(config.settings(), Config::default().settings());
+        assert_eq!(config.warnings(), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn every_default_reads_back_through_set_and_file() {
+    for row in Config::default().rows() {
+        let config = Config::builder().set(row.name, &row.default).unwrap().build().unwrap();
+        assert_eq!(config.settings(), Config::default().settings(), "{}", row.name);
+        let line = format!("{}: {:?}", row.name, row.default);
+        let config = Config::builder().yaml(&line, "f").unwrap().build().unwrap();
+        assert_eq!(config.settings(), Config::default().settings(), "{}", row.name);
+    }
+}
+
+#[test]
+fn names_of_other_tools_set_the_same_knob() {
+    let config = with_env(&[
+        ("NCCL_PROGRESS_APPENDOP_FREQ", "3"),
+        ("NCCL_PROXY_APPEND_BATCH_SIZE", "32"),
+        ("NCCL_PROXY_DUMP_SIGNAL", "10"),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo"),
+        ("NCCL_SOCKET_NTHREADS", "4"),
+        ("NCCL_NSOCKS_PERTHREAD", "2"),
+        ("NCCL_DEBUG", "info"),
+        ("NCCL_DEBUG_SUBSYS", "NET,PROXY"),
+        ("NCCL_DEBUG_FILE", "/tmp/nccl.%h.%p"),
+        ("UCCL_TCPX_NUM_CHANNELS", "8"),
+        ("UCCL_TCPX_WINDOW_SIZE", "64"),
+        ("UCCL_TCPX_CHUNK_BYTES", "524288"),
+        ("UCCL_TCPX_DEBUG_BINDINGS", "1"),
+        ("RCCL_ENABLE_PROXY_TRACE", "1"),
+        ("PATH", "/bin"),
+    ]);
+    assert_eq!((config.append_freq, config.append_batch, config.dump_signal), (3, 32, 10));
+    assert_eq!(config.rails, "^docker,lo");
+    assert_eq!((config.tx_proxies, config.rx_proxies, config.sockets), (4, 4, 2));
+    assert_eq!(config.log_level, LogLevel::Info);
+    assert_eq!(config.log_subsystems, "rail,flow,proxy");
+    assert_eq!(config.log_file, "/tmp/nccl.%h.%p");
+    assert_eq!((config.channels, config.window_chunks, config.chunk_bytes), (8, 64, 512 << 10));
+    assert!(config.verbose_bindings);
+    assert_eq!(config.trace_file, "polyrail-trace-%h-%p.json");
+    assert_eq!(origin(&config, "rx_proxies"), "env NCCL_SOCKET_NTHREADS");
+    assert_eq!(config.warnings(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_own_name_that_differs_from_an_alias_wins_with_a_warning() {
+    let config = with_env(&[
+        ("POLYRAIL_CHANNELS", "2"),
+        ("UCCL_TCPX_NUM_CHANNELS", "8"),
+        ("NCCL_DEBUG", "WARN"),
+    ]);
+    assert_eq!(config.channels, 2);
+    assert_eq!(
+        config.warnings(),
+        [
+            "channels: env POLYRAIL_CHANNELS says `2` and hides env UCCL_TCPX_NUM_CHANNELS, which says `8`"
+        ]
+    );
+    let same = with_env(&[("POLYRAIL_CHANNELS", "8"), ("UCCL_TCPX_NUM_CHANNELS", "8")]);
+    assert_eq!(same.warnings(), [] as [&str; 0]);
+}
+
+#[test]
+fn of_two_aliases_the_own_spelling_wins_with_a_warning() {
+    let config = with_env(&[("UCCL_TCPX_DEBUG_BINDINGS", "0"), ("POLYRAIL_DEBUG_BINDINGS", "1")]);
+    assert!(config.verbose_bindings);
+    assert_eq!(origin(&config, "verbose_bindings"), "env POLYRAIL_DEBUG_BINDINGS");
+    assert_eq!(config.warnings().len(), 1, "{:?}", config.warnings());
+}
+
+#[test]
+fn names_without_a_counterpart_warn_only_where_set() {
+    for name in [
+        "NCCL_BUFFSIZE",
+        "NCCL_GPUDIRECTTCPX_TX_BINDINGS",
+        "NCCL_GPUDIRECTTCPX_RX_BINDINGS",
+        "NCCL_GPUDIRECTTCPX_TX_IRQ_BINDINGS",
+        "NCCL_GPUDIRECTTCPX_RX_IRQ_BINDINGS",
+        "NCCL_SHM_LOCALITY",
+        "NCCL_SHM_MEMCPY_MODE",
+        "NCCL_NET_SHARED_BUFFERS",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_IGNORE_CPU_AFFINITY",
+    ] {
+        let config = with_env(&[(name, "1")]);
+        let [warning] = config.warnings() else { panic!("{name}: {:?}", config.warnings()) };
+        let start = format!("{name}=1 is read but has no counterpart yet: ");
+        assert!(warning.starts_with(&start), "{warning}");
+        assert_eq!(config.settings(), Config::default().settings());
+    }
+    assert_eq!(with_env(&[]).warnings(), [] as [&str; 0]);
+}
+
+#[test]
+fn an_automatic_or_empty_alias_changes_nothing_and_says_so() {
+    let config = with_env(&[("NCCL_SOCKET_NTHREADS", "-2"), ("NCCL_SOCKET_IFNAME", "")]);
+    assert_eq!(config.settings(), Config::default().settings());
+    assert_eq!(
+        config.warnings(),
+        [
+            "NCCL_SOCKET_IFNAME is empty and ignored",
+            "NCCL_SOCKET_NTHREADS=-2 asks for the automatic choice, so nothing changes",
+        ]
+    );
+    assert_eq!(with_env(&[("NCCL_PROXY_DUMP_SIGNAL", "-1")]).dump_signal, 0);
+}
+
+#[test]
+fn an_invalid_alias_that_an_own_name_replaces_only_warns() {
+    let config = with_env(&[("NCCL_DEBUG", "LOUD"), ("POLYRAIL_LOG_LEVEL", "info")]);
+    assert_eq!(config.log_level, LogLevel::Info);
+    let [warning] = config.warnings() else { panic!("{:?}", config.warnings()) };
+    assert!(warning.contains("env NCCL_DEBUG") && warning.contains("ignored"), "{warning}");
+}
+
+#[test]
+fn merged_proxies_have_one_count_and_one_list() {
+    let config = Config::builder().preset(Preset::Cpu).set("tx_proxies", "3").unwrap();
+    let config = config.set("rx_cpus", "4-7").unwrap().build().unwrap();
+    assert_eq!((config.merged_proxies(), config.merged_cpus()), (3, "4-7"));
+}
+
+#[test]
+fn the_process_environment_is_read_without_harm() {
+    // Cargo's own variables are there; none is ours.
+    assert_eq!(Config::builder().env().build().unwrap().proxy_layout, ProxyLayout::Split);
+    assert!(names().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')));
+}

@@ -1,0 +1,291 @@
+//! Bad input: every error names the field, the value, the allowed range and where it was given.
+
+use polyrail_config::{Config, ConfigBuilder, ConfigError, FILE_LIMIT_BYTES};
+use proptest::prelude::*;
+
+/// Names and values.
+type Pairs = &'static [(&'static str, &'static str)];
+
+fn set(pairs: &[(&str, &str)]) -> Result<ConfigBuilder, ConfigError> {
+    pairs.iter().try_fold(Config::builder(), |builder, (name, value)| builder.set(name, value))
+}
+
+fn refusal(name: &str, value: &str) -> ConfigError {
+    Config::builder().set(name, value).unwrap_err()
+}
+
+fn env_refusal(name: &str, value: &str) -> ConfigError {
+    Config::builder().env_from([(name.to_owned(), value.to_owned())]).build().unwrap_err()
+}
+
+#[test]
+fn a_value_out_of_range_names_field_value_range_and_origin() {
+    assert_eq!(
+        refusal("chunk_bytes", "1KiB").to_string(),
+        "chunk_bytes = `1KiB` (set) is out of range; allowed: 4KiB to 64MiB"
+    );
+    assert_eq!(
+        env_refusal("POLYRAIL_WINDOW_CHUNKS", "0").to_string(),
+        "window_chunks = `0` (env POLYRAIL_WINDOW_CHUNKS) is out of range; allowed: 1 to 1024"
+    );
+    let file = Config::builder().yaml("sockets: 1\nrail_stall_ms:  5\n", "p.yaml").unwrap_err();
+    assert_eq!(
+        file.to_string(),
+        "rail_stall_ms = `5` (file p.yaml:2:17) is out of range; allowed: 20 to 600000 ms"
+    );
+}
+
+#[test]
+fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
+    for (name, low, high) in [
+        ("channels", 0u64, 256u64),
+        ("sockets", 1, 32),
+        ("window_chunks", 1, 1024),
+        ("chunk_bytes", 4 << 10, 64 << 20),
+        ("tx_proxies", 0, 256),
+        ("rx_proxies", 0, 256),
+        ("append_freq", 1, 4096),
+        ("append_batch", 1, 4096),
+        ("ops_pool", 64, 1 << 20),
+        ("inline_bytes", 0, 1 << 20),
+        ("proxy_spin_us", 0, 1_000_000),
+        ("wait_spin_us", 0, 1_000_000),
+        ("send_buffer_bytes", 4 << 10, 1 << 30),
+        ("recv_buffer_bytes", 4 << 10, 1 << 30),
+        ("notsent_bytes", 0, 1 << 30),
+        ("listen_port", 0, 65_535),
+        ("connect_timeout_ms", 1, 600_000),
+        ("hello_timeout_ms", 1, 600_000),
+        ("rail_stall_ms", 20, 600_000),
+        ("reconnect_min_ms", 1, 600_000),
+        ("reconnect_max_ms", 1, 600_000),
+        ("peer_timeout_ms", 100, 3_600_000),
+        ("transfer_timeout_ms", 0, 86_400_000),
+        ("notification_bytes", 0, 64 << 10),
+        ("notification_queue", 1, 1 << 24),
+        ("flow_limit", 16, 65_536),
+        ("handshake_limit", 1, 65_536),
+        ("dump_signal", 0, 64),
+        ("trace_events", 1 << 10, 1 << 26),
+    ] {
+        for value in [low, high] {
+            // Another setting may conflict, but the value itself is taken and fits its type.
+            match set(&[(name, &value.to_string())]).unwrap().build() {
+                Ok(config) => {
+                    let rows = config.rows();
+                    let row = rows.iter().find(|row| row.name == name).unwrap();
+                    assert_eq!(row.raw.to_string(), value.to_string());
+                }
+                Err(error) => assert!(matches!(error, ConfigError::Conflict(_)), "{error}"),
+            }
+        }
+        for value in [low.checked_sub(1), Some(high + 1)].into_iter().flatten() {
+            assert!(
+                refusal(name, &value.to_string()).to_string().contains("out of range"),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_bad_value_is_refused_with_its_fault() {
+    for (name, value, part) in [
+        ("chunk_bytes", "512K", "ambiguous"),
+        ("chunk_bytes", "", "is empty"),
+        ("chunk_bytes", "-1", "negative"),
+        ("chunk_bytes", "1e6", "unknown unit `e6`"),
+        ("chunk_bytes", "18446744073709551616", "larger than any number"),
+        ("window_chunks", "16KiB", "has `KiB` after the number"),
+        ("peer_timeout_ms", "10x", "unknown unit"),
+        ("rails", " ", "is empty"),
+        ("progress", "threads", "allowed: proxy, caller"),
+        ("preset", "fast", "allowed: latency, throughput, cpu, balanced"),
+        ("tx_cpus", "8-", "neither a CPU nor a range"),
+        ("rx_cpus", "0-9000", "CPU 9000; the last one possible is 8191"),
+        ("congestion", "new reno", "not a name of a congestion control"),
+        ("dump_signal", "9", "signal 9 (KILL), which no program can catch"),
+        ("dump_signal", "SEGV", "reports a fault of the program"),
+        ("log_subsystems", "peer,NET", "unknown subsystem `net`"),
+        ("log_file", "log.%d", "unknown mark `%d`"),
+        ("trace_file", "trace\u{0}", "control character"),
+        ("verbose_bindings", "maybe", "neither true nor false"),
+        ("listen_port", "70000", "allowed: 0 (the kernel picks), or 1 to 65535"),
+    ] {
+        let message = refusal(name, value).to_string();
+        assert!(message.contains(part) && message.starts_with(name), "{message}");
+        assert!(message.contains("; allowed: "), "{message}");
+    }
+    assert!(refusal("chunk_bytes", "512K").help().unwrap().contains("512KiB"));
+    assert_eq!(refusal("progress", "caler").help().as_deref(), Some("did you mean `caller`?"));
+}
+
+#[test]
+fn unknown_names_are_refused_everywhere_with_the_nearest() {
+    let error = refusal("chunk_byte", "1");
+    assert_eq!(error.to_string(), "unknown setting `chunk_byte` (set)");
+    assert_eq!(error.help().as_deref(), Some("did you mean `chunk_bytes`?"));
+
+    let error = Config::builder().yaml("sockets: 1\n  \nchunks: 1\n", "f").unwrap_err();
+    assert_eq!(error.to_string(), "unknown setting `chunks` (file f:3:1)");
+
+    let error = env_refusal("POLYRAIL_CHUNK_BYTE", "1");
+    assert_eq!(
+        error.to_string(),
+        "unknown setting `POLYRAIL_CHUNK_BYTE` (env POLYRAIL_CHUNK_BYTE)"
+    );
+    assert_eq!(error.help().as_deref(), Some("did you mean `POLYRAIL_CHUNK_BYTES`?"));
+
+    let error = refusal("colour", "red");
+    assert_eq!(error.help().as_deref(), Some("`polyrail config show` lists all settings"));
+}
+
+#[test]
+fn an_invalid_alias_names_the_variable_and_the_values_of_its_tool() {
+    assert_eq!(
+        env_refusal("NCCL_DEBUG", "LOUD").to_string(),
+        "log_level = `LOUD` (env NCCL_DEBUG) is not a level of NCCL; \
+         allowed: VERSION, WARN, INFO, ABORT, TRACE"
+    );
+    assert_eq!(
+        env_refusal("UCCL_TCPX_WINDOW_SIZE", "4096").to_string(),
+        "window_chunks = `4096` (env UCCL_TCPX_WINDOW_SIZE) is out of range; allowed: 1 to 1024"
+    );
+    assert!(env_refusal("RCCL_ENABLE_PROXY_TRACE", "on").to_string().contains("allowed: 0, 1"));
+    assert!(env_refusal("POLYRAIL_DEBUG_BINDINGS", "x").to_string().contains("verbose_bindings"));
+    assert!(env_refusal("NCCL_DEBUG_SUBSYS", "NETS").to_string().contains("subsystem `NETS`"));
+}
+
+#[test]
+fn an_empty_own_variable_is_refused_unless_empty_is_a_value() {
+    let error = env_refusal("POLYRAIL_SOCKETS", "");
+    assert!(error.to_string().contains("is empty"));
+    assert_eq!(error.help().as_deref(), Some("unset the variable to keep the default"));
+    let log = [("POLYRAIL_LOG_FILE".to_owned(), String::new())];
+    assert_eq!(Config::builder().env_from(log).build().unwrap().log_file, "");
+}
+
+#[test]
+fn conflicts_name_both_settings_with_their_origins() {
+    let error = set(&[("reconnect_min_ms", "5s")]).unwrap().build().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "reconnect_min_ms = `5000` (set) conflicts with reconnect_max_ms = `1000` (default): \
+         the first pause can't be longer than the longest"
+    );
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn every_conflict_is_found() {
+    let cases: &[(Pairs, &str, &str)] = &[
+        (&[("progress", "caller"), ("proxy_layout", "split")], "progress", "proxy_layout"),
+        (&[("preset", "latency"), ("proxy_layout", "split")], "progress", "proxy_layout"),
+        (&[("progress", "caller"), ("tx_proxies", "2")], "progress", "tx_proxies"),
+        (&[("progress", "caller"), ("rx_proxies", "2")], "progress", "rx_proxies"),
+        (&[("progress", "caller"), ("tx_cpus", "0")], "progress", "tx_cpus"),
+        (&[("preset", "latency"), ("rx_cpus", "0")], "progress", "rx_cpus"),
+        (
+            &[("proxy_layout", "merged"), ("tx_proxies", "2"), ("rx_proxies", "3")],
+            "tx_proxies",
+            "rx_proxies",
+        ),
+        (&[("proxy_layout", "merged"), ("tx_cpus", "0"), ("rx_cpus", "1")], "tx_cpus", "rx_cpus"),
+        (&[("append_batch", "128"), ("ops_pool", "64")], "append_batch", "ops_pool"),
+        (
+            &[("channels", "256"), ("sockets", "32"), ("flow_limit", "8191")],
+            "channels",
+            "flow_limit",
+        ),
+        (
+            &[("notsent_bytes", "1MiB"), ("send_buffer_bytes", "64KiB")],
+            "notsent_bytes",
+            "send_buffer_bytes",
+        ),
+        (&[("reconnect_max_ms", "50")], "reconnect_min_ms", "reconnect_max_ms"),
+        (&[("peer_timeout_ms", "399")], "rail_stall_ms", "peer_timeout_ms"),
+        (&[("trace_file", "a"), ("log_file", "a")], "trace_file", "log_file"),
+        (&[("trace_file", "a"), ("dump_file", "a")], "trace_file", "dump_file"),
+    ];
+    for (pairs, first, second) in cases {
+        match set(pairs).unwrap().build() {
+            Err(ConfigError::Conflict(conflict)) => {
+                assert_eq!((conflict.first.name, conflict.second.name), (*first, *second));
+            }
+            other => panic!("{pairs:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_conflict_is_taken() {
+    let cases: &[Pairs] = &[
+        &[("progress", "caller")],
+        &[("progress", "caller"), ("tx_proxies", "1")],
+        &[("preset", "latency"), ("progress", "proxy"), ("proxy_layout", "split")],
+        &[("preset", "latency"), ("progress", "proxy"), ("tx_cpus", "0-3")],
+        &[("preset", "cpu"), ("tx_proxies", "2")],
+        &[("notsent_bytes", "1MiB")],
+        &[("append_batch", "64"), ("ops_pool", "64")],
+        &[("proxy_layout", "merged"), ("tx_proxies", "2"), ("rx_proxies", "2")],
+    ];
+    for pairs in cases {
+        assert!(set(pairs).unwrap().build().is_ok(), "{pairs:?}");
+    }
+}
+
+#[test]
+fn a_pair_needs_an_equals_sign_and_keeps_those_of_the_value() {
+    let error = Config::builder().set_pair("chunk_bytes").unwrap_err();
+    assert_eq!(error.to_string(), "`chunk_bytes` is not of the form name=value");
+    let config = Config::builder().set_pair("rails==eth1").unwrap().build().unwrap();
+    assert_eq!(config.rails, "=eth1");
+}
+
+#[test]
+fn files_that_cannot_be_read_are_refused_by_their_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("polyrail.yaml");
+    let missing = Config::builder().file(&path).unwrap_err().to_string();
+    assert!(missing.starts_with("can't read the config file") && missing.contains("polyrail.yaml"));
+
+    std::fs::write(&path, b"sockets: \xff\n").unwrap();
+    let binary = Config::builder().file(&path).unwrap_err().to_string();
+    assert!(binary.ends_with("byte 9 is not UTF-8 text"), "{binary}");
+
+    // A character of three bytes straddles the limit; the size is still what is wrong.
+    std::fs::write(&path, "\u{20ac}".repeat(FILE_LIMIT_BYTES / 3 + 1)).unwrap();
+    let error = Config::builder().file(&path).unwrap_err();
+    assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
+    let error = Config::builder().file("/dev/zero".as_ref()).unwrap_err();
+    assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
+
+    std::fs::write(&path, "sockets: 4\n").unwrap();
+    assert_eq!(Config::builder().file(&path).unwrap().build().unwrap().sockets, 4);
+}
+
+proptest! {
+    #[test]
+    fn no_text_of_a_file_panics(text in "\\PC*|[a-z: \n\\-\\[\\]{}&*!'\"#%~|>]*") {
+        let _ = Config::builder().yaml(&text, "f").and_then(ConfigBuilder::build);
+    }
+
+    #[test]
+    fn no_value_of_any_setting_panics_and_what_is_taken_reads_back(
+        index in 0..polyrail_config::names().count(),
+        value in "\\PC*|[0-9]{1,20}( ?[kKMGBibmus]{0,3})|[\\^a-z0-9,%\\-]*",
+    ) {
+        let name = polyrail_config::names().nth(index).unwrap();
+        let Ok(config) = Config::builder().set(name, &value).and_then(ConfigBuilder::build) else {
+            return Ok(());
+        };
+        let row = config.rows().into_iter().find(|row| row.name == name).unwrap();
+        let again = Config::builder().set(name, &row.value).unwrap().build().unwrap();
+        prop_assert_eq!(config, again);
+    }
+
+    #[test]
+    fn no_environment_panics(name in "(POLYRAIL_|NCCL_)[A-Z_]{0,80}", value in "\\PC*") {
+        let _ = Config::builder().env_from([(name, value)]).build();
+    }
+}
