@@ -1,2 +1,4 @@
-//! See the crate's description.
+//! What Polyrail prints and writes: records, units, exit codes.
 #![forbid(unsafe_code)]
+
+pub mod exit;
