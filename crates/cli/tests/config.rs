@@ -1,5 +1,7 @@
 //! `polyrail config` as a user runs it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -132,6 +134,25 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
     ] {
         assert!(refusal(polyrail(args)).starts_with("polyrail: "), "{args:?}");
     }
+}
+
+#[test]
+fn a_variable_that_is_not_text_is_refused_only_where_it_is_ours() {
+    let garbage = OsStr::from_bytes(b"eth\xff");
+    let mut ours = polyrail(&["show"]);
+    ours.env("POLYRAIL_RAILS", garbage);
+    let message = refusal(ours);
+    assert!(message.contains("POLYRAIL_RAILS is not UTF-8 text"), "{message}");
+
+    let mut alias = polyrail(&["show"]);
+    alias.env("NCCL_SOCKET_IFNAME", garbage);
+    assert!(refusal(alias).contains("NCCL_SOCKET_IFNAME is not UTF-8 text"));
+
+    let mut foreign = polyrail(&["show"]);
+    foreign.env("PS1", garbage).env(garbage, "1").env("NCCL_NET", "Socket");
+    let output = foreign.output().unwrap();
+    assert!(stdout(&output).contains("rails"));
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Which layer wins, and what each value remembers about it.
 
-use polyrail_config::{
-    Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, ProxyLayout, names,
-};
+use polyrail_config::{Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, names};
 
 fn env(builder: ConfigBuilder, variables: &[(&str, &str)]) -> ConfigBuilder {
     builder.env_from(variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())))
@@ -213,8 +211,10 @@ fn merged_proxies_have_one_count_and_one_list() {
 }
 
 #[test]
-fn the_process_environment_is_read_without_harm() {
-    // Cargo's own variables are there; none is ours.
-    assert_eq!(Config::builder().env().build().unwrap().proxy_layout, ProxyLayout::Split);
-    assert!(names().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')));
+fn names_are_plain_identifiers_given_once() {
+    let all: Vec<_> = names().collect();
+    let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    assert!(all.iter().all(is_plain), "{all:?}");
+    let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(distinct.len(), all.len());
 }
