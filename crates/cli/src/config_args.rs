@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use polyrail_config::{Config, ConfigBuilder, ConfigError};
-
-/// The exit code for wrong usage and wrong settings.
-const EXIT_USAGE: u8 = 2;
+use polyrail_report::exit;
 
 /// Options that choose settings; flatten them into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -50,7 +48,7 @@ pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
     if let Some(help) = error.help() {
         eprintln!("help: {help}");
     }
-    ExitCode::from(EXIT_USAGE)
+    ExitCode::from(exit::USAGE)
 }
 
 /// Says on standard error what the user should know about the settings.

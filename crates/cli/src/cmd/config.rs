@@ -5,15 +5,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_config::{Config, ConfigError, Row};
+use polyrail_report::exit;
 use serde_json::{Map, Value, json};
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
-
-/// Something in the environment failed, such as a full disk behind standard output.
-const EXIT_ENVIRONMENT: u8 = 3;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -125,7 +123,7 @@ fn print(text: &str) -> ExitCode {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(EXIT_ENVIRONMENT)
+            ExitCode::from(exit::ENVIRONMENT)
         }
     }
 }
