@@ -105,9 +105,10 @@ struct Incoming {
 }
 
 /// What a flow is landing now.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Claim {
     target: Option<(TransferId, u32)>,
+    context: (Op, u64),
     payload: u32,
     reading: bool,
     verdict: Option<Verdict>,
@@ -142,6 +143,7 @@ impl Receiver {
         let claim = self.claim_mut(flow)?;
         *claim = Claim {
             target: (verdict == Verdict::Land).then_some((header.transfer, header.chunk)),
+            context: (header.op, header.context),
             payload: header.payload_len,
             reading: false,
             verdict: Some(verdict),
@@ -165,12 +167,12 @@ impl Receiver {
     pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
         let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return false };
         claim.reading = false;
-        let revoked = claim.verdict == Some(Verdict::Discard);
+        let revoked = claim.verdict != Some(Verdict::Land);
         match claim.target {
             Some((transfer, _)) if revoked => {
                 claim.target = None;
                 if let Some(incoming) = self.active.get_mut(&transfer.0) {
-                    incoming.busy_revoked -= 1;
+                    incoming.busy_revoked = incoming.busy_revoked.saturating_sub(1);
                 }
                 self.complete_if_whole(transfer);
                 false
@@ -182,7 +184,7 @@ impl Receiver {
     /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
     pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
         let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return Settled::Ack };
-        let ended = std::mem::take(claim);
+        let ended = std::mem::replace(claim, Claim::NONE);
         debug_assert!(!ended.reading, "end_landing comes first");
         match (ended.target, ended.verdict) {
             (_, Some(Verdict::Refuse(code))) => Settled::Refuse(code),
@@ -199,7 +201,7 @@ impl Receiver {
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
         self.end_landing(flow);
         if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
-            *claim = Claim::default();
+            *claim = Claim::NONE;
         }
     }
 
@@ -210,9 +212,24 @@ impl Receiver {
         // A transfer that is complete keeps its event: it was in place before the cancel came.
         if transfer >= self.floor {
             self.done.insert(transfer.0);
-            self.drop_incoming(transfer);
+            self.drop_incoming(transfer, Verdict::Discard);
         }
         !self.claims.iter().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
+    }
+
+    /// The driver no longer wants the data of a read or receive: what is under way of it lands no
+    /// more, and what comes of it from now on is for the driver's gate to refuse.
+    ///
+    /// Says whether that is already true; if a flow is just inside a system call for it, ask again.
+    pub fn expel(&mut self, op: Op, context: u64) -> bool {
+        let meant = |incoming: &Incoming| incoming.op == op && incoming.context == context;
+        let over: Vec<u64> =
+            self.active.iter().filter(|(_, i)| meant(i)).map(|(id, _)| *id).collect();
+        for id in over {
+            self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
+        }
+        let busy = |c: &Claim| c.reading && c.target.is_some() && c.context == (op, context);
+        !self.claims.iter().any(busy)
     }
 
     /// The next transfer that is complete.
@@ -318,18 +335,18 @@ impl Receiver {
         if self.active.keys().any(|id| *id < floor.0) {
             let over: Vec<u64> = self.active.keys().copied().filter(|id| *id < floor.0).collect();
             for id in over {
-                self.drop_incoming(TransferId(id));
+                self.drop_incoming(TransferId(id), Verdict::Discard);
             }
         }
     }
 
-    fn drop_incoming(&mut self, transfer: TransferId) {
+    fn drop_incoming(&mut self, transfer: TransferId, verdict: Verdict) {
         if let Some(incoming) = self.active.remove(&transfer.0) {
             self.tracked_chunks -= u64::from(incoming.chunk_count);
         }
         for claim in &mut self.claims {
             if claim.target.is_some_and(|(t, _)| t == transfer) {
-                claim.verdict = Some(Verdict::Discard);
+                claim.verdict = Some(verdict);
                 if !claim.reading {
                     claim.target = None;
                 }
@@ -344,10 +361,15 @@ impl Receiver {
             return Err(WireError::Field { field, got: flow.0.into(), allowed });
         }
         if self.claims.len() <= index {
-            self.claims.resize(index + 1, Claim::default());
+            self.claims.resize(index + 1, Claim::NONE);
         }
         Ok(&mut self.claims[index])
     }
+}
+
+impl Claim {
+    const NONE: Self =
+        Self { target: None, context: (Op::Control, 0), payload: 0, reading: false, verdict: None };
 }
 
 impl Incoming {

@@ -147,3 +147,19 @@ fn a_flow_that_dies_in_mid_chunk_leaves_the_chunk_missing() {
     r.handle_chunk_end(B, true);
     assert!(r.poll_event().is_some());
 }
+
+#[test]
+fn what_the_driver_expels_lands_no_more_and_is_refused() {
+    let mut r = receiver();
+    let data = |n| ChunkHeader { op: Op::SendData, context: 9, ..chunk(1, n, 2) };
+    begin(&mut r, A, data(0));
+    assert!(r.begin_landing(A));
+    assert!(!r.expel(Op::SendData, 9), "a read is under way");
+    assert!(!r.end_landing(A));
+    assert!(r.expel(Op::SendData, 9));
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Refuse(RefusalCode::NotExpected));
+    let gate = || Err(RefusalCode::NotExpected);
+    let verdict = r.handle_chunk(B, &data(1), b"", gate).unwrap();
+    assert_eq!(verdict, Verdict::Refuse(RefusalCode::NotExpected));
+    assert_eq!((r.poll_event(), r.active_count()), (None, 0));
+}
