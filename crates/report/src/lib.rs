@@ -1,4 +1,33 @@
-//! What Polyrail prints and writes: records, units, exit codes.
+//! What Polyrail prints and writes, and how it reads sizes and times from people.
+//!
+//! * [`exit`]: the exit codes of the command.
+//! * [`BenchReport`]: the JSON of `polyrail bench`, as types that serialise and read back.
+//! * [`Histogram`] and [`Spread`]: the statistics behind each number.
+//! * [`parse_sizes`], [`parse_duration`] and the functions that write them for people.
+//! * [`Table`] and [`csv_line`]: text for a terminal and for spreadsheets.
+//!
+//! Units: GB is 10^9 bytes, GiB 2^30. Every key in the JSON names its unit.
+//!
+//! Nothing here does I/O; all types are `Send + Sync`.
 #![forbid(unsafe_code)]
 
 pub mod exit;
+
+mod bench;
+mod csv;
+mod histogram;
+mod show;
+mod spread;
+mod table;
+mod units;
+
+pub use bench::{
+    AgainstAlone, AgainstRaw, AgainstSample, BenchReport, BenchResult, Host, Lab, LatencyUs, Limit,
+    LimitKind, LoneRail, PeerSample, PeerView, RailShare, SCHEMA_VERSION, Sample, Setting, Tool,
+};
+pub use csv::csv_line;
+pub use histogram::Histogram;
+pub use show::{show_count, show_gb_per_s, show_micros, show_ratio, show_size};
+pub use spread::Spread;
+pub use table::{Align, Table};
+pub use units::{BadUnit, SIZES_LIMIT, parse_duration, parse_size, parse_sizes};

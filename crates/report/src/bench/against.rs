@@ -1,0 +1,79 @@
+//! What the engine was compared with, in turn and in the same run.
+
+use serde::{Deserialize, Serialize};
+
+use super::LatencyUs;
+
+/// Plain blocking sockets with the same flows, chunks, congestion control and buffers.
+///
+/// Ratios are medians over the rounds of engine over raw within one round, so that a machine that
+/// drifts does not bend them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgainstRaw {
+    /// Median rate of the plain sockets, in GB/s (10^9 bytes).
+    pub raw_gb_per_s: f64,
+    /// Engine over raw, by rate; above 1 the engine is faster. With `--latency`, by the median
+    /// one-way time instead: below 1 the engine is faster.
+    pub ratio: f64,
+    /// CPU seconds of both processes per 10^9 bytes for the plain sockets.
+    pub raw_cpu_seconds_per_gb: Option<f64>,
+    /// Engine over raw, by CPU seconds per byte; below 1 the engine is cheaper.
+    pub cpu_ratio: Option<f64>,
+    /// One-way times of the plain sockets; only with `--latency`.
+    pub raw_latency_us: Option<LatencyUs>,
+    /// How many connections carried the data.
+    pub flows: usize,
+    /// How many bytes each write and read call was asked for.
+    pub chunk_bytes: u64,
+    /// The congestion control the connections really had.
+    pub congestion: String,
+    /// The rounds, in order.
+    pub samples: Vec<AgainstSample>,
+}
+
+/// One round of a baseline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgainstSample {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// From the first byte sent to the last byte in place, in seconds.
+    pub seconds: f64,
+    /// CPU time of this process, in seconds.
+    pub local_cpu_seconds: f64,
+    /// CPU time of the other process, in seconds.
+    pub peer_cpu_seconds: f64,
+}
+
+/// Each rail with the engine on it alone, one after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgainstAlone {
+    /// Sum over the rails of the median rate alone, in GB/s (10^9 bytes).
+    pub sum_gb_per_s: f64,
+    /// All rails together over the sum of the rails alone; median over the rounds.
+    pub ratio: f64,
+    /// The rails.
+    pub rails: Vec<LoneRail>,
+}
+
+/// One rail measured alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoneRail {
+    /// The rail's name.
+    pub name: String,
+    /// Median rate, in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// The rate of each round, in GB/s.
+    pub samples_gb_per_s: Vec<f64>,
+}
+
+impl AgainstSample {
+    /// Rate in GB/s (10^9 bytes).
+    pub fn gb_per_s(&self) -> f64 {
+        self.bytes as f64 / 1e9 / self.seconds
+    }
+
+    /// CPU seconds of both processes per 10^9 bytes.
+    pub fn cpu_seconds_per_gb(&self) -> f64 {
+        (self.local_cpu_seconds + self.peer_cpu_seconds) / (self.bytes as f64 / 1e9)
+    }
+}

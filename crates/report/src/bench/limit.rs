@@ -1,0 +1,73 @@
+//! What keeps a run from being faster.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The part of the system that limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitKind {
+    /// The CPUs of this side, or one thread of it.
+    Cpu,
+    /// The memory bandwidth that copies need.
+    Memory,
+    /// The links between the two sides.
+    Network,
+    /// What may be outstanding: the window of the channels, or the depth of requests.
+    Window,
+    /// The other side.
+    Peer,
+}
+
+/// A limit and the number that shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// What limits.
+    pub verdict: LimitKind,
+    /// The number that shows it, in one sentence without a full stop.
+    pub because: String,
+}
+
+impl LimitKind {
+    /// As in the JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Network => "network",
+            Self::Window => "window",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.verdict, self.because)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_for_people_is_the_name_in_the_json() {
+        for kind in [
+            LimitKind::Cpu,
+            LimitKind::Memory,
+            LimitKind::Network,
+            LimitKind::Window,
+            LimitKind::Peer,
+        ] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The figures of one size.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AgainstAlone, AgainstRaw, Limit};
+use crate::{Histogram, Spread};
+
+/// What was measured for one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchResult {
+    /// Bytes of one transfer.
+    pub size_bytes: u64,
+    /// `write`, `read` or `send`.
+    pub op: String,
+    /// Pieces of memory that one transfer consists of, none next to another.
+    pub segments: u64,
+    /// Transfers that were outstanding at once, per side that posts.
+    pub depth: u64,
+    /// Whether both sides posted at once.
+    pub bidir: bool,
+    /// Transfers of all samples and both directions. With `--latency`: one-way messages.
+    pub transfers: u64,
+    /// Bytes of all samples and both directions.
+    pub bytes: u64,
+    /// Seconds of all samples, without warm-up, poisoning and verification.
+    pub seconds: f64,
+    /// Median over the samples of bytes per second, in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// The same with its edges.
+    pub spread_gb_per_s: Spread,
+    /// From posting a transfer to knowing that all of it is in place; with `--latency` one way:
+    /// half of each round trip.
+    pub latency_us: Option<LatencyUs>,
+    /// Whether the destination was compared with what was sent, and was right.
+    pub verified: bool,
+    /// How it was compared: `full`, `sample` or `off`.
+    pub verify: String,
+    /// Bytes that were compared.
+    pub verified_bytes: u64,
+    /// What each rail carried, as the sending side counts it.
+    pub rails: Vec<RailShare>,
+    /// CPU seconds of both processes per 10^9 bytes; median over the samples.
+    pub cpu_seconds_per_gb: Option<f64>,
+    /// Plain sockets in turn with the engine; only with `--against raw`.
+    pub against: Option<AgainstRaw>,
+    /// Each rail alone in turn with all; only with `--against alone`.
+    pub alone: Option<AgainstAlone>,
+    /// What limits this size.
+    pub limit: Limit,
+    /// The samples, in the order taken.
+    pub samples: Vec<Sample>,
+}
+
+/// One measured interval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Transfers of both directions.
+    pub transfers: u64,
+    /// Bytes of both directions.
+    pub bytes: u64,
+    /// From the first post to the last completion, in seconds.
+    pub seconds: f64,
+    /// CPU time of this process, in seconds.
+    pub local_cpu_seconds: f64,
+    /// Median time of the transfers, in microseconds.
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the transfers' times, in microseconds.
+    pub p99_us: Option<f64>,
+    /// The share of the window that was not available, 0 to 1; mean over channels that sent.
+    pub window_full_share: f64,
+    /// The share of the time that flows waited for room in their sockets, 0 to 1; mean over flows.
+    pub socket_full_share: f64,
+    /// The other side's view of the same interval.
+    pub peer: PeerSample,
+}
+
+/// What the other side counted during a sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerSample {
+    /// Its own clock from being told to begin to being asked for this, in seconds.
+    pub seconds: f64,
+    /// CPU time of its process, in seconds.
+    pub cpu_seconds: f64,
+    /// Payload it sent, in bytes.
+    pub tx_bytes: u64,
+    /// Payload it received, in bytes.
+    pub rx_bytes: u64,
+    /// Payload it received over each rail, in bytes, in the order of its rails.
+    pub rx_bytes_per_rail: Vec<u64>,
+}
+
+/// One rail's part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RailShare {
+    /// The rail's name.
+    pub name: String,
+    /// Payload bytes of all samples.
+    pub bytes: u64,
+    /// Its part of all bytes, 0 to 1.
+    pub share: f64,
+    /// Bytes over the time of all samples, in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// Segments that TCP sent again.
+    pub retransmits: u64,
+    /// Chunks that the engine sent again over this or another rail.
+    pub resent_chunks: u64,
+}
+
+/// Percentiles of times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyUs {
+    /// The shortest.
+    pub min: f64,
+    /// Half are not longer.
+    pub p50: f64,
+    /// 99 % are not longer.
+    pub p99: f64,
+    /// 99.9 % are not longer.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl LatencyUs {
+    /// Reads the percentiles off; `None` for an empty histogram.
+    pub fn of(histogram: &Histogram) -> Option<Self> {
+        let micros = |ns: u64| ns as f64 / 1e3;
+        let quantile = |q: f64| histogram.quantile_ns(q).map(micros);
+        Some(Self {
+            min: micros(histogram.min_ns()?),
+            p50: quantile(0.5)?,
+            p99: quantile(0.99)?,
+            p999: quantile(0.999)?,
+            max: micros(histogram.max_ns()?),
+        })
+    }
+}
+
+impl Sample {
+    /// Rate in GB/s (10^9 bytes).
+    pub fn gb_per_s(&self) -> f64 {
+        self.bytes as f64 / 1e9 / self.seconds
+    }
+
+    /// CPU seconds of both processes per 10^9 bytes.
+    pub fn cpu_seconds_per_gb(&self) -> f64 {
+        (self.local_cpu_seconds + self.peer.cpu_seconds) / (self.bytes as f64 / 1e9)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::AgainstSample;
+
+    pub(crate) fn sample_result(limit: Limit) -> BenchResult {
+        let sample = Sample {
+            transfers: 10,
+            bytes: 2_500_000_000,
+            seconds: 0.5,
+            local_cpu_seconds: 0.4,
+            p50_us: Some(50.0),
+            p99_us: Some(60.0),
+            window_full_share: 0.1,
+            socket_full_share: 0.2,
+            peer: PeerSample {
+                seconds: 0.51,
+                cpu_seconds: 0.6,
+                tx_bytes: 0,
+                rx_bytes: 2_500_000_000,
+                rx_bytes_per_rail: vec![2_500_000_000],
+            },
+        };
+        let raw = AgainstSample {
+            bytes: 2_500_000_000,
+            seconds: 0.5,
+            local_cpu_seconds: 0.4,
+            peer_cpu_seconds: 0.5,
+        };
+        BenchResult {
+            size_bytes: 250_000_000,
+            op: "write".into(),
+            segments: 1,
+            depth: 1,
+            bidir: false,
+            transfers: 10,
+            bytes: 2_500_000_000,
+            seconds: 0.5,
+            gb_per_s: 5.0,
+            spread_gb_per_s: Spread { median: 5.0, min: 4.9, max: 5.1 },
+            latency_us: Some(LatencyUs { min: 1.0, p50: 50.0, p99: 60.0, p999: 61.0, max: 62.0 }),
+            verified: true,
+            verify: "full".into(),
+            verified_bytes: 2_500_000_000,
+            rails: vec![RailShare {
+                name: "lo".into(),
+                bytes: 2_500_000_000,
+                share: 1.0,
+                gb_per_s: 5.0,
+                retransmits: 0,
+                resent_chunks: 0,
+            }],
+            cpu_seconds_per_gb: Some(0.4),
+            against: Some(AgainstRaw {
+                raw_gb_per_s: raw.gb_per_s(),
+                ratio: 1.0,
+                raw_cpu_seconds_per_gb: Some(raw.cpu_seconds_per_gb()),
+                cpu_ratio: Some(1.1),
+                raw_latency_us: None,
+                flows: 4,
+                chunk_bytes: 524_288,
+                congestion: "cubic".into(),
+                samples: vec![raw],
+            }),
+            alone: None,
+            limit,
+            samples: vec![sample],
+        }
+    }
+
+    #[test]
+    fn a_rate_is_bytes_over_seconds_and_cpu_counts_both_processes() {
+        let limit = Limit { verdict: super::super::LimitKind::Cpu, because: String::new() };
+        let sample = sample_result(limit).samples.remove(0);
+        assert!((sample.gb_per_s() - 5.0).abs() < 1e-9);
+        assert!((sample.cpu_seconds_per_gb() - 0.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn percentiles_come_in_microseconds() {
+        let mut histogram = Histogram::default();
+        assert_eq!(LatencyUs::of(&histogram), None);
+        (1..=100).for_each(|ns| histogram.record(ns));
+        let latency = LatencyUs::of(&histogram).unwrap();
+        assert_eq!((latency.min, latency.p50, latency.max), (0.001, 0.05, 0.1));
+    }
+}

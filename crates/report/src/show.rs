@@ -1,0 +1,75 @@
+//! Numbers for people: few digits, always a unit or a column that names it.
+
+/// A size in the largest unit that divides it, such as `64KiB`; reads back with
+/// [`parse_size`](crate::parse_size).
+pub fn show_size(bytes: u64) -> String {
+    for (scale, unit) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes != 0 && bytes.is_multiple_of(scale) {
+            return format!("{}{unit}", bytes / scale);
+        }
+    }
+    format!("{bytes}B")
+}
+
+/// A time given in microseconds, in the unit that keeps it short: `4.41us`, `1.25ms`, `2.10s`.
+pub fn show_micros(micros: f64) -> String {
+    let (value, unit) = match micros {
+        m if m < 1_000.0 => (m, "us"),
+        m if m < 1_000_000.0 => (m / 1_000.0, "ms"),
+        m => (m / 1_000_000.0, "s"),
+    };
+    format!("{}{unit}", three_digits(value))
+}
+
+/// A rate in GB/s without its unit.
+pub fn show_gb_per_s(rate: f64) -> String {
+    if rate != 0.0 && rate < 0.01 { format!("{rate:.5}") } else { three_digits(rate) }
+}
+
+/// A ratio with the two decimals that the figures need.
+pub fn show_ratio(ratio: f64) -> String {
+    format!("{ratio:.2}")
+}
+
+/// A count, shortened from ten million on: `12.3M`.
+pub fn show_count(count: u64) -> String {
+    if count < 10_000_000 { count.to_string() } else { format!("{:.1}M", count as f64 / 1e6) }
+}
+
+fn three_digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_the_largest_unit_that_divides_them() {
+        assert_eq!(show_size(8), "8B");
+        assert_eq!(show_size(65_536), "64KiB");
+        assert_eq!(show_size(3 << 20), "3MiB");
+        assert_eq!(show_size(1 << 40), "1024GiB");
+        assert_eq!(show_size(1_000), "1000B");
+        assert_eq!(show_size(0), "0B");
+    }
+
+    #[test]
+    fn times_and_rates_keep_three_digits() {
+        assert_eq!(show_micros(4.412), "4.41us");
+        assert_eq!(show_micros(999.4), "999us");
+        assert_eq!(show_micros(1_250.0), "1.25ms");
+        assert_eq!(show_micros(2_100_000.0), "2.10s");
+        assert_eq!(show_gb_per_s(12.34), "12.3");
+        assert_eq!(show_gb_per_s(0.4125), "0.412");
+        assert_eq!(show_gb_per_s(0.000_88), "0.00088");
+        assert_eq!(show_ratio(0.951), "0.95");
+        assert_eq!(show_count(9_999_999), "9999999");
+        assert_eq!(show_count(12_345_678), "12.3M");
+    }
+}

@@ -1,0 +1,55 @@
+//! The middle and the edges of a handful of samples.
+
+use serde::{Deserialize, Serialize};
+
+/// Median, minimum and maximum of repeated measurements of one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle value; of an even number of samples, the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest sample.
+    pub min: f64,
+    /// The largest sample.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Sorts the samples; `None` without any. What is not a number is left out.
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = samples.into_iter().filter(|value| !value.is_nan()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        };
+        Some(Self { median, min, max })
+    }
+
+    /// Half the distance between the edges, in percent of the median: the `±` of tables.
+    pub fn half_range_percent(&self) -> f64 {
+        if self.median == 0.0 { 0.0 } else { (self.max - self.min) / 2.0 / self.median * 100.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_one_wild_sample() {
+        let spread = Spread::of([5.0, 4.9, 5.1, 0.1, 5.0]).unwrap();
+        assert_eq!((spread.median, spread.min, spread.max), (5.0, 0.1, 5.1));
+        assert_eq!(Spread::of([1.0, 3.0]).unwrap().median, 2.0);
+        assert!((Spread::of([9.0, 10.0, 11.0]).unwrap().half_range_percent() - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_samples_have_no_spread() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([f64::NAN]), None);
+        assert_eq!(Spread::of([0.0]).unwrap().half_range_percent(), 0.0);
+    }
+}
