@@ -5,12 +5,17 @@
 //! all of its chunks have landed, whichever flows brought them; only then does the driver learn of
 //! it, with the message that came along, so a notification can't overtake its data.
 //!
-//! **A late duplicate never lands.** After a rail failed, two flows may bring the same chunk. Both
-//! may land it at once, since they bring the same bytes, but as soon as one is through, the other
-//! is *revoked* and reads the rest to scratch; if it is inside a system call just then, the
-//! completion waits for that call ([`Receiver::begin_landing`] and [`Receiver::end_landing`]
-//! bracket each). So after a completion nothing of that transfer is written ever again, and its
-//! memory may be reused. The same holds for a transfer that its sender cancelled.
+//! **A late duplicate never lands.** After a rail failed, two flows may bring the same chunk. Only
+//! one lands it. The newer copy takes over and the older reads its rest to scratch; but if the older
+//! is just inside a system call ([`Receiver::begin_landing`] and [`Receiver::end_landing`] bracket
+//! each), then its rail is alive and it is the newer that is sent away, to come again. So when a
+//! chunk has landed, nobody else is writing its place: it can be acknowledged at once, a corrupt
+//! copy can't spoil an intact one, and after a completion nothing of that transfer is written ever
+//! again, so that its memory may be reused.
+//!
+//! What is taken from a flow in the middle of a chunk (its sender cancelled the transfer, the user
+//! dropped the region) may be inside a system call as well. Those calls say so and are asked again,
+//! and until [`Receiver::is_quiet`] no acknowledgement leaves.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -96,8 +101,6 @@ struct Incoming {
     /// One bit a chunk; empty for a transfer of one chunk.
     landed: Vec<u64>,
     bytes: u64,
-    /// Revoked flows that are inside a system call: completion waits for them.
-    busy_revoked: u32,
     op: Op,
     flags: Flags,
     context: u64,
@@ -138,6 +141,7 @@ impl Receiver {
         meta: &[u8],
         admit: impl FnOnce() -> Admission,
     ) -> Result<Verdict, WireError> {
+        self.claim_mut(flow)?;
         self.raise_floor(header.floor);
         let verdict = self.judge(header, meta, admit)?;
         let claim = self.claim_mut(flow)?;
@@ -167,18 +171,10 @@ impl Receiver {
     pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
         let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return false };
         claim.reading = false;
-        let revoked = claim.verdict != Some(Verdict::Land);
-        match claim.target {
-            Some((transfer, _)) if revoked => {
-                claim.target = None;
-                if let Some(incoming) = self.active.get_mut(&transfer.0) {
-                    incoming.busy_revoked = incoming.busy_revoked.saturating_sub(1);
-                }
-                self.complete_if_whole(transfer);
-                false
-            }
-            target => target.is_some(),
+        if claim.verdict != Some(Verdict::Land) {
+            claim.target = None;
         }
+        claim.target.is_some()
     }
 
     /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
@@ -207,7 +203,9 @@ impl Receiver {
 
     /// The peer gave the transfer up: nothing of it lands any more.
     ///
-    /// Says whether that is already true; if a flow is just inside a system call for it, ask again.
+    /// Says whether that is already true; if a flow is just inside a system call for it, ask again,
+    /// and acknowledge nothing before ([`Self::is_quiet`]): an acknowledgement of the peer's cancel,
+    /// or of a second copy of it on another flow, tells the peer that it is true.
     pub fn retire(&mut self, transfer: TransferId) -> bool {
         // A transfer that is complete keeps its event: it was in place before the cancel came.
         if transfer >= self.floor {
@@ -232,6 +230,26 @@ impl Receiver {
         !self.claims.iter().any(busy)
     }
 
+    /// The places of the chunk on `flow` may not be written any more, for instance because their
+    /// region was dropped: the rest goes to scratch and the sender is told `code`.
+    ///
+    /// Says whether that is already true; if the flow is just inside a system call, ask again.
+    pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {
+        match self.claims.get_mut(flow.0 as usize) {
+            Some(claim) if claim.target.is_some() => {
+                claim.revoke(Verdict::Refuse(code));
+                !claim.reading
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether no flow is inside a system call for a chunk that was taken from it. While one is, the
+    /// driver sends no acknowledgement on any flow; that is a matter of microseconds.
+    pub fn is_quiet(&self) -> bool {
+        !self.claims.iter().any(|c| c.reading && c.verdict != Some(Verdict::Land))
+    }
+
     /// The next transfer that is complete.
     pub fn poll_event(&mut self) -> Option<Landed> {
         self.events.pop_front()
@@ -253,12 +271,16 @@ impl Receiver {
             return Ok(Verdict::Discard);
         }
         if let Some(incoming) = self.active.get(&id) {
+            let allowed = "the same in all chunks of a transfer";
+            let differs = |field, got| Err(WireError::Field { field, got, allowed });
             if incoming.chunk_count != header.chunk_count {
-                return Err(WireError::Field {
-                    field: "chunk_count",
-                    got: header.chunk_count.into(),
-                    allowed: "the same in all chunks of a transfer",
-                });
+                return differs("chunk_count", header.chunk_count.into());
+            }
+            if incoming.op != header.op {
+                return differs("op", header.op as u64);
+            }
+            if incoming.context != header.context {
+                return differs("context", header.context);
             }
             if incoming.has_landed(header.chunk) {
                 return Ok(Verdict::Discard);
@@ -267,9 +289,14 @@ impl Receiver {
         if let Err(code) = admit() {
             return Ok(Verdict::Refuse(code));
         }
+        if !self.take_over((header.transfer, header.chunk)) {
+            return Ok(Verdict::Refuse(RefusalCode::Busy));
+        }
         if !self.active.contains_key(&id) {
             let chunks = u64::from(header.chunk_count);
-            if self.active.len() >= self.limits.transfers
+            // What is done is one range unless numbers are missing in between; a peer that leaves
+            // gaps and never raises its floor would make us remember each.
+            if self.active.len().max(self.done.range_count()) >= self.limits.transfers
                 || self.tracked_chunks + chunks > self.limits.chunks
             {
                 return Ok(Verdict::Refuse(RefusalCode::Busy));
@@ -287,28 +314,27 @@ impl Receiver {
         Ok(Verdict::Land)
     }
 
+    /// Takes the chunk from the flow that was landing it, unless that is inside a system call.
+    fn take_over(&mut self, target: (TransferId, u32)) -> bool {
+        match self.claims.iter_mut().find(|claim| claim.target == Some(target)) {
+            Some(older) if older.reading => false,
+            // The older flow is dead for its sender, so nobody hears this refusal. Were it an
+            // acknowledgement, and heard, a chunk that never landed would count as landed.
+            Some(older) => {
+                older.revoke(Verdict::Refuse(RefusalCode::Busy));
+                true
+            }
+            None => true,
+        }
+    }
+
     fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) {
         let Some(incoming) = self.active.get_mut(&transfer.0) else { return };
         if !incoming.set_landed(chunk) {
             return;
         }
         incoming.bytes += u64::from(payload);
-        for other in &mut self.claims {
-            if other.target == Some((transfer, chunk)) {
-                other.verdict = Some(Verdict::Discard);
-                if other.reading {
-                    incoming.busy_revoked += 1;
-                } else {
-                    other.target = None;
-                }
-            }
-        }
-        self.complete_if_whole(transfer);
-    }
-
-    fn complete_if_whole(&mut self, transfer: TransferId) {
-        let whole = |i: &Incoming| i.landed_count == i.chunk_count && i.busy_revoked == 0;
-        if !self.active.get(&transfer.0).is_some_and(whole) {
+        if incoming.landed_count < incoming.chunk_count {
             return;
         }
         let Some(incoming) = self.active.remove(&transfer.0) else { return };
@@ -346,10 +372,7 @@ impl Receiver {
         }
         for claim in &mut self.claims {
             if claim.target.is_some_and(|(t, _)| t == transfer) {
-                claim.verdict = Some(verdict);
-                if !claim.reading {
-                    claim.target = None;
-                }
+                claim.revoke(verdict);
             }
         }
     }
@@ -370,6 +393,14 @@ impl Receiver {
 impl Claim {
     const NONE: Self =
         Self { target: None, context: (Op::Control, 0), payload: 0, reading: false, verdict: None };
+
+    /// The rest of the chunk goes to scratch; a system call under way keeps its target until it ends.
+    fn revoke(&mut self, verdict: Verdict) {
+        self.verdict = Some(verdict);
+        if !self.reading {
+            self.target = None;
+        }
+    }
 }
 
 impl Incoming {
@@ -380,7 +411,6 @@ impl Incoming {
             landed_count: 0,
             landed: vec![0; words as usize],
             bytes: 0,
-            busy_revoked: 0,
             op: header.op,
             flags: Flags::NONE,
             context: header.context,
