@@ -173,6 +173,9 @@ struct Flow {
     up: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
     in_flight: VecDeque<(Ticket, u32)>,
+    /// Acknowledged before the driver said that they are written: it may be slow to say so, or the
+    /// peer may lie. Either way their memory is in use until the driver has said it.
+    early: VecDeque<Ticket>,
     acknowledged: u64,
     written: u64,
     pulled: u64,
@@ -290,13 +293,18 @@ impl<S: Source> Sender<S> {
         Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
     }
 
-    /// The oldest frame of `flow` that was not written yet is now wholly with the kernel.
+    /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
+    /// reads its memory any more. Owed for each frame that was pulled, even if its acknowledgement
+    /// was faster; a transfer is not over before.
     pub fn handle_written(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
-        let index = (state.written - state.acknowledged) as usize;
+        let written = state.early.pop_front().or_else(|| {
+            let index = (state.written - state.acknowledged) as usize;
+            state.in_flight.get(index).map(|(ticket, _)| *ticket)
+        });
         state.written += 1;
-        if let Some((ticket, _)) = state.in_flight.get(index).copied() {
+        if let Some(ticket) = written {
             self.writing_ended(ticket);
         }
     }
@@ -322,15 +330,12 @@ impl<S: Source> Sender<S> {
             let Some((ticket, chunk)) = state.in_flight.pop_front() else { break };
             state.acknowledged += 1;
             state.progress = now;
-            // The peer can't have a frame that is not written; count it so if it says it has.
-            let unwritten = state.written < state.acknowledged;
-            state.written = state.written.max(state.acknowledged);
+            if state.written < state.acknowledged {
+                state.early.push_back(ticket);
+            }
             let last = state.acknowledged == sequence;
             let channel = self.channel_of(flow);
             self.channels[channel].in_flight -= 1;
-            if unwritten {
-                self.writing_ended(ticket);
-            }
             match refused {
                 Some(code) if last => self.refused(ticket, chunk, code),
                 _ => self.acknowledged(ticket),
@@ -358,7 +363,10 @@ impl<S: Source> Sender<S> {
     pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
         let state = std::mem::take(&mut self.flows[flow.0 as usize]);
         let channel = self.channel_of(flow);
-        let with_kernel = (state.written - state.acknowledged) as usize;
+        let with_kernel = state.written.saturating_sub(state.acknowledged) as usize;
+        for ticket in state.early {
+            self.writing_ended(ticket);
+        }
         let mut given_back = 0;
         for (index, (ticket, chunk)) in state.in_flight.into_iter().enumerate() {
             self.channels[channel].in_flight -= 1;
@@ -478,6 +486,7 @@ impl<S: Source> Sender<S> {
             if !matches!(pulled, Some((_, false))) {
                 let queue = if bulk { &mut self.bulk } else { &mut self.small };
                 queue.pop_front();
+                self.forget_stale();
             }
             if let Some((chunk, _)) = pulled {
                 return Some((ticket, chunk));
@@ -488,12 +497,7 @@ impl<S: Source> Sender<S> {
     fn acknowledged(&mut self, ticket: Ticket) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.acknowledged += 1;
-        if outgoing.acknowledged == outgoing.chunk_count && outgoing.writing == 0 {
-            // Also when it is ending: it was complete before its end was.
-            let token = outgoing.transfer.token;
-            self.release(ticket);
-            self.events.push_back(TxEvent::Done { token });
-        }
+        self.finish_if_over(ticket);
     }
 
     fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
@@ -511,24 +515,53 @@ impl<S: Source> Sender<S> {
     fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.ending.get_or_insert(failure);
-        self.finish_if_drained(ticket);
+        self.given_back.retain(|(other, _)| *other != ticket);
+        self.finish_if_over(ticket);
+        self.forget_stale();
     }
 
     fn writing_ended(&mut self, ticket: Ticket) {
         if let Some(outgoing) = self.outgoing_mut(ticket) {
             outgoing.writing -= 1;
-            self.finish_if_drained(ticket);
+            self.finish_if_over(ticket);
         }
     }
 
-    fn finish_if_drained(&mut self, ticket: Ticket) {
+    fn finish_if_over(&mut self, ticket: Ticket) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
-        let (Some(failure), 0) = (outgoing.ending, outgoing.writing) else { return };
+        if outgoing.writing > 0 {
+            return;
+        }
         let token = outgoing.transfer.token;
-        let started = outgoing.next_chunk > 0;
+        let event = if outgoing.acknowledged == outgoing.chunk_count {
+            // Also when it is ending: it was complete before its end was.
+            TxEvent::Done { token }
+        } else if let Some(failure) = outgoing.ending {
+            let started = outgoing.next_chunk > 0;
+            TxEvent::Failed { token, transfer: TransferId(ticket.id), failure, started }
+        } else {
+            return;
+        };
         self.release(ticket);
-        let transfer = TransferId(ticket.id);
-        self.events.push_back(TxEvent::Failed { token, transfer, failure, started });
+        self.events.push_back(event);
+    }
+
+    /// Drops tickets of what ended before it was pulled, so that [`Self::has_work`] is exact and a
+    /// queue that nobody pulls from, since every rail is down, does not grow without bound.
+    fn forget_stale(&mut self) {
+        let slots = &self.slots;
+        let pullable = |ticket: &Ticket| {
+            let outgoing = slots[ticket.slot as usize].as_ref();
+            outgoing.is_some_and(|o| o.id == ticket.id && o.ending.is_none())
+        };
+        for queue in [&mut self.small, &mut self.bulk] {
+            if queue.len() > 2 * self.live + ORDER_SLACK {
+                queue.retain(pullable);
+            }
+            while queue.front().is_some_and(|ticket| !pullable(ticket)) {
+                queue.pop_front();
+            }
+        }
     }
 
     fn release(&mut self, ticket: Ticket) {

@@ -306,6 +306,9 @@ impl ChunkHeader {
             context: u64_at(bytes, 40),
             checksum: u32_at(bytes, 48),
         };
+        if u16_at(bytes, 14) != 0 || u32_at(bytes, 52) != 0 {
+            return Err(zero(u64::from(u16_at(bytes, 14)) << 32 | u64::from(u32_at(bytes, 52))));
+        }
         header.check()?;
         Ok(header)
     }
@@ -400,7 +403,10 @@ impl AckFrame {
     /// Reads an acknowledgement frame.
     pub fn decode(bytes: &[u8; ACK_BYTES]) -> Result<Self, WireError> {
         let sequence = u64_at(bytes, 8);
+        let reserved = u64_at(bytes, 0) >> 16;
         match bytes[0] {
+            KIND_ACK | KIND_REFUSAL if reserved != 0 => Err(zero(reserved)),
+            KIND_ACK if bytes[1] != 0 => Err(field("code", bytes[1], "0 in an acknowledgement")),
             KIND_ACK => Ok(Self::Ack { sequence }),
             KIND_REFUSAL => {
                 let code = RefusalCode::from_wire(bytes[1])
@@ -414,6 +420,11 @@ impl AckFrame {
 
 fn field(field: &'static str, got: impl Into<u64>, allowed: &'static str) -> WireError {
     WireError::Field { field, got: got.into(), allowed }
+}
+
+/// Bytes kept for later versions; what stands there now must mean nothing.
+fn zero(got: u64) -> WireError {
+    field("zero", got, "0 in every reserved byte")
 }
 
 // The slices below have the length that `N` says: callers index fixed offsets of checked buffers.
