@@ -1,1 +1,40 @@
-//! See the crate's description.
+//! A multi-rail cluster on one machine: two network namespaces, `a` and `b`, joined by links
+//! that are as slow, or as dead, as an experiment needs.
+//!
+//! Each rail is a pair of virtual Ethernet interfaces named `rail0`, `rail1`, … on both sides,
+//! with a token bucket at each end, an IPv4 and an IPv6 subnet of its own, and so its own routes.
+//! Everything goes through netlink; no other program is called.
+//!
+//! ```no_run
+//! use polyrail_lab::{Lab, LabSpec, Side};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let spec = LabSpec::new("demo", LabSpec::parse_rails("4gbit,2x1gbit")?);
+//! let lab = Lab::up(&spec)?.guard();
+//! let status = lab.command(Side::A, "ping").args(["-c1", "10.77.0.2"]).status()?;
+//! lab.set_link(0, false)?;
+//! # assert!(status.success());
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod holder;
+mod lab;
+mod life;
+mod named;
+mod namespaces;
+mod netlink;
+mod os;
+mod privilege;
+mod processes;
+mod rate;
+mod registry;
+mod spec;
+mod wiring;
+
+pub use error::{Blame, LabError};
+pub use lab::{Lab, LabGuard, LabInfo, LabState};
+pub use privilege::{Privilege, availability};
+pub use rate::Rate;
+pub use spec::{LabSpec, RailEnd, RailInfo, Side};

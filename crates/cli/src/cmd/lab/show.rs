@@ -1,0 +1,128 @@
+//! Labs as text and JSON.
+
+use std::fmt::Write;
+
+use polyrail_lab::{Lab, LabInfo, LabState, RailEnd, RailInfo, Side};
+use serde_json::{Value, json};
+
+/// The version of the JSON; raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// One line per rail: speed, state, and the addresses of both ends.
+pub(super) fn table(rails: &[RailInfo]) -> String {
+    let header = ["rail", "rate", "link", "a", "b", "a (IPv6)", "b (IPv6)"].map(String::from);
+    let row = |rail: &RailInfo| {
+        let ipv6 = |end: &RailEnd| end.ipv6.map_or("-".into(), |address| address.to_string());
+        let (a, b) = (&rail.a, &rail.b);
+        let (rate, link) = (rate(rail), link(rail).into());
+        [rail.name.clone(), rate, link, a.ipv4.to_string(), b.ipv4.to_string(), ipv6(a), ipv6(b)]
+    };
+    columns(std::iter::once(header).chain(rails.iter().map(row)))
+}
+
+/// All labs, for people or programs.
+pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
+    if json {
+        let labs = labs.iter().map(lab_json).collect::<Vec<_>>();
+        return format!("{:#}\n", json!({ "schema_version": SCHEMA_VERSION, "labs": labs }));
+    }
+    if labs.is_empty() {
+        return "no labs\n".into();
+    }
+    let mut text = String::new();
+    for (index, lab) in labs.iter().enumerate() {
+        let gap = if index > 0 { "\n" } else { "" };
+        let (privilege, processes) = (lab.privilege.name(), lab.processes);
+        let plural = if processes == 1 { "" } else { "es" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{gap}{}  {}  ({privilege}, {processes} process{plural} inside)",
+            lab.name, lab.state
+        );
+        if !lab.rails.is_empty() {
+            text.push_str(&table(&lab.rails));
+        }
+    }
+    text
+}
+
+/// What to type next, for a lab that has just come up.
+pub(super) fn next_steps(lab: &Lab) -> String {
+    let name = lab.name();
+    let paths = Side::BOTH.map(|side| lab.namespace_path(side).display().to_string());
+    format!(
+        "polyrail: lab `{name}` is up; its namespaces are {} and {}\n\
+         try:  polyrail lab exec {name} a -- cat /proc/net/dev\n      \
+         polyrail lab set {name} rail0 --down\n      \
+         polyrail lab down {name}\n",
+        paths[0], paths[1]
+    )
+}
+
+fn lab_json(lab: &LabInfo) -> Value {
+    let (state, because) = match &lab.state {
+        LabState::Ready => ("ready", None),
+        LabState::Changing => ("changing", None),
+        LabState::Broken { because } => ("broken", Some(because)),
+    };
+    json!({
+        "name": lab.name,
+        "state": state,
+        "because": because,
+        "privilege": lab.privilege.name(),
+        "namespaces": { "a": lab.namespaces[0], "b": lab.namespaces[1] },
+        "queue_ms": lab.queue_ms,
+        "mtu_bytes": lab.mtu,
+        "processes": lab.processes,
+        "rails": lab.rails.iter().map(rail_json).collect::<Vec<_>>(),
+    })
+}
+
+fn rail_json(rail: &RailInfo) -> Value {
+    let end = |end: &RailEnd| {
+        json!({
+            "ipv4": end.ipv4,
+            "ipv6": end.ipv6,
+            "up": end.up,
+            "rate_bits_per_s": end.rate.bits_per_second(),
+        })
+    };
+    json!({
+        "index": rail.index,
+        "name": rail.name,
+        "up": rail.up,
+        // Null is unlimited.
+        "rate_bits_per_s": rail.rate.bits_per_second(),
+        "a": end(&rail.a),
+        "b": end(&rail.b),
+    })
+}
+
+/// Both speeds where somebody made them differ.
+fn rate(rail: &RailInfo) -> String {
+    if rail.a.rate == rail.b.rate {
+        return rail.rate.to_string();
+    }
+    format!("{} a>b, {} b>a", rail.a.rate, rail.b.rate)
+}
+
+fn link(rail: &RailInfo) -> &'static str {
+    match (rail.a.up, rail.b.up) {
+        (true, true) => "up",
+        (false, true) => "off at a",
+        (true, false) => "off at b",
+        (false, false) => "off at a, b",
+    }
+}
+
+fn columns<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows = rows.collect::<Vec<_>>();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths = std::array::from_fn::<_, N, _>(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,375 @@
+//! `polyrail lab` as a user runs it. What needs a permission that is not there prints `SKIPPED`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use polyrail_lab::{Privilege, availability};
+use serde_json::Value;
+
+/// A user with no rights at all.
+const NOBODY: u32 = 65534;
+
+fn polyrail(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.arg("lab").args(args);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    polyrail(args).output().unwrap()
+}
+
+/// Standard output of a run that succeeds.
+fn ok(args: &[&str]) -> String {
+    stdout(&run(args))
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Standard error of a run that ends with `code` and prints no result.
+fn refusal(code: i32, output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn skipped(test: &str, reason: &str) {
+    let command = "sudo -E cargo test -p polyrail-cli --test lab";
+    let line = format!("SKIPPED {test}: {reason}; run: {command}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+fn is_root(test: &str) -> bool {
+    let reason = match availability() {
+        Ok(Privilege::Root) => return true,
+        Ok(Privilege::UserNamespace) => "not root".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    skipped(test, &reason);
+    false
+}
+
+fn name(test: &str) -> String {
+    format!("cli-{test}-{}", std::process::id())
+}
+
+/// Everything on this machine that has the lab's name, or runs for it.
+fn traces(lab: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["/run/netns", "/run/polyrail/lab", "/tmp/polyrail-65534/lab"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            found.push(entry.path().display().to_string());
+        }
+    }
+    found.extend(fs::read_to_string("/proc/self/mountinfo").unwrap().lines().map(str::to_owned));
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        found.push(format!("process {}: {command}", entry.file_name().display()));
+    }
+    found.retain(|line| line.contains(lab));
+    found
+}
+
+struct Cleanup<'a>(&'a str);
+
+impl Drop for Cleanup<'_> {
+    fn drop(&mut self) {
+        let _ = run(&["down", self.0]);
+    }
+}
+
+#[test]
+fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
+    let cases: [(&[&str], &[&str]); 15] = [
+        (&["up", "x", "--rails", "1000"], &["rate `1000`", "1mbit to 400gbit", "help: write a"]),
+        (&["up", "x", "--rails", "0gbit"], &["rate `0gbit`", "1mbit to 400gbit"]),
+        (&["up", "x", "--rails", "401gbit"], &["rate `401gbit`", "1mbit to 400gbit"]),
+        (&["up", "x", "--rails", "17x1gbit"], &["rails `17x1gbit`", "1 to 16 rates"]),
+        (&["up", "x", "--rails", ""], &["rate ``", "allowed"]),
+        (&["up", "x"], &["--rails"]),
+        (&["up", "a/b", "--rails", "1gbit"], &["name `a/b`", "1 to 32 letters"]),
+        (&["up", &"x".repeat(33), "--rails", "1gbit"], &["name `xxx", "1 to 32 letters"]),
+        (&["up", "x", "--rails", "1gbit", "--mtu", "68"], &["68", "1280..=65535"]),
+        (&["up", "x", "--rails", "1gbit", "--queue-ms", "0"], &["0", "1..=1000"]),
+        (
+            &["up", "x", "--rails", "400gbit", "--queue-ms", "1000"],
+            &["queue-ms `1000`", "1 to 83 ms"],
+        ),
+        (&["exec", "x", "c", "--", "true"], &["side `c`", "a or b"]),
+        (&["exec", "x", "a", "--"], &["<CMD>..."]),
+        (&["set", "x", "rail0"], &["--rate <RATE>|--down|--up"]),
+        (&["down"], &["<NAME|--all>"]),
+    ];
+    for (args, needles) in cases {
+        let text = refusal(2, &run(args));
+        for needle in needles {
+            assert!(text.contains(needle), "{args:?}: no {needle:?} in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_lab_that_does_not_exist_is_an_error_that_says_how_to_make_it() {
+    for args in [
+        &["exec", "no-such-lab", "a", "--", "true"][..],
+        &["set", "no-such-lab", "rail0", "--up"],
+        &["down", "no-such-lab"],
+    ] {
+        let text = refusal(2, &run(args));
+        assert!(text.contains("lab `no-such-lab` does not exist; existing labs: "), "{text}");
+        assert!(text.contains("help: `polyrail lab up no-such-lab --rails"), "{text}");
+    }
+    assert!(!ok(&["ls"]).contains("no-such-lab"));
+}
+
+#[test]
+fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
+    if !is_root("a_lab_comes_up") {
+        return;
+    }
+    let name = name("life");
+    let _cleanup = Cleanup(&name);
+    let up = run(&["up", &name, "--rails", "4gbit,unlimited", "--queue-ms", "5", "--mtu", "9000"]);
+    let table = stdout(&up);
+    let rail0 = table.lines().find(|line| line.starts_with("rail0")).unwrap();
+    for cell in ["4gbit", "up", "10.77.0.1", "10.77.0.2", "fd10:77::1", "fd10:77::2"] {
+        assert!(rail0.contains(cell), "{table}");
+    }
+    let hint = String::from_utf8(up.stderr).unwrap();
+    assert!(hint.contains(&format!("polyrail lab exec {name} a -- ")), "{hint}");
+
+    let again = refusal(2, &run(&["up", &name, "--rails", "1gbit"]));
+    assert!(again.contains("already up") && again.contains("polyrail lab down"), "{again}");
+
+    for side in ["a", "b"] {
+        let seen = ok(&["exec", &name, side, "--", "cat", "/proc/net/dev"]);
+        assert!(seen.contains("rail0:") && seen.contains("rail1:") && seen.contains("lo:"));
+        assert_eq!(seen.lines().count(), 5, "{seen}");
+    }
+    let code = |args: &[&str]| run(&[&["exec", &name, "b", "--"], args].concat()).status;
+    assert_eq!(code(&["sh", "-c", "exit 42"]).code(), Some(42));
+    assert_eq!(code(&["sh", "-c", "kill -TERM $$"]).signal(), Some(15));
+    assert_eq!(code(&["/no/such/program"]).code(), Some(127));
+    assert_eq!(code(&["/etc/passwd"]).code(), Some(126));
+
+    let set = ok(&["set", &name, "1", "--rate", "2.5gbit", "--down"]);
+    assert!(set.contains("2.5gbit") && set.contains("off at b"), "{set}");
+    let wrong = refusal(2, &run(&["set", &name, "rail2", "--up"]));
+    assert!(wrong.contains("rail `rail2`") && wrong.contains("rail0 to rail1"), "{wrong}");
+    let json: Value = serde_json::from_str(&ok(&["ls", "--json"])).unwrap();
+    assert_eq!(json["schema_version"], 1);
+    let labs = json["labs"].as_array().unwrap();
+    let lab = labs.iter().find(|lab| lab["name"] == name.as_str()).unwrap();
+    assert_eq!(lab["state"], "ready");
+    assert_eq!(lab["queue_ms"], 5);
+    assert_eq!(lab["mtu_bytes"], 9000);
+    assert_eq!(lab["rails"][0]["rate_bits_per_s"], 4_000_000_000_u64);
+    assert_eq!(lab["rails"][0]["a"]["ipv6"], "fd10:77::1");
+    assert_eq!(lab["rails"][1]["rate_bits_per_s"], 2_500_000_000_u64);
+    assert_eq!(lab["rails"][1]["up"], false);
+    assert_eq!(lab["rails"][1]["b"]["up"], false);
+    assert_eq!(lab["rails"][1]["a"]["up"], true);
+    let set = ok(&["set", &name, "rail1", "--up"]);
+    assert!(set.contains(" up "), "{set}");
+    let off = ok(&["set", &name, "rail1", "--down", "--side", "a"]);
+    assert!(off.contains("off at a"), "{off}");
+
+    let listed = ok(&["ls"]);
+    assert!(listed.contains(&format!("{name}  ready  (root, 0 processes inside)")), "{listed}");
+    let traces_before = traces(&name);
+    assert!(traces_before.iter().any(|trace| trace.contains("/run/netns")), "{traces_before:?}");
+    assert_eq!(ok(&["down", &name]), "");
+    assert_eq!(traces(&name), [""; 0]);
+}
+
+#[test]
+fn signals_reach_the_program_itself() {
+    if !is_root("signals_reach_the_program") {
+        return;
+    }
+    let name = name("signal");
+    let _cleanup = Cleanup(&name);
+    ok(&["up", &name, "--rails", "1gbit"]);
+    let script = "trap 'exit 33' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut child = polyrail(&["exec", &name, "a", "--", "sh", "-c", script])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-USR1", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(33));
+}
+
+#[test]
+fn whatever_moment_a_build_or_removal_is_killed_at_down_removes_the_rest() {
+    if is_root("whatever_moment") {
+        kill_at_every_moment(&name("killed"), polyrail);
+    }
+}
+
+#[test]
+fn the_same_holds_without_root() {
+    let (_folder, program) = public_copy();
+    let probe = as_nobody(&program, &["up", &name("probe"), "--rails", "1gbit"]).output().unwrap();
+    if probe.status.code() == Some(3) {
+        let reason = String::from_utf8_lossy(&probe.stderr).replace('\n', " ");
+        return skipped("the_same_holds_without_root", &reason);
+    }
+    stdout(&as_nobody(&program, &["down", &name("probe")]).output().unwrap());
+    kill_at_every_moment(&name("shot"), |args| as_nobody(&program, args));
+}
+
+fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
+    let run = |args: &[&str]| lab(args).output().unwrap();
+    let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let links_before = links();
+    let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail").exists();
+    let mut interrupted = 0;
+    for step in 0..60_u64 {
+        let delay = Duration::from_micros(step * 250);
+        kill_after(&mut lab(&["up", name, "--rails", "8x1gbit"]), delay);
+        let broken = stdout(&run(&["ls"])).contains(&format!("{name}  broken"));
+        interrupted += usize::from(broken);
+        match step % 3 {
+            0 => {
+                let output = run(&["down", name]);
+                // Killed before the first trace, there is nothing to remove.
+                let text = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(output.status.success() || text.contains("does not exist"), "{text}");
+            }
+            1 => {
+                kill_after(&mut lab(&["down", name]), delay);
+                let _ = run(&["down", name]);
+            }
+            _ => {
+                let _ = run(&["down", name]);
+                stdout(&run(&["up", name, "--rails", "1gbit"]));
+                stdout(&run(&["down", name]));
+            }
+        }
+        assert_eq!(traces(name), [""; 0], "after {delay:?}");
+    }
+    assert!(interrupted >= 3, "only {interrupted} builds were hit on the way");
+    assert_eq!(links(), links_before, "links are left in the machine's own namespace");
+    // Another test's lab may come or go while this looks.
+    let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail/lab").exists();
+    let settled = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        foreign || tidy()
+    });
+    assert!(settled, "the directory of namespaces is left, and no lab to use it");
+}
+
+fn kill_after(command: &mut Command, delay: Duration) {
+    let silent = || std::process::Stdio::null();
+    let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
+    std::thread::sleep(delay);
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
+#[test]
+fn down_goes_on_after_a_lab_that_is_not_there() {
+    if !is_root("down_goes_on") {
+        return;
+    }
+    let (one, two) = (name("one"), name("two"));
+    let _cleanup = (Cleanup(&one), Cleanup(&two));
+    ok(&["up", &one, "--rails", "1gbit"]);
+    ok(&["up", &two, "--rails", "1gbit"]);
+    let text = refusal(2, &run(&["down", &one, "no-such-lab", &two]));
+    assert!(text.contains("no-such-lab"), "{text}");
+    assert_eq!((traces(&one), traces(&two)), (vec![], vec![]));
+}
+
+/// A copy of the program that every user can run, and the folder it lies in.
+fn public_copy() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.path().join("polyrail");
+    // By another process: a file that this one writes may still be open in a child that some
+    // other test is just starting, and then it cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_polyrail")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    (folder, program)
+}
+
+fn as_nobody(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.arg("lab").args(args).current_dir("/");
+    if running_as_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+fn running_as_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+#[test]
+fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
+    let (_folder, program) = public_copy();
+    let name = name("user");
+    let lab = |args: &[&str]| as_nobody(&program, args).output().unwrap();
+    let up = lab(&["up", &name, "--rails", "2x1gbit"]);
+    if up.status.code() == Some(3) {
+        let reason = String::from_utf8_lossy(&up.stderr).replace('\n', " ");
+        return skipped("a_user_without_root", &reason);
+    }
+    assert!(stdout(&up).contains("10.77.1.2"));
+    assert!(refusal(2, &lab(&["up", &name, "--rails", "1gbit"])).contains("already up"));
+    let code = |args: &[&str]| lab(&[&["exec", &name, "b", "--"], args].concat()).status;
+    assert_eq!(code(&["sh", "-c", "exit 42"]).code(), Some(42));
+    assert_eq!(code(&["sh", "-c", "kill -TERM $$"]).signal(), Some(15));
+    let seen = stdout(&lab(&["exec", &name, "a", "--", "cat", "/proc/net/dev"]));
+    assert!(seen.contains("rail0:") && seen.contains("rail1:"), "{seen}");
+    assert!(stdout(&lab(&["set", &name, "0", "--down"])).contains("off at b"));
+    assert!(stdout(&lab(&["set", &name, "0", "--up"])).contains(" up "));
+    let listed = stdout(&lab(&["ls"]));
+    assert!(listed.contains(&format!("{name}  ready  (user-namespace")), "{listed}");
+    if running_as_root() {
+        assert!(!ok(&["ls"]).contains(&name), "a user's lab is not root's");
+        // The folder of records may vanish, as at logout; the lab stays within reach.
+        let record = format!("{name}.json");
+        let folders = [format!("/run/user/{NOBODY}/polyrail"), format!("/tmp/polyrail-{NOBODY}")];
+        let removed = folders.iter().map(|folder| Path::new(folder).join("lab").join(&record));
+        assert_eq!(removed.filter(|path| fs::remove_file(path).is_ok()).count(), 1);
+        let listed = stdout(&lab(&["ls"]));
+        assert!(listed.contains(&format!("{name}  broken: its record is missing")), "{listed}");
+    }
+    assert_eq!(stdout(&lab(&["down", &name])), "");
+    assert_eq!(traces(&name), [""; 0]);
+}
+
+#[test]
+fn without_any_permission_the_answer_names_what_is_missing_and_what_grants_it() {
+    let (_folder, program) = public_copy();
+    // A user namespace in which no further one is allowed stands for a locked-down machine.
+    let script =
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" lab up x --rails 1gbit";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", script]).arg(&program);
+    let output = match command.output() {
+        Ok(output) if output.status.code() != Some(1) => output,
+        other => {
+            let reason = format!("`unshare --user` of util-linux does not work here: {other:?}");
+            return skipped("without_any_permission", &reason);
+        }
+    };
+    let text = refusal(3, &output);
+    assert!(text.contains("no permission to make network namespaces"), "{text}");
+    assert!(text.contains("mounting is refused"), "{text}");
+    assert!(text.contains("user.max_user_namespaces is 0"), "{text}");
+    assert!(text.contains("sysctl -w user.max_user_namespaces="), "{text}");
+}

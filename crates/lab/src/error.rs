@@ -1,0 +1,204 @@
+//! What can go wrong with a lab, by whose hand, and what helps.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why a call on a lab failed.
+///
+/// The message names the field, the value and the allowed range, or the step
+/// and the system's answer; [`LabError::help`] adds the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// A value from the outside is not acceptable; nothing was changed.
+    #[error("{field} `{value}` is not valid; allowed: {allowed}")]
+    BadValue {
+        /// The field as the user knows it, such as `rate`.
+        field: &'static str,
+        /// The value as given.
+        value: String,
+        /// What would be accepted.
+        allowed: String,
+    },
+    /// No lab has this name.
+    #[error("lab `{name}` does not exist; existing labs: {known}")]
+    UnknownLab {
+        /// The name as given.
+        name: String,
+        /// The names that exist, for people.
+        known: String,
+    },
+    /// The rail index or name is not one of this lab's.
+    #[error("rail `{rail}` is not in lab `{lab}`; allowed: rail0 to rail{last}, or 0 to {last}")]
+    UnknownRail {
+        /// The lab's name.
+        lab: String,
+        /// The rail as given.
+        rail: String,
+        /// Index of the lab's last rail.
+        last: usize,
+    },
+    /// A lab of this name is already there.
+    #[error("lab `{name}` is already up")]
+    AlreadyUp {
+        /// The lab's name.
+        name: String,
+    },
+    /// The lab's remains are there, but it cannot be used.
+    #[error("lab `{name}` cannot be used: {because}")]
+    Broken {
+        /// The lab's name.
+        name: String,
+        /// What is missing.
+        because: String,
+    },
+    /// Neither root nor a user namespace may be used.
+    #[error("no permission to make network namespaces: {missing}")]
+    NotPermitted {
+        /// Which permission is missing.
+        missing: String,
+        /// What grants it.
+        grant: String,
+    },
+    /// The kernel was built without a part that the lab needs.
+    #[error("the kernel has no `{part}` ({option})")]
+    KernelLacks {
+        /// The module, such as `veth`.
+        part: &'static str,
+        /// The kernel's build option.
+        option: &'static str,
+    },
+    /// A thread of a process with several threads cannot join a lab that lives in a user namespace.
+    #[error("thread cannot enter side {side} of lab `{name}`: {errno}")]
+    ThreadCannotEnter {
+        /// The lab's name.
+        name: String,
+        /// `a` or `b`.
+        side: &'static str,
+        /// The system's answer.
+        errno: io::Error,
+    },
+    /// Another process has been changing labs for too long.
+    #[error("{lock} is held by another process for more than {waited_s} s")]
+    Busy {
+        /// The locked directory.
+        lock: PathBuf,
+        /// How long this call waited, in seconds.
+        waited_s: u64,
+    },
+    /// A system call or netlink request failed.
+    #[error("{step} failed: {errno}")]
+    System {
+        /// What was being done.
+        step: String,
+        /// The system's answer.
+        errno: io::Error,
+    },
+    /// Processes inside the lab would not end.
+    #[error("lab `{name}` still has {count} processes inside, which SIGKILL did not end: {pids}")]
+    StillInUse {
+        /// The lab's name.
+        name: String,
+        /// How many remain.
+        count: usize,
+        /// Their process ids, for people.
+        pids: String,
+    },
+}
+
+/// Whose hand a failure needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The arguments: another value would work.
+    Input,
+    /// The machine: a permission, a kernel part, another process.
+    Environment,
+}
+
+impl LabError {
+    /// Says whether the arguments or the machine must change.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::BadValue { .. }
+            | Self::UnknownLab { .. }
+            | Self::UnknownRail { .. }
+            | Self::AlreadyUp { .. } => Blame::Input,
+            _ => Blame::Environment,
+        }
+    }
+
+    /// Returns the remedy where one is known.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::BadValue { field: "rate", .. } => {
+                "write a number and a unit, such as 100mbit, 2.5gbit or unlimited".into()
+            }
+            Self::BadValue { field: "rails", .. } => {
+                "write one rate per rail, such as 1gbit,1gbit or 4x1gbit".into()
+            }
+            Self::UnknownLab { name, .. } => format!(
+                "`polyrail lab up {name} --rails 4x1gbit` makes it; each user sees only their own labs"
+            ),
+            Self::AlreadyUp { name } => format!(
+                "use it with `polyrail lab exec {name} a -- CMD`, or remove it with `polyrail lab down {name}`"
+            ),
+            Self::Broken { name, .. } => format!("`polyrail lab down {name}` removes what is left"),
+            Self::NotPermitted { grant, .. } => grant.clone(),
+            Self::KernelLacks { part, option } => format!(
+                "try `modprobe {part}` as root; if that fails, use a kernel built with {option}"
+            ),
+            Self::ThreadCannotEnter { .. } => {
+                "the kernel lets only a process of one thread join a user namespace: start a \
+                 process with `Lab::command` or `polyrail lab exec`, or run as root"
+                    .into()
+            }
+            Self::Busy { lock, .. } => {
+                format!("`fuser -v {}` shows the process; end it if it hangs", lock.display())
+            }
+            Self::StillInUse { .. } => {
+                "they wait inside the kernel; run the command again once they are gone".into()
+            }
+            Self::BadValue { .. } | Self::UnknownRail { .. } | Self::System { .. } => return None,
+        })
+    }
+
+    pub(crate) fn bad(
+        field: &'static str,
+        value: impl ToString,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::BadValue { field, value: value.to_string(), allowed: allowed.into() }
+    }
+
+    pub(crate) fn system(step: impl Into<String>, errno: impl Into<io::Error>) -> Self {
+        Self::System { step: step.into(), errno: errno.into() }
+    }
+}
+
+/// Adds the step to a bare system error.
+pub(crate) trait During<T> {
+    /// `step` reads as a noun phrase before "failed".
+    fn during(self, step: impl FnOnce() -> String) -> Result<T, LabError>;
+
+    /// The same for work on one file.
+    fn during_path(self, verb: &str, path: &Path) -> Result<T, LabError>
+    where
+        Self: Sized,
+    {
+        self.during(|| format!("{verb} {}", path.display()))
+    }
+}
+
+impl<T> During<T> for io::Result<T> {
+    fn during(self, step: impl FnOnce() -> String) -> Result<T, LabError> {
+        self.map_err(|errno| LabError::system(step(), errno))
+    }
+}
+
+impl<T> During<T> for Result<T, Errno> {
+    fn during(self, step: impl FnOnce() -> String) -> Result<T, LabError> {
+        self.map_err(|errno| LabError::system(step(), errno))
+    }
+}

@@ -1,0 +1,263 @@
+//! Namespaces without root: a process that does nothing keeps a user namespace and two network
+//! namespaces alive. Others reach them through its entries in `/proc`.
+
+use std::fs;
+use std::io::ErrorKind::PermissionDenied;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{During, LabError};
+use crate::namespaces::{self, Namespaces, OWN_NETWORK};
+use crate::os;
+use crate::privilege;
+use crate::processes;
+use crate::spec::Side;
+
+/// How to find a holder again, and not a stranger that got its process id later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HolderId {
+    pid: i32,
+    /// When it started, in clock ticks since boot.
+    start_ticks: u64,
+    /// The descriptors, inside the holder, of the network namespaces a and b.
+    net_fds: [i32; 2],
+}
+
+/// A holder that ends with this value unless told to stay.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    id: HolderId,
+    /// The holder ends when the other end of this closes.
+    channel: Option<OwnedFd>,
+}
+
+/// How long a process may take to end once it has begun to.
+const DYING_TIME: Duration = Duration::from_secs(1);
+/// The name that `ps -o comm` shows.
+const NAME: &std::ffi::CStr = c"polyrail-lab";
+
+impl Holder {
+    /// Starts a holder. It keeps `record` open, so that it can be found even if the file is gone.
+    pub(crate) fn spawn(record: BorrowedFd<'_>) -> Result<Self, LabError> {
+        let (ours, theirs) = namespaces::channel().during(|| "making a socket pair".into())?;
+        let keep = [theirs.as_raw_fd(), record.as_raw_fd()];
+        // SAFETY: `hold` makes bare system calls only, and closes but what it does not use.
+        let forked = unsafe { os::fork(|| hold(theirs.as_fd(), keep)) };
+        let pid = forked.during(|| "starting the process that holds the lab".into())?;
+        drop(theirs);
+
+        let id = HolderId { pid: pid.as_raw_pid(), start_ticks: 0, net_fds: [-1; 2] };
+        let mut holder = Self { id, channel: Some(ours) };
+        let [step, errno, a, b] = holder.receive().during(|| "waiting for the holder".into())?;
+        if step != 0 {
+            let errno = Errno::from_raw_os_error(errno);
+            return Err(match step {
+                STEP_USER => privilege::explain("making a user namespace", errno),
+                STEP_SECOND => privilege::explain("making a second network namespace", errno),
+                STEP_CLOSE => {
+                    LabError::system("closing files in the process that holds the lab", errno)
+                }
+                _ => LabError::system("opening a network namespace to hold it", errno),
+            });
+        }
+        holder.id.net_fds = [a, b];
+        holder.id.start_ticks = processes::start_ticks(pid)
+            .ok_or(Errno::SRCH)
+            .during(|| "reading when the holder started".into())?;
+        holder.map_user()?;
+        Ok(holder)
+    }
+
+    pub(crate) fn id(&self) -> &HolderId {
+        &self.id
+    }
+
+    /// Lets the holder outlive this value and this process.
+    pub(crate) fn keep(mut self) -> Result<(), LabError> {
+        let channel = self.channel.take();
+        let sent = channel.map(|channel| rustix::net::send(channel, &[1], SendFlags::NOSIGNAL));
+        sent.unwrap_or(Err(Errno::PIPE)).during(|| "telling the holder to stay".into())?;
+        Ok(())
+    }
+
+    /// Makes the user root inside the namespace, and nobody else anything.
+    fn map_user(&self) -> Result<(), LabError> {
+        let write = |file: &str, text: String| {
+            let path = PathBuf::from(format!("/proc/{}/{file}", self.id.pid));
+            fs::write(&path, text).during_path("writing", &path)
+        };
+        // The kernel accepts a group map from a user only once groups can't be dropped any more.
+        write("setgroups", "deny".into())?;
+        write("uid_map", format!("0 {} 1", geteuid().as_raw()))?;
+        write("gid_map", format!("0 {} 1", getegid().as_raw()))
+    }
+
+    fn receive(&self) -> Result<[i32; 4], Errno> {
+        let mut bytes = [0; 16];
+        let channel = self.channel.as_ref().ok_or(Errno::PIPE)?;
+        let (_, length) = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(channel, &mut bytes[..], RecvFlags::empty())
+        })?;
+        if length != bytes.len() {
+            return Err(Errno::PIPE);
+        }
+        let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|byte| bytes[at * 4 + byte]));
+        Ok([word(0), word(1), word(2), word(3)])
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if self.channel.take().is_some()
+            && let Some(pid) = Pid::from_raw(self.id.pid)
+        {
+            // It ends by itself once its channel is closed; this takes it off the process table.
+            let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+        }
+    }
+}
+
+impl HolderId {
+    /// Whether the process runs and is the one that was started.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.process().is_some()
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Where others find the network namespace of `side`.
+    pub(crate) fn path(&self, side: Side) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", self.pid, self.net_fds[side.index()]))
+    }
+
+    /// `None` when the holder has ended.
+    pub(crate) fn open(&self) -> Result<Option<Namespaces>, LabError> {
+        let deadline = Instant::now() + DYING_TIME;
+        loop {
+            match self.try_open() {
+                // A process on its way out still has its number, but lets nobody look any more.
+                Err(LabError::System { errno, .. })
+                    if errno.kind() == PermissionDenied && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_open(&self) -> Result<Option<Namespaces>, LabError> {
+        if !self.is_alive() {
+            return Ok(None);
+        }
+        let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid)))?;
+        let a = namespaces::open(&self.path(Side::A))?;
+        let b = namespaces::open(&self.path(Side::B))?;
+        // Asked again: had the process been replaced, what was opened would be a stranger's.
+        let (Some(user), Some(a), Some(b), true) = (user, a, b, self.is_alive()) else {
+            return Ok(None);
+        };
+        Ok(Some(Namespaces { user: Some(user), net: [a, b] }))
+    }
+
+    /// Ends the process and waits until it is gone.
+    pub(crate) fn end(&self) -> Result<(), LabError> {
+        let Some(pid) = self.process() else { return Ok(()) };
+        processes::kill(pid).during(|| format!("ending the holder, process {}", self.pid))?;
+        // If it is this process's own child, it stays in the table until somebody asks for it.
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        Ok(())
+    }
+
+    fn process(&self) -> Option<Pid> {
+        let pid = Pid::from_raw(self.pid)?;
+        (processes::start_ticks(pid)? == self.start_ticks).then_some(pid)
+    }
+}
+
+/// Holders of this user with the path of the record that each keeps open, whether the file is
+/// still there or not.
+pub(crate) fn running() -> Vec<(HolderId, PathBuf)> {
+    let name = NAME.to_bytes();
+    let own = |pid: &Pid| {
+        let directory = PathBuf::from(format!("/proc/{}", pid.as_raw_pid()));
+        let comm = fs::read(directory.join("comm"));
+        comm.is_ok_and(|comm| comm.strip_suffix(b"\n") == Some(name))
+            && fs::metadata(&directory).is_ok_and(|found| found.uid() == geteuid().as_raw())
+    };
+    processes::all().into_iter().filter(own).filter_map(inspect).collect()
+}
+
+/// What the holder reports as the step that failed; 0 is none.
+const STEP_CLOSE: i32 = 1;
+const STEP_USER: i32 = 2;
+const STEP_SECOND: i32 = 3;
+const STEP_OPEN: i32 = 4;
+
+/// The life of a holder. Bare system calls only.
+fn hold(channel: BorrowedFd<'_>, keep: [i32; 2]) -> i32 {
+    os::reset_signals();
+    let open = || rustix::fs::open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let set_up = || -> Result<(OwnedFd, OwnedFd), (i32, Errno)> {
+        // SAFETY: this copy uses the two it keeps, and what it opens from here on.
+        unsafe { os::close_all_but(keep) }.map_err(|errno| (STEP_CLOSE, errno))?;
+        os::unshare_user_and_network().map_err(|errno| (STEP_USER, errno))?;
+        let a = open().map_err(|errno| (STEP_OPEN, errno))?;
+        // Some systems let everybody make a user namespace, but give no rights inside; a second
+        // network namespace needs such a right, so this step tells.
+        os::unshare_network().map_err(|errno| (STEP_SECOND, errno))?;
+        let b = open().map_err(|errno| (STEP_OPEN, errno))?;
+        Ok((a, b))
+    };
+    let held = set_up();
+    let report = match &held {
+        Ok((a, b)) => [0, 0, a.as_raw_fd(), b.as_raw_fd()],
+        Err((step, errno)) => [*step, errno.raw_os_error(), 0, 0],
+    };
+    let mut bytes = [0; 16];
+    for (slot, word) in bytes.chunks_exact_mut(4).zip(report) {
+        slot.copy_from_slice(&word.to_ne_bytes());
+    }
+    // Out of the terminal's reach, so that Ctrl-C and a hang-up leave the lab alone.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(NAME);
+    let mut go = [0];
+    if rustix::net::send(channel, &bytes, SendFlags::NOSIGNAL).is_err()
+        || rustix::net::recv(channel, &mut go[..], RecvFlags::empty()).map(|(_, n)| n) != Ok(1)
+    {
+        return 1;
+    }
+    loop {
+        rustix::event::pause();
+    }
+}
+
+/// Reads a holder's descriptors: two network namespaces and one record.
+fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
+    let start_ticks = processes::start_ticks(pid)?;
+    let (mut nets, mut record) = (Vec::new(), None);
+    for entry in fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).ok()? {
+        let path = entry.ok()?.path();
+        let target = fs::read_link(&path).ok()?;
+        let text = target.to_string_lossy().into_owned();
+        if text.starts_with("net:[") {
+            nets.push(path.file_name()?.to_str()?.parse::<i32>().ok()?);
+        } else if text.starts_with('/') {
+            record = Some(PathBuf::from(text.trim_end_matches(" (deleted)")));
+        }
+    }
+    // Opened in this order, and the lowest free number is always taken.
+    nets.sort_unstable();
+    let net_fds = nets.try_into().ok()?;
+    Some((HolderId { pid: pid.as_raw_pid(), start_ticks, net_fds }, record?))
+}

@@ -1,0 +1,300 @@
+//! A lab as its users hold it.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Write};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::error::LabError;
+use crate::life;
+use crate::namespaces::Namespaces;
+use crate::os;
+use crate::privilege::Privilege;
+use crate::rate::Rate;
+use crate::spec::{LabSpec, RailInfo, Side, rail_index};
+use crate::wiring::Wiring;
+
+/// A lab that is up.
+///
+/// Dropping the value leaves the lab as it is; [`Lab::down`] or [`Lab::guard`] remove it. All
+/// methods may be called from any thread. The value holds the namespaces open, so after another
+/// process has removed the lab, its methods fail rather than reach a new lab of the same name.
+#[derive(Debug)]
+pub struct Lab {
+    pub(crate) name: String,
+    pub(crate) privilege: Privilege,
+    pub(crate) queue_ms: u32,
+    pub(crate) mtu: u32,
+    pub(crate) namespaces: Arc<Namespaces>,
+    pub(crate) paths: [PathBuf; 2],
+    pub(crate) wiring: Wiring,
+    pub(crate) rails: Vec<RailInfo>,
+    pub(crate) replaced: Option<String>,
+}
+
+/// Removes its lab when dropped, also while a panic unwinds.
+#[derive(Debug)]
+pub struct LabGuard {
+    /// Empty only after `down`, which consumes the guard.
+    lab: Option<Lab>,
+}
+
+/// One line of [`Lab::list`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabInfo {
+    /// The lab's name.
+    pub name: String,
+    /// Whether it can be used.
+    pub state: LabState,
+    /// By which right it was built.
+    pub privilege: Privilege,
+    /// The files that stand for the namespaces a and b, where they exist.
+    pub namespaces: [Option<PathBuf>; 2],
+    /// The rails that the kernel has now.
+    pub rails: Vec<RailInfo>,
+    /// How long a full queue holds a packet, in milliseconds; `None` if not recorded.
+    pub queue_ms: Option<u32>,
+    /// The largest IP packet, in bytes; `None` if not recorded.
+    pub mtu: Option<u32>,
+    /// How many processes run inside.
+    pub processes: usize,
+}
+
+/// What a listed lab is good for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LabState {
+    /// Everything is in place.
+    Ready,
+    /// Another process is building or removing it right now.
+    Changing,
+    /// A crash or a reboot left this much; `down` removes it and `up` builds anew.
+    Broken {
+        /// What is missing.
+        because: String,
+    },
+}
+
+impl Lab {
+    /// Builds a lab. On failure nothing of it remains.
+    ///
+    /// Remains of a lab of the same name that a crash or reboot left are removed first; see
+    /// [`Lab::replaced`].
+    ///
+    /// # Errors
+    /// [`LabError::BadValue`] for a value out of range, [`LabError::AlreadyUp`],
+    /// [`LabError::NotPermitted`], [`LabError::KernelLacks`], [`LabError::System`].
+    pub fn up(spec: &LabSpec) -> Result<Self, LabError> {
+        life::up(spec)
+    }
+
+    /// Finds a lab by name.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownLab`]; [`LabError::Broken`] for one that is not whole.
+    pub fn open(name: &str) -> Result<Self, LabError> {
+        life::open(name)
+    }
+
+    /// The labs of this user, by name, broken ones included.
+    ///
+    /// # Errors
+    /// [`LabError::System`] when the records cannot be read.
+    pub fn list() -> Result<Vec<LabInfo>, LabError> {
+        life::list()
+    }
+
+    /// Removes a lab by name, also a broken one: ends the processes inside (SIGTERM, a second
+    /// later SIGKILL; never the calling process), then removes links, namespaces and records.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownLab`]; [`LabError::StillInUse`] when a process would not end, after
+    /// everything else was removed.
+    pub fn remove(name: &str) -> Result<(), LabError> {
+        life::remove(name, None)
+    }
+
+    /// Removes this lab as [`Lab::remove`] does, but not another one that took its name since.
+    ///
+    /// # Errors
+    /// As [`Lab::remove`].
+    pub fn down(self) -> Result<(), LabError> {
+        life::remove(&self.name, Some(&self.namespaces))
+    }
+
+    /// Makes the lab end with the returned value.
+    pub fn guard(self) -> LabGuard {
+        LabGuard { lab: Some(self) }
+    }
+
+    /// The lab's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// By which right it was built.
+    pub fn privilege(&self) -> Privilege {
+        self.privilege
+    }
+
+    /// How long a full queue at a shaper holds a packet, in milliseconds.
+    pub fn queue_ms(&self) -> u32 {
+        self.queue_ms
+    }
+
+    /// The largest IP packet, in bytes.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// The file that stands for the namespace of `side`, for `nsenter` and the like.
+    pub fn namespace_path(&self, side: Side) -> &Path {
+        &self.paths[side.index()]
+    }
+
+    /// What was wrong with a lab of this name whose remains [`Lab::up`] removed, if there was one.
+    pub fn replaced(&self) -> Option<&str> {
+        self.replaced.as_deref()
+    }
+
+    /// The rails as they were when this value was made; [`Lab::observe`] asks again.
+    pub fn rails(&self) -> &[RailInfo] {
+        &self.rails
+    }
+
+    /// The rails as the kernel has them now.
+    ///
+    /// # Errors
+    /// [`LabError::System`] when the kernel does not answer.
+    pub fn observe(&self) -> Result<Vec<RailInfo>, LabError> {
+        self.wiring.observe()
+    }
+
+    /// Reads a rail's name (`rail2`) or number (`2`).
+    ///
+    /// # Errors
+    /// [`LabError::UnknownRail`] when this lab has none such.
+    pub fn rail(&self, text: &str) -> Result<usize, LabError> {
+        let index = rail_index(text).filter(|index| *index < self.rails.len());
+        index.ok_or_else(|| self.unknown_rail(text.to_owned()))
+    }
+
+    /// A command that will run on `side`; everything else about it is the caller's, as usual.
+    ///
+    /// The calling process stays where it is. The program sees the machine's `/sys`, in which
+    /// the lab's interfaces do not appear.
+    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+        let namespaces = Arc::clone(&self.namespaces);
+        let mut command = Command::new(program);
+        let join = move || namespaces.enter(side).map_err(io::Error::from);
+        // SAFETY: `enter` makes bare system calls only.
+        unsafe { os::before_exec(&mut command, join) };
+        command
+    }
+
+    /// Moves the calling thread, and no other, to `side`, for the rest of its life.
+    ///
+    /// Sockets made before stay where they were made. Call it in a thread made for the purpose:
+    /// threads and processes that it starts begin on `side` too.
+    ///
+    /// # Errors
+    /// [`LabError::ThreadCannotEnter`] for a lab made without root, which the kernel opens to
+    /// processes of one thread only; use [`Lab::command`] there.
+    pub fn enter_thread(&self, side: Side) -> Result<(), LabError> {
+        self.namespaces.enter(side).map_err(|errno| LabError::ThreadCannotEnter {
+            name: self.name.clone(),
+            side: side.name(),
+            errno: errno.into(),
+        })
+    }
+
+    /// Changes a rail's speed, in both directions, while traffic flows.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownRail`], [`LabError::BadValue`] when the lab's queue would be too long
+    /// for this speed, [`LabError::System`].
+    pub fn set_rate(&self, rail: usize, rate: Rate) -> Result<(), LabError> {
+        self.check(rail)?;
+        self.wiring.set_rate(rail, rate, self.queue_ms)
+    }
+
+    /// Cuts or mends a rail. Cut, its end on side b is switched off and side a loses the carrier,
+    /// as if the far machine's port had died; packets under way are lost.
+    ///
+    /// Mended, both ends are on, with all addresses and routes, once this returns.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownRail`], [`LabError::System`].
+    pub fn set_link(&self, rail: usize, up: bool) -> Result<(), LabError> {
+        self.check(rail)?;
+        if up { self.wiring.mend(rail) } else { self.wiring.cut(rail, Side::B) }
+    }
+
+    /// Cuts a rail at the end of `side`: there the routes vanish and sends fail at once, at the
+    /// other end the carrier is lost and packets vanish in silence.
+    ///
+    /// # Errors
+    /// As [`Lab::set_link`], which mends it again.
+    pub fn cut_at(&self, rail: usize, side: Side) -> Result<(), LabError> {
+        self.check(rail)?;
+        self.wiring.cut(rail, side)
+    }
+
+    fn check(&self, rail: usize) -> Result<(), LabError> {
+        if rail < self.rails.len() { Ok(()) } else { Err(self.unknown_rail(rail.to_string())) }
+    }
+
+    fn unknown_rail(&self, rail: String) -> LabError {
+        let last = self.rails.len().saturating_sub(1);
+        LabError::UnknownRail { lab: self.name.clone(), rail, last }
+    }
+}
+
+impl LabGuard {
+    /// Removes the lab now, and says whether that worked.
+    ///
+    /// # Errors
+    /// As [`Lab::remove`].
+    pub fn down(mut self) -> Result<(), LabError> {
+        self.lab.take().map_or(Ok(()), Lab::down)
+    }
+}
+
+impl Deref for LabGuard {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        match &self.lab {
+            Some(lab) => lab,
+            // `down` takes the lab and the guard with it, so nobody can get here.
+            None => unreachable!("a guard without its lab"),
+        }
+    }
+}
+
+impl Drop for LabGuard {
+    fn drop(&mut self) {
+        if let Some(lab) = self.lab.take() {
+            let name = lab.name.clone();
+            match lab.down() {
+                Ok(()) | Err(LabError::UnknownLab { .. }) => {}
+                Err(error) => {
+                    // Nobody can take an error from a drop, but what is left must not go unseen.
+                    let _ = writeln!(io::stderr(), "lab `{name}` was not removed: {error}");
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for LabState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.pad("ready"),
+            Self::Changing => f.pad("changing"),
+            Self::Broken { because } => f.pad(&format!("broken: {because}")),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Namespaces that root makes: they live as bind mounts in `/run/netns`, where `ip netns` looks.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::{
+    MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount_bind, mount_bind_recursive,
+    mount_change, open_tree, unmount,
+};
+
+use crate::error::{During, LabError};
+use crate::namespaces::{self, Namespaces, on_own_thread};
+use crate::os;
+use crate::spec::{Side, validate_name};
+
+const DIRECTORY: &str = "/run/netns";
+const PREFIX: &str = "polyrail-";
+
+pub(crate) fn path(lab: &str, side: Side) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{PREFIX}{lab}-{side}"))
+}
+
+/// Makes both namespaces and their names.
+pub(crate) fn create(lab: &str) -> Result<Namespaces, LabError> {
+    Ok(Namespaces { user: None, net: [create_one(lab, Side::A)?, create_one(lab, Side::B)?] })
+}
+
+/// What exists of a lab, by side.
+pub(crate) fn open(lab: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
+    Ok([namespaces::open(&path(lab, Side::A))?, namespaces::open(&path(lab, Side::B))?])
+}
+
+/// Removes the name of one side, mounted or not, there or not.
+pub(crate) fn remove(lab: &str, side: Side) -> Result<(), LabError> {
+    let path = path(lab, side);
+    // A crash between two attempts may have left several mounts on top of each other.
+    loop {
+        match unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(Errno::INVAL | Errno::NOENT) => break,
+            Err(errno) => return Err(errno).during_path("unmounting", &path),
+        }
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).during_path("removing", &path)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The labs that have a name in the directory, whole or not.
+pub(crate) fn labs() -> Result<Vec<String>, LabError> {
+    let directory = Path::new(DIRECTORY);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.during_path("reading", directory)?,
+    };
+    let mut labs = Vec::new();
+    for entry in entries {
+        let name = entry.during_path("reading", directory)?.file_name();
+        let lab = name.to_str().and_then(|name| {
+            let rest = name.strip_prefix(PREFIX)?;
+            rest.strip_suffix("-a").or_else(|| rest.strip_suffix("-b"))
+        });
+        labs.extend(lab.filter(|lab| validate_name(lab).is_ok()).map(str::to_owned));
+    }
+    Ok(labs)
+}
+
+/// Whether this process may bind-mount, found out without changing anything.
+pub(crate) fn may_mount() -> Result<(), Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    match open_tree(CWD, namespaces::OWN_NETWORK, flags) {
+        Err(errno @ (Errno::PERM | Errno::ACCESS)) => Err(errno),
+        // Kernels before 5.2 have no such call; the mount itself will tell.
+        _ => Ok(()),
+    }
+}
+
+/// Makes the directory as `ip netns` would, and a note of what was made.
+///
+/// It has to be a mount point of its own: else the first `ip netns add` turns it into one, with
+/// copies of all mounts below, and the namespaces underneath can't be reached to be removed.
+pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
+    let directory = Path::new(DIRECTORY);
+    // The note comes first, so that a crash in between does not leave anything unknown behind;
+    // one that such a crash left says more than what is found now.
+    let write_note = |text| match note.exists() {
+        true => Ok(()),
+        false => fs::write(note, text).during_path("writing", note),
+    };
+    if !directory.exists() {
+        write_note(NOTE_DIRECTORY)?;
+        fs::create_dir(directory).during_path("making", directory)?;
+    }
+    let share =
+        || mount_change(directory, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
+    match share() {
+        Err(Errno::INVAL) => {
+            write_note(NOTE_MOUNT)?;
+            mount_bind_recursive(directory, directory).during_path("mounting", directory)?;
+            share().during_path("sharing", directory)
+        }
+        result => result.during_path("sharing", directory),
+    }
+}
+
+/// Undoes [`prepare_directory`] if it did something and nobody else uses the directory.
+pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
+    let Ok(made) = fs::read_to_string(note) else { return Ok(()) };
+    let directory = Path::new(DIRECTORY);
+    let in_use = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+    if !in_use {
+        // Another program may step in between these calls; then they fail, and it keeps its own.
+        let _ = unmount(directory, UnmountFlags::NOFOLLOW);
+        if made == NOTE_DIRECTORY {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+    fs::remove_file(note).during_path("removing", note)
+}
+
+/// What the note says: the directory is ours with its mount, or only the mount is.
+const NOTE_DIRECTORY: &str = "directory\n";
+const NOTE_MOUNT: &str = "mount\n";
+
+fn create_one(lab: &str, side: Side) -> Result<OwnedFd, LabError> {
+    let path = path(lab, side);
+    fs::File::create_new(&path).during_path("making", &path)?;
+    on_own_thread(|| {
+        os::unshare_network()?;
+        mount_bind(namespaces::OWN_NETWORK, &path)
+    })
+    .during(|| format!("making the network namespace {}", path.display()))?;
+    namespaces::open(&path)?
+        .ok_or_else(|| LabError::system(format!("opening {}", path.display()), Errno::NOENT))
+}

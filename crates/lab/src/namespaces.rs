@@ -1,0 +1,157 @@
+//! The two network namespaces of a lab, and how to work inside them.
+
+use std::ffi::CStr;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::{WaitOptions, waitpid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::error::{During, LabError};
+use crate::netlink::{self, Netlink};
+use crate::os;
+use crate::spec::Side;
+
+/// Open references; they keep the namespaces alive, named or not.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    /// The user namespace that rules both, unless the machine's root does.
+    pub(crate) user: Option<OwnedFd>,
+    pub(crate) net: [OwnedFd; 2],
+}
+
+/// What tells one namespace from another: device and inode.
+pub(crate) type Identity = (u64, u64);
+
+impl Namespaces {
+    pub(crate) fn net(&self, side: Side) -> BorrowedFd<'_> {
+        self.net[side.index()].as_fd()
+    }
+
+    /// Moves the calling thread to `side`. Bare system calls only, so fit for a forked child.
+    ///
+    /// The kernel refuses to change the user namespace of a process with several threads.
+    pub(crate) fn enter(&self, side: Side) -> Result<(), Errno> {
+        if let Some(user) = &self.user {
+            let here = fs::stat(c"/proc/self/ns/user")?;
+            let there = fs::fstat(user)?;
+            // Joining the namespace one is in already is an error, not a no-op.
+            if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) {
+                move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            }
+        }
+        move_into_link_name_space(self.net(side), Some(LinkNameSpaceType::Network))
+    }
+
+    /// A netlink socket that lives on `side`, made without moving the caller.
+    pub(crate) fn netlink(&self, side: Side) -> Result<Netlink, LabError> {
+        let socket = match &self.user {
+            None => self.socket_by_thread(side),
+            Some(_) => self.socket_by_child(side),
+        };
+        socket.map(Netlink::new).during(|| format!("opening a netlink socket on side {side}"))
+    }
+
+    /// A namespace belongs to a thread, so one that ends right away can do the visit.
+    fn socket_by_thread(&self, side: Side) -> Result<OwnedFd, Errno> {
+        on_own_thread(|| {
+            self.enter(side)?;
+            netlink::open_socket()
+        })
+    }
+
+    /// A user namespace can be joined by a process of one thread only: a child, which hands the
+    /// socket over and ends.
+    fn socket_by_child(&self, side: Side) -> Result<OwnedFd, Errno> {
+        let (ours, theirs) = channel()?;
+        let visit = || -> Result<(), Errno> {
+            self.enter(side)?;
+            let socket = netlink::open_socket()?;
+            send_descriptor(theirs.as_fd(), socket.as_fd())
+        };
+        // SAFETY: `visit` makes bare system calls with memory from the stack.
+        let forked = unsafe { os::fork(|| visit().map_or_else(Errno::raw_os_error, |()| 0)) };
+        let child = forked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        drop(theirs);
+        let received = receive_descriptor(ours.as_fd());
+        // Somebody else may have reaped the child; then its errno is lost, but not the verdict.
+        let status = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
+        let exit = status.ok().flatten().and_then(|(_, status)| status.exit_status());
+        match (received?, exit) {
+            (Some(socket), _) => Ok(socket),
+            (None, Some(errno @ 1..=255)) => Err(Errno::from_raw_os_error(errno)),
+            (None, _) => Err(Errno::CHILD),
+        }
+    }
+}
+
+/// Opens a namespace by its name in the file system; `None` when no namespace is there.
+pub(crate) fn open(path: &Path) -> Result<Option<OwnedFd>, LabError> {
+    let file = match fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno).during_path("opening", path),
+    };
+    let kind = fs::fstatfs(&file).during_path("looking at", path)?.f_type;
+    Ok((kind as u64 == NSFS_MAGIC).then_some(file))
+}
+
+pub(crate) fn identity(namespace: impl AsFd) -> Result<Identity, Errno> {
+    let stat = fs::fstat(namespace)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// The calling thread's namespace in a fresh thread that ends with `work`.
+pub(crate) fn on_own_thread<T: Send>(
+    work: impl FnOnce() -> Result<T, Errno> + Send,
+) -> Result<T, Errno> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("polyrail-lab".into());
+        let spawned = thread.spawn_scoped(scope, work);
+        let handle = spawned.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Two connected sockets that keep message borders and close on exec.
+pub(crate) fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
+    net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// The caller's own network namespace, for `open`.
+pub(crate) const OWN_NETWORK: &CStr = c"/proc/thread-self/ns/net";
+
+const NSFS_MAGIC: u64 = 0x6e73_6673;
+
+fn send_descriptor(channel: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    net::sendmsg(channel, &[IoSlice::new(&[1])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+/// `None` when the other end closed without sending one.
+fn receive_descriptor(channel: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::io::retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        net::recvmsg(channel, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(descriptor)
+}

@@ -1,0 +1,296 @@
+//! The requests a lab needs, in the kernel's terms.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::codec::{
+    Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Netlink, attributes, find, text, u32_at,
+    u64_at,
+};
+use crate::spec::Shape;
+
+/// One interface of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) mtu: u32,
+    /// Switched on by the administrator.
+    pub(crate) up: bool,
+    /// Switched on at both ends and able to carry packets.
+    pub(crate) running: bool,
+}
+
+/// A pair of interfaces that are each other's wire.
+pub(crate) struct PeerLink<'a> {
+    /// Both ends have this name, free in their namespaces.
+    pub(crate) name: &'a str,
+    pub(crate) mtu: u32,
+    /// The numbers of the near and the far interface, free in their namespaces.
+    pub(crate) indices: [u32; 2],
+    /// Where the far end goes.
+    pub(crate) peer_namespace: BorrowedFd<'a>,
+}
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
+const RTM_GETQDISC: u16 = 38;
+
+const IFF_UP: u32 = 0x1;
+const IFF_RUNNING: u32 = 0x40;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_F_NODAD: u8 = 0x02;
+
+const TC_H_ROOT: u32 = u32::MAX;
+/// `1:`, the name that `tc` users expect for the first queue discipline.
+const HANDLE: u32 = 0x1_0000;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_TBF_PARMS: u16 = 1;
+const TCA_TBF_RATE64: u16 = 4;
+const TCA_TBF_BURST: u16 = 6;
+const TC_LINKLAYER_ETHERNET: u8 = 1;
+
+impl Netlink {
+    /// All interfaces of the namespace.
+    pub(crate) fn links(&self) -> Result<Vec<Link>, Errno> {
+        let bodies = self.dump(|| Message::new(RTM_GETLINK, &link_header(0, 0, 0)), RTM_NEWLINK)?;
+        Ok(bodies.iter().filter_map(|body| read_link(body)).collect())
+    }
+
+    /// Makes a pair, both ends down.
+    pub(crate) fn add_peer_link(&self, link: &PeerLink<'_>) -> Result<(), Errno> {
+        let [near, far] = link.indices;
+        let mut message = Message::new(RTM_NEWLINK, &link_header(near, 0, 0));
+        let describe = |message: &mut Message| {
+            message.attribute_text(IFLA_IFNAME, link.name);
+            message.attribute_u32(IFLA_MTU, link.mtu);
+        };
+        describe(&mut message);
+        message.nested(IFLA_LINKINFO, |info| {
+            info.attribute_text(IFLA_INFO_KIND, "veth");
+            info.nested(IFLA_INFO_DATA, |data| {
+                data.nested(VETH_INFO_PEER, |peer| {
+                    peer.raw(&link_header(far, 0, 0));
+                    describe(peer);
+                    peer.attribute_u32(IFLA_NET_NS_FD, link.peer_namespace.as_raw_fd() as u32);
+                });
+            });
+        });
+        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    pub(crate) fn set_link_up(&self, index: u32, up: bool) -> Result<(), Errno> {
+        let flags = if up { IFF_UP } else { 0 };
+        self.change(Message::new(RTM_NEWLINK, &link_header(index, flags, IFF_UP)), 0)
+    }
+
+    /// Removes an interface, and with one end of a pair the other.
+    pub(crate) fn delete_link(&self, index: u32) -> Result<(), Errno> {
+        self.change(Message::new(RTM_DELLINK, &link_header(index, 0, 0)), 0)
+    }
+
+    /// Adds an address, and with it the route to its subnet; harmless when it is there already.
+    ///
+    /// An IPv6 address is usable at once: nobody else on a wire with two ends could have it.
+    pub(crate) fn add_address(
+        &self,
+        index: u32,
+        address: IpAddr,
+        prefix_bits: u8,
+    ) -> Result<(), Errno> {
+        let (family, flags, octets) = match address {
+            IpAddr::V4(v4) => (libc::AF_INET, 0, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (libc::AF_INET6, IFA_F_NODAD, v6.octets().to_vec()),
+        };
+        let mut header = vec![family as u8, prefix_bits, flags, 0];
+        header.extend_from_slice(&index.to_ne_bytes());
+        let mut message = Message::new(RTM_NEWADDR, &header);
+        message.attribute(IFA_LOCAL, &octets);
+        message.attribute(IFA_ADDRESS, &octets);
+        self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Puts a token bucket on everything the interface sends, in place of what was there.
+    pub(crate) fn set_token_bucket(&self, index: u32, shape: Shape) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWQDISC, &queue_header(index, HANDLE));
+        message.attribute_text(TCA_KIND, "tbf");
+        message.nested(TCA_OPTIONS, |options| {
+            options.attribute(TCA_TBF_PARMS, &token_bucket_parameters(shape));
+            // The kernel reads this one instead of the 32-bit field only where that overflows.
+            options.attribute(TCA_TBF_RATE64, &shape.bytes_per_second.to_ne_bytes());
+            // In bytes, so that the kernel need not be told how long its clock ticks are.
+            options.attribute_u32(TCA_TBF_BURST, shape.burst);
+        });
+        self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Removes the token bucket; the interface must have one.
+    pub(crate) fn remove_token_bucket(&self, index: u32) -> Result<(), Errno> {
+        self.change(Message::new(RTM_DELQDISC, &queue_header(index, 0)), 0)
+    }
+
+    /// The interfaces with a token bucket, and its speed in bytes per second.
+    pub(crate) fn token_buckets(&self) -> Result<Vec<(u32, u64)>, Errno> {
+        let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
+        Ok(bodies.iter().filter_map(|body| read_token_bucket(body)).collect())
+    }
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+fn read_link(body: &[u8]) -> Option<Link> {
+    let flags = u32_at(body, 8)?;
+    let mut link = Link {
+        index: u32_at(body, 4)?,
+        name: String::new(),
+        mtu: 0,
+        up: flags & IFF_UP != 0,
+        running: flags & IFF_RUNNING != 0,
+    };
+    for (kind, value) in attributes(body.get(16..)?) {
+        match kind {
+            IFLA_IFNAME => link.name = text(value).to_owned(),
+            IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// `struct tcmsg`.
+fn queue_header(index: u32, handle: u32) -> [u8; 20] {
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&handle.to_ne_bytes());
+    header[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+    header
+}
+
+/// `struct tc_tbf_qopt`: rate, peak rate (unused), limit, and a burst that `TCA_TBF_BURST` overrides.
+fn token_bucket_parameters(shape: Shape) -> [u8; 36] {
+    let mut parameters = [0; 36];
+    // Without the link layer's name the kernel would want a table of transmission times.
+    parameters[1] = TC_LINKLAYER_ETHERNET;
+    let rate32 = u32::try_from(shape.bytes_per_second).unwrap_or(u32::MAX);
+    parameters[8..12].copy_from_slice(&rate32.to_ne_bytes());
+    parameters[24..28].copy_from_slice(&shape.limit.to_ne_bytes());
+    parameters
+}
+
+fn read_token_bucket(body: &[u8]) -> Option<(u32, u64)> {
+    let index = u32_at(body, 4)?;
+    let parent = u32_at(body, 12)?;
+    let rest = body.get(20..)?;
+    if parent != TC_H_ROOT || text(find(rest, TCA_KIND)?) != "tbf" {
+        return None;
+    }
+    let options = find(rest, TCA_OPTIONS)?;
+    let rate = match find(options, TCA_TBF_RATE64) {
+        Some(rate) => u64_at(rate, 0)?,
+        None => u32_at(find(options, TCA_TBF_PARMS)?, 8)?.into(),
+    };
+    Some((index, rate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::codec::open_socket;
+
+    #[test]
+    fn the_loopback_interface_is_found_without_privileges() {
+        let links = Netlink::new(open_socket().unwrap()).links().unwrap();
+        let loopback = links.iter().find(|link| link.name == "lo").unwrap();
+        assert_eq!(loopback.index, 1);
+        assert!(loopback.mtu > 0);
+    }
+
+    #[test]
+    fn the_kernels_refusal_comes_back_as_its_errno() {
+        let netlink = Netlink::new(open_socket().unwrap());
+        let error = netlink.set_link_up(u32::MAX >> 1, true).unwrap_err();
+        assert!([Errno::NODEV, Errno::PERM].contains(&error), "{error:?}");
+    }
+
+    #[test]
+    fn a_part_that_the_kernel_lacks_is_refused_with_the_errno_that_the_lab_looks_for() {
+        let ask = || {
+            crate::os::unshare_network()?;
+            let netlink = Netlink::new(open_socket()?);
+            let mut link = Message::new(RTM_NEWLINK, &link_header(0, 0, 0));
+            link.nested(IFLA_LINKINFO, |info| info.attribute_text(IFLA_INFO_KIND, "no-such-kind"));
+            let mut queue = Message::new(RTM_NEWQDISC, &queue_header(1, HANDLE));
+            queue.attribute_text(TCA_KIND, "no-such-kind");
+            Ok([link, queue].map(|message| netlink.change(message, NLM_F_CREATE)))
+        };
+        match crate::namespaces::on_own_thread(ask) {
+            Err(Errno::PERM) => eprintln_past_the_harness(
+                "SKIPPED a_part_that_the_kernel_lacks: not root; run: sudo -E cargo test -p polyrail-lab",
+            ),
+            answers => {
+                assert_eq!(answers.unwrap(), [Err(Errno::OPNOTSUPP), Err(Errno::NOENT)]);
+            }
+        }
+    }
+
+    fn eprintln_past_the_harness(line: &str) {
+        use std::io::Write;
+        writeln!(std::io::stderr(), "{line}").unwrap();
+    }
+
+    #[test]
+    fn rates_beyond_32_bits_are_read_from_the_wide_field() {
+        let answer = |wide: Option<u64>| {
+            let shape = Shape { bytes_per_second: 5_000_000_000, burst: 1, limit: 2 };
+            let mut body = Vec::from(queue_header(7, HANDLE));
+            let mut put = |kind: u16, value: &[u8]| {
+                body.extend_from_slice(&((value.len() + 4) as u16).to_ne_bytes());
+                body.extend_from_slice(&kind.to_ne_bytes());
+                body.extend_from_slice(value);
+                body.resize(body.len().next_multiple_of(4), 0);
+            };
+            put(TCA_KIND, b"tbf\0");
+            let mut options = vec![40, 0, TCA_TBF_PARMS as u8, 0];
+            options.extend_from_slice(&token_bucket_parameters(shape));
+            if let Some(wide) = wide {
+                options.extend_from_slice(&[12, 0, TCA_TBF_RATE64 as u8, 0]);
+                options.extend_from_slice(&wide.to_ne_bytes());
+            }
+            put(TCA_OPTIONS, &options);
+            read_token_bucket(&body)
+        };
+        assert_eq!(answer(Some(5_000_000_000)), Some((7, 5_000_000_000)));
+        assert_eq!(answer(None), Some((7, u64::from(u32::MAX))));
+    }
+
+    #[test]
+    fn short_answers_are_skipped() {
+        for length in 0..20 {
+            assert_eq!(read_link(&vec![0; length.min(15)]), None);
+            assert_eq!(read_token_bucket(&vec![0; length]), None);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The processes of the machine: which are inside a lab, and how to end them.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use crate::error::LabError;
+use crate::namespaces::Identity;
+
+/// How long processes may take to end by themselves after SIGTERM.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long the kernel may take to end one after SIGKILL.
+const KILL_TIME: Duration = Duration::from_secs(5);
+
+/// All processes that `/proc` shows.
+pub(crate) fn all() -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pid = |entry: io::Result<fs::DirEntry>| {
+        entry.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)
+    };
+    entries.filter_map(pid).collect()
+}
+
+/// Processes whose main thread is in one of the namespaces, this one excepted.
+///
+/// A thread that visits a lab does not make its process one of the lab's.
+pub(crate) fn inside(namespaces: &[Identity]) -> Vec<Pid> {
+    all().into_iter().filter(|pid| *pid != getpid() && is_inside(*pid, namespaces)).collect()
+}
+
+/// Ends all processes inside: asks first, then does not ask.
+pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Result<(), LabError> {
+    let deadline = Instant::now() + GRACE + KILL_TIME;
+    let mut signal = Signal::TERM;
+    loop {
+        // A process that ends may have started another one meanwhile: look again each time.
+        let mut found = inside(namespaces);
+        found.retain(|pid| pid.as_raw_pid() != except);
+        if found.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let pids = found.iter().map(|pid| pid.as_raw_pid().to_string()).collect::<Vec<_>>();
+            let (count, pids) = (pids.len(), pids.join(", "));
+            return Err(LabError::StillInUse { name: lab.into(), count, pids });
+        }
+        let mut handles = Vec::new();
+        for pid in found {
+            // The handle pins the process down; only then it is certain who gets the signal.
+            if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
+                && is_inside(pid, namespaces)
+                && pidfd_send_signal(&handle, signal).is_ok()
+            {
+                handles.push(handle);
+            }
+        }
+        let patience = if signal == Signal::TERM { GRACE } else { KILL_TIME };
+        wait_all(&handles, patience.min(deadline.saturating_duration_since(Instant::now())));
+        signal = Signal::KILL;
+    }
+}
+
+/// Ends one process at once and waits for it.
+pub(crate) fn kill(pid: Pid) -> Result<(), Errno> {
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        handle => handle?,
+    };
+    match pidfd_send_signal(&handle, Signal::KILL) {
+        Err(Errno::SRCH) => return Ok(()),
+        result => result?,
+    }
+    if wait_all(&[handle], KILL_TIME) { Ok(()) } else { Err(Errno::TIMEDOUT) }
+}
+
+/// When a running process started, in clock ticks since boot; `None` once it has ended.
+pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    // The name, in parentheses, may hold spaces and parentheses itself.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields = rest.split_whitespace().collect::<Vec<_>>();
+    let ended = matches!(*fields.first()?, "Z" | "X");
+    fields.get(19)?.parse().ok().filter(|_| !ended)
+}
+
+fn is_inside(pid: Pid, namespaces: &[Identity]) -> bool {
+    // What cannot be read belongs to another user, or has just ended.
+    rustix::fs::stat(format!("/proc/{}/ns/net", pid.as_raw_pid()))
+        .is_ok_and(|stat| namespaces.contains(&(stat.st_dev, stat.st_ino)))
+}
+
+/// Whether all ended in time.
+fn wait_all(handles: &[OwnedFd], patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    handles.iter().all(|handle| {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&timeout)) {
+                Err(Errno::INTR) => {}
+                result => return result.is_ok_and(|ready| ready > 0),
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn this_process_runs_and_an_ended_one_does_not() {
+        assert!(start_ticks(getpid()).is_some());
+        assert!(all().contains(&getpid()));
+
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(start_ticks(pid).is_some());
+        kill(pid).unwrap();
+        assert_eq!(start_ticks(pid), None, "not even before it is reaped");
+        child.wait().unwrap();
+        assert_eq!(kill(pid), Ok(()), "ending what has ended is fine");
+    }
+}

@@ -1,0 +1,364 @@
+//! The little about labs that the system does not keep itself, one file per lab.
+//!
+//! A file is written before anything is built and removed after everything is gone, so whatever a
+//! crash leaves can be found by it.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::ErrorKind::NotFound;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{During, LabError};
+use crate::holder::HolderId;
+use crate::namespaces::Identity;
+use crate::privilege;
+use crate::spec::validate_name;
+
+/// The file of one lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) schema_version: u32,
+    /// Tells labs of before the last boot, of which nothing but files is left.
+    pub(crate) boot_id: String,
+    /// False while the lab is being built.
+    pub(crate) ready: bool,
+    pub(crate) rails: usize,
+    pub(crate) queue_ms: u32,
+    pub(crate) mtu: u32,
+    /// Without root, the process that keeps the namespaces alive.
+    pub(crate) holder: Option<HolderId>,
+    /// With root, which namespaces were made for the lab.
+    pub(crate) namespaces: Option<[Identity; 2]>,
+}
+
+/// What the file of a lab says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Record(Record),
+    /// The file is there, but a crash or a stranger has spoilt it.
+    Unreadable,
+}
+
+/// Where this user's labs are recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry {
+    directory: PathBuf,
+    privileged: bool,
+}
+
+/// The right to change labs; one process at a time has it.
+#[derive(Debug)]
+pub(crate) struct Lock<'a> {
+    registry: &'a Registry,
+    _directory: File,
+}
+
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Registry {
+    pub(crate) fn current() -> Self {
+        let privileged = privilege::is_root();
+        let uid = geteuid().as_raw();
+        let session = PathBuf::from(format!("/run/user/{uid}"));
+        let base = if privileged {
+            PathBuf::from("/run/polyrail")
+        } else if fs::metadata(&session).is_ok_and(|found| found.uid() == uid) {
+            session.join("polyrail")
+        } else {
+            PathBuf::from(format!("/tmp/polyrail-{uid}"))
+        };
+        Self { directory: base.join("lab"), privileged }
+    }
+
+    /// Whether labs here are made with root's rights.
+    pub(crate) fn privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Waits for other processes that change labs.
+    pub(crate) fn lock(&self) -> Result<Lock<'_>, LabError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let late = Instant::now() > deadline;
+            match self.make_directory() {
+                // Somebody finished with the last lab and removed the directory under our feet.
+                Err(LabError::System { errno, .. }) if errno.kind() == NotFound && !late => {}
+                result => {
+                    result?;
+                    if let Some(lock) = self.try_lock()? {
+                        return Ok(lock);
+                    }
+                }
+            }
+            if late {
+                let waited_s = PATIENCE.as_secs();
+                return Err(LabError::Busy { lock: self.directory.clone(), waited_s });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Removes the directory if a crash left it empty.
+    pub(crate) fn tidy(&self) {
+        if self.directory.exists() {
+            // Dropping a lock does it; somebody else's lock will be dropped by them.
+            let _ = self.try_lock();
+        }
+    }
+
+    /// Whether some process is changing labs right now.
+    pub(crate) fn is_locked(&self) -> bool {
+        // A shared lock, so that two who only look do not take each other for somebody at work.
+        let free = File::open(&self.directory).is_ok_and(|directory| {
+            flock(&directory, FlockOperation::NonBlockingLockShared).is_ok()
+        });
+        self.directory.exists() && !free
+    }
+
+    /// The labs with a file.
+    pub(crate) fn labs(&self) -> Result<Vec<String>, LabError> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == NotFound => return Ok(Vec::new()),
+            entries => entries.during_path("reading", &self.directory)?,
+        };
+        let mut labs = Vec::new();
+        for entry in entries {
+            let path = entry.during_path("reading", &self.directory)?.path();
+            labs.extend(lab_of(&path));
+        }
+        Ok(labs)
+    }
+
+    /// `None` when the lab has no file.
+    pub(crate) fn read(&self, lab: &str) -> Result<Option<Entry>, LabError> {
+        let path = self.path(lab);
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Entry::Unreadable)),
+            text => {
+                let record = serde_json::from_str(&text.during_path("reading", &path)?).ok();
+                let known = record.filter(|r: &Record| r.schema_version == SCHEMA_VERSION);
+                Ok(Some(known.map_or(Entry::Unreadable, Entry::Record)))
+            }
+        }
+    }
+
+    fn path(&self, lab: &str) -> PathBuf {
+        self.directory.join(format!("{lab}.json"))
+    }
+
+    fn make_directory(&self) -> Result<(), LabError> {
+        let mode = if self.privileged { 0o755 } else { 0o700 };
+        let mut builder = DirBuilder::new();
+        builder.mode(mode).recursive(true);
+        builder.create(&self.directory).during_path("making", &self.directory)?;
+        // In a directory like /tmp somebody else could have been first, with ideas of their own.
+        for path in [self.directory.parent(), Some(&*self.directory)].into_iter().flatten() {
+            let found = fs::symlink_metadata(path).during_path("looking at", path)?;
+            let strangers = if self.privileged { 0o022 } else { 0o077 };
+            let safe = found.is_dir()
+                && found.uid() == geteuid().as_raw()
+                && found.mode() & strangers == 0;
+            if !safe {
+                return Err(LabError::system(
+                    format!("using {}, which others may write to or own,", path.display()),
+                    Errno::PERM,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` when somebody else has it, or has just removed the directory.
+    fn try_lock(&self) -> Result<Option<Lock<'_>>, LabError> {
+        let directory = match File::open(&self.directory) {
+            Err(error) if error.kind() == NotFound => return Ok(None),
+            directory => directory.during_path("opening", &self.directory)?,
+        };
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            result => result.during_path("locking", &self.directory)?,
+        }
+        let locked = directory.metadata().during_path("looking at", &self.directory)?;
+        let same = fs::metadata(&self.directory).is_ok_and(|now| now.ino() == locked.ino());
+        Ok(same.then_some(Lock { registry: self, _directory: directory }))
+    }
+}
+
+impl Lock<'_> {
+    /// Makes the lab's file; it must not exist.
+    pub(crate) fn create(&self, lab: &str, record: &Record) -> Result<File, LabError> {
+        let path = self.registry.path(lab);
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(0o644);
+        let mut file = options.open(&path).during_path("making", &path)?;
+        self.write(&mut file, lab, record)?;
+        Ok(file)
+    }
+
+    /// Replaces what the file says, in place: a holder keeps this very file open.
+    pub(crate) fn write(
+        &self,
+        file: &mut File,
+        lab: &str,
+        record: &Record,
+    ) -> Result<(), LabError> {
+        let path = self.registry.path(lab);
+        let mut text = serde_json::to_string(record)
+            .map_err(io::Error::from)
+            .during_path("encoding", &path)?;
+        text.push('\n');
+        file.rewind().during_path("writing", &path)?;
+        file.write_all(text.as_bytes()).during_path("writing", &path)?;
+        file.set_len(text.len() as u64).during_path("writing", &path)
+    }
+
+    /// Removes the lab's file if it has one.
+    pub(crate) fn remove(&self, lab: &str) -> Result<(), LabError> {
+        let path = self.registry.path(lab);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == NotFound => Ok(()),
+            result => result.during_path("removing", &path),
+        }
+    }
+
+    /// Whether no other lab has a file.
+    pub(crate) fn is_last(&self, lab: &str) -> Result<bool, LabError> {
+        Ok(self.registry.labs()?.iter().all(|other| other == lab))
+    }
+
+    /// Where root notes that it made the directory of namespaces.
+    pub(crate) fn note_path(&self) -> PathBuf {
+        self.registry.directory.join("netns-directory")
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        // These succeed only when empty, and while the lock is held, so nobody loses anything.
+        let _ = fs::remove_dir(&self.registry.directory);
+        let _ = self.registry.directory.parent().map(fs::remove_dir);
+    }
+}
+
+/// The lab that a file of this path belongs to.
+pub(crate) fn lab_of(path: &Path) -> Option<String> {
+    let lab = path.file_name()?.to_str()?.strip_suffix(".json")?;
+    validate_name(lab).ok().map(|()| lab.to_owned())
+}
+
+/// Changes with every boot of the machine.
+pub(crate) fn boot_id() -> Result<String, LabError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .during_path("reading", path)?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry(directory: &Path) -> Registry {
+        Registry { directory: directory.join("polyrail/lab"), privileged: false }
+    }
+
+    fn record() -> Record {
+        Record {
+            schema_version: SCHEMA_VERSION,
+            boot_id: boot_id().unwrap(),
+            ready: false,
+            rails: 2,
+            queue_ms: 10,
+            mtu: 1500,
+            holder: None,
+            namespaces: Some([(4, 1), (4, 2)]),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_written_and_leaves_nothing_behind() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        assert!(!registry.is_locked());
+        assert_eq!(registry.labs().unwrap(), [""; 0]);
+        {
+            let lock = registry.lock().unwrap();
+            assert!(registry.is_locked());
+            let mut file = lock.create("demo", &record()).unwrap();
+            assert!(lock.create("demo", &record()).is_err(), "never over another lab's file");
+            let ready = Record { ready: true, ..record() };
+            lock.write(&mut file, "demo", &ready).unwrap();
+            assert_eq!(registry.read("demo").unwrap(), Some(Entry::Record(ready)));
+            assert_eq!(registry.labs().unwrap(), ["demo"]);
+        }
+        assert!(!registry.is_locked());
+        {
+            let lock = registry.lock().unwrap();
+            assert!(lock.is_last("demo").unwrap() && !lock.is_last("other").unwrap());
+            lock.remove("demo").unwrap();
+            lock.remove("demo").unwrap();
+        }
+        assert!(!temporary.path().join("polyrail").exists());
+        assert_eq!(registry.read("demo").unwrap(), None);
+    }
+
+    #[test]
+    fn a_spoilt_or_foreign_record_is_seen_as_such() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let lock = registry.lock().unwrap();
+        let future = Record { schema_version: 99, ..record() };
+        lock.create("future", &future).unwrap();
+        assert_eq!(registry.read("future").unwrap(), Some(Entry::Unreadable));
+        for (name, bytes) in [("empty", &b""[..]), ("cut", b"{\"schema"), ("bytes", b"\xff\xfe")] {
+            fs::write(registry.path(name), bytes).unwrap();
+            assert_eq!(registry.read(name).unwrap(), Some(Entry::Unreadable), "{name}");
+        }
+        fs::write(registry.directory.join("-bad-.json"), "").unwrap();
+        fs::write(registry.directory.join("other.txt"), "").unwrap();
+        let mut labs = registry.labs().unwrap();
+        labs.sort();
+        assert_eq!(labs, ["bytes", "cut", "empty", "future"]);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        drop(registry.lock().unwrap());
+        fs::create_dir_all(&registry.directory).unwrap();
+        fs::set_permissions(&registry.directory, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(registry.lock().unwrap_err().to_string().contains("others may write"));
+    }
+
+    #[test]
+    fn only_one_at_a_time_has_the_lock() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let held = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let _lock = registry.lock().unwrap();
+                        let was = held.swap(true, std::sync::atomic::Ordering::SeqCst);
+                        assert!(!was, "two at once");
+                        held.store(false, std::sync::atomic::Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! What the privileged tests share: skipping, names, and traffic through a lab.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_lab::{Lab, LabGuard, LabSpec, Privilege, RailEnd, Side, availability};
+
+/// Long enough for a busy machine, short enough to tell a rail that is cut.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(800);
+
+/// Takes turns, so that measured rates do not mix with other tests on a machine of two cores.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static CORES: Mutex<()> = Mutex::new(());
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A turn if labs can be made with root's rights, else `None` and the reason on standard error.
+pub(crate) fn root_turn(test: &str) -> Option<MutexGuard<'static, ()>> {
+    let reason = match availability() {
+        Ok(Privilege::Root) => return Some(turn()),
+        Ok(Privilege::UserNamespace) => "not root".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    skipped(test, &reason);
+    None
+}
+
+/// Past the test harness, which would swallow it.
+pub(crate) fn skipped(test: &str, reason: &str) {
+    let command = "sudo -E cargo test -p polyrail-lab --test namespaces";
+    let line = format!("SKIPPED {test}: {reason}; run: {command}\n");
+    io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+pub(crate) fn spec(name: &str, rails: &str) -> LabSpec {
+    let name = format!("{name}-{}", std::process::id());
+    LabSpec::new(name, LabSpec::parse_rails(rails).unwrap())
+}
+
+pub(crate) fn lab(name: &str, rails: &str) -> LabGuard {
+    Lab::up(&spec(name, rails)).unwrap().guard()
+}
+
+pub(crate) fn v4(end: &RailEnd) -> IpAddr {
+    end.ipv4.into()
+}
+
+pub(crate) fn v6(end: &RailEnd) -> IpAddr {
+    end.ipv6.expect("this machine runs IPv6").into()
+}
+
+/// Runs `work` in a thread of its own on `side`.
+pub(crate) fn on<T: Send>(lab: &Lab, side: Side, work: impl FnOnce() -> T + Send) -> T {
+    let enter = || {
+        lab.enter_thread(side).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(enter).join()).unwrap()
+}
+
+/// A listener on side b of a rail, in b's namespace whoever calls accept.
+pub(crate) fn listen(lab: &Lab, rail: usize, address: fn(&RailEnd) -> IpAddr) -> TcpListener {
+    let address = SocketAddr::new(address(&lab.rails()[rail].b), 0);
+    on(lab, Side::B, || TcpListener::bind(address).unwrap())
+}
+
+/// A connection from a to `listener`.
+pub(crate) fn connect(lab: &Lab, listener: &TcpListener) -> io::Result<TcpStream> {
+    let address = listener.local_addr()?;
+    let stream = on(lab, Side::A, || TcpStream::connect_timeout(&address, PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Sends bytes there and back over a new connection, and compares them.
+pub(crate) fn round_trip(
+    lab: &Lab,
+    rail: usize,
+    address: fn(&RailEnd) -> IpAddr,
+) -> io::Result<()> {
+    let listener = listen(lab, rail, address);
+    let near = connect(lab, &listener)?;
+    let (mut far, peer) = listener.accept()?;
+    assert_eq!(peer.ip(), address(&lab.rails()[rail].a), "the rail's own source address");
+    let sent = (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
+    let sent = sent.collect::<Vec<_>>();
+    let mut back = vec![0; sent.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| io::copy(&mut far.try_clone().unwrap(), &mut far));
+        scope.spawn(|| near.try_clone().unwrap().write_all(&sent));
+        near.try_clone()?.read_exact(&mut back)?;
+        near.shutdown(std::net::Shutdown::Both)
+    })?;
+    assert!(sent == back, "other bytes came back");
+    Ok(())
+}
+
+/// Payload bits per second of one stream that `sender` fills, measured at the receiver.
+pub(crate) fn stream_rate(sender: TcpStream, receiver: TcpStream, window: Duration) -> f64 {
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(move || {
+            let block = vec![0x5a; 1 << 20];
+            while (&sender).write_all(&block).is_ok() {}
+        });
+        let rate = receive_rate(&receiver, window);
+        receiver.shutdown(std::net::Shutdown::Both).unwrap();
+        drop(receiver);
+        filling.join().unwrap();
+        rate
+    })
+}
+
+/// Payload bits per second that arrive, after a short warm-up.
+pub(crate) fn receive_rate(mut stream: &TcpStream, window: Duration) -> f64 {
+    let mut buffer = vec![0; 1 << 20];
+    let mut receive = |window: Duration| {
+        let (start, mut bytes) = (Instant::now(), 0);
+        while start.elapsed() < window {
+            bytes += stream.read(&mut buffer).unwrap();
+        }
+        bytes as f64 * 8.0 / start.elapsed().as_secs_f64()
+    };
+    receive(Duration::from_millis(300));
+    receive(window)
+}
+
+/// A program's output on `side`.
+pub(crate) fn output(lab: &Lab, side: Side, program: &[&str]) -> String {
+    let output = lab.command(side, program[0]).args(&program[1..]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
