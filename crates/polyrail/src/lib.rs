@@ -1,1 +1,45 @@
-//! See the crate's description.
+//! Move memory between processes and machines over many TCP rails at once.
+//!
+//! An [`Engine`] is what one process runs. It finds a [`Peer`] by metadata or address, registers
+//! memory as [`Region`]s, and moves bytes between them: one-sided [`Engine::write`] and
+//! [`Engine::read`], two-sided [`Engine::send`] and [`Engine::recv`] by tag, and notifications.
+//! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
+#![forbid(unsafe_code)]
+
+mod build;
+mod control;
+mod dump;
+mod engine;
+mod error;
+mod finish;
+mod handshake;
+mod inbox;
+mod op;
+mod peer;
+mod pin;
+mod proxy;
+mod rails;
+mod region;
+mod request;
+mod rx_flow;
+mod serve;
+mod settings;
+mod shared;
+mod signal;
+mod stats;
+mod sync;
+mod trace;
+mod transfer;
+mod tx_flow;
+
+pub use engine::{Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo};
+pub use error::{EngineError, PeerError, PostError, RegionError, TransferError};
+pub use inbox::Notification;
+pub use op::Outcome;
+pub use polyrail_config::Config;
+pub use polyrail_proto::wire::RefusalCode;
+pub use polyrail_sys::Memory;
+pub use region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+pub use request::Request;
+pub use stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
+pub use transfer::{Status, Transfer};

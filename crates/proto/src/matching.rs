@@ -95,6 +95,11 @@ impl<S: PartialEq> Matcher<S> {
         self.sends.drain().flat_map(|(_, queue)| queue).collect()
     }
 
+    /// Every send that waits for a receive, with its tag.
+    pub fn sends(&self) -> impl Iterator<Item = (u64, &S)> {
+        self.sends.iter().flat_map(|(tag, queue)| queue.iter().map(|send| (*tag, send)))
+    }
+
     /// Receives that wait for a send.
     pub fn waiting_receives(&self) -> usize {
         self.receives.values().map(VecDeque::len).sum::<usize>() + self.early.len()

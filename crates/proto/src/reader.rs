@@ -36,10 +36,12 @@ enum State {
 /// What a reader found.
 #[derive(Debug)]
 pub enum ReaderEvent<'a> {
-    /// A chunk begins; its places are [`FrameReader::places`].
+    /// A chunk begins.
     Chunk {
         /// The header.
         header: ChunkHeader,
+        /// Where its payload goes, in order.
+        places: &'a [Place],
         /// The table as it came, for the checksum.
         table: &'a [u8],
         /// The message in this frame.
@@ -111,9 +113,9 @@ impl FrameReader {
         }
     }
 
-    /// All places of the chunk that began last.
-    pub fn places(&self) -> &[Place] {
-        &self.places
+    /// Whether the stream stands between two frames, as far as it was read.
+    pub fn is_between_frames(&self) -> bool {
+        matches!(self.state, State::Head) && self.start == self.end
     }
 
     /// Places still to be filled, in order; empty outside a payload.
@@ -220,6 +222,7 @@ impl FrameReader {
         self.state = State::Payload { place: 0, filled: 0, left: header.payload_len };
         Ok(ReaderEvent::Chunk {
             header,
+            places: &self.places,
             table: &self.buffer[table..meta],
             meta: &self.buffer[meta..end],
         })

@@ -283,6 +283,14 @@ impl ChunkHeader {
         out.extend_from_slice(meta);
     }
 
+    /// Puts the checksum into an encoded frame.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than a header.
+    pub fn set_checksum(frame: &mut [u8], checksum: u32) {
+        frame[48..52].copy_from_slice(&checksum.to_le_bytes());
+    }
+
     /// Reads the fixed part of a chunk frame.
     pub fn decode(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Result<Self, WireError> {
         if bytes[0] != KIND_CHUNK {

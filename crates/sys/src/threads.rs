@@ -25,6 +25,11 @@ pub fn bind_current(cpus: &[u32]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// The CPU that the calling thread runs on now.
+pub fn current_cpu() -> u32 {
+    rustix::thread::sched_getcpu() as u32
+}
+
 /// CPU time of the calling thread, user and system.
 pub fn thread_cpu_time() -> Duration {
     clock(ClockId::ThreadCPUTime)

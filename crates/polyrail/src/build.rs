@@ -1,0 +1,168 @@
+//! From configuration to a running engine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use polyrail_config::{BindDevice, Config, expand_file_name};
+use polyrail_proto::InstanceId;
+use polyrail_proto::hello::Card;
+use polyrail_sys::interfaces::{boot_id, host_name, list};
+use polyrail_sys::threads::allowed_cpus;
+use polyrail_sys::{Memory, tcp};
+use socket2::Socket;
+
+use crate::control::{Control, ControlHandle};
+use crate::error::EngineError;
+use crate::proxy::{Proxy, ProxySet};
+use crate::rails::{self, Rail};
+use crate::settings::{CAPABILITIES, EngineSettings, cpus};
+use crate::shared::{EngineShared, Parts};
+use crate::trace::Trace;
+
+/// Starts threads and listeners.
+pub(crate) fn start(
+    config: Config,
+    name: Option<String>,
+) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
+    let system = |what| move |source| EngineError::System { what, source };
+    let settings = EngineSettings::new(&config)?;
+    let interfaces = list().map_err(system("interfaces"))?;
+    let rails = rails::select(&config.rails, &interfaces)?;
+    let random = || getrandom::u64().map_err(|error| system("random bits")(error.into()));
+    let instance = InstanceId(u128::from(random()?) << 64 | u128::from(random()?));
+    let listeners = listen_all(&rails, &settings, config.listen_port)?;
+    let mut cards = Vec::with_capacity(rails.len());
+    for (rail, listener) in rails.iter().zip(&listeners) {
+        let address = listener.local_addr().map_err(system("listener"))?;
+        cards.push(rail.card(address.as_socket().map_or(0, |address| address.port())));
+    }
+    let host = host_name();
+    let pid = std::process::id();
+    let card = Card {
+        instance,
+        host: boot_id().map_err(system("boot id"))?,
+        name: name.unwrap_or_else(|| format!("{host}:{pid}")),
+        capabilities: CAPABILITIES,
+        rails: cards,
+    };
+    let trace = match config.trace_file.as_str() {
+        "" => None,
+        file => Some(Trace::new(expand_file_name(file, &host, pid), config.trace_events)),
+    };
+    let parts = Parts {
+        proxies: make_proxies(&config, &settings, rails.len())?,
+        control: ControlHandle::new().map_err(system("epoll"))?,
+        scratch: Memory::anonymous(0).map_err(system("memory"))?,
+        trace,
+        settings,
+        card,
+        rails,
+        config,
+    };
+    let shared = Arc::new(EngineShared::new(parts));
+    let threads = spawn(&shared, listeners).map_err(system("thread"))?;
+    for warning in shared.config.warnings() {
+        tracing::warn!(target: "polyrail::config", "{warning}");
+    }
+    Ok((shared, threads))
+}
+
+fn listen_all(
+    rails: &[Rail],
+    settings: &EngineSettings,
+    port: u16,
+) -> Result<Vec<Socket>, EngineError> {
+    let listen = |rail: &Rail| {
+        let address = SocketAddr::new(rail.address, port);
+        let device = device(rail, settings.bind_device);
+        let result = tcp::listen(address, device);
+        // Without the privilege the automatic choice is to go by addresses alone.
+        let result = match result {
+            Err(error) if is_forbidden(&error) && settings.bind_device == BindDevice::Auto => {
+                tcp::listen(address, None)
+            }
+            result => result,
+        };
+        let name = rail.name.clone();
+        result.map_err(|source| EngineError::Listen { rail: name, address, source })
+    };
+    rails.iter().map(listen).collect()
+}
+
+/// The device that a rail's sockets are bound to. Loopback addresses share one device and need
+/// none.
+pub(crate) fn device(rail: &Rail, bind: BindDevice) -> Option<&str> {
+    match bind {
+        BindDevice::Off => None,
+        BindDevice::Auto if rail.loopback => None,
+        BindDevice::Auto | BindDevice::On => Some(&rail.interface),
+    }
+}
+
+pub(crate) fn is_forbidden(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+fn make_proxies(
+    config: &Config,
+    settings: &EngineSettings,
+    rails: usize,
+) -> Result<ProxySet, EngineError> {
+    let system = |what| move |source| EngineError::System { what, source };
+    let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
+    // One for each rail, as long as half of the CPUs are left to the application.
+    let automatic = rails.min((cpu_count / 4).max(1)) as u32;
+    let number = |setting: u32| if setting == 0 { automatic } else { setting };
+    let mut all = Vec::new();
+    let mut add = |prefix: &str, count: u32, cpus: &[u32]| {
+        let start = all.len();
+        for index in 0..count {
+            let mine = cpus.get(index as usize % cpus.len().max(1)).copied();
+            // As many proxies as CPUs or fewer: each gets CPUs of its own; none are shared out
+            // twice before each has one.
+            let mine = if count as usize <= cpus.len() {
+                cpus.iter().copied().skip(index as usize).step_by(count as usize).collect()
+            } else {
+                mine.into_iter().collect()
+            };
+            let proxy = Proxy::new(format!("pr-{prefix}{index}"), mine).map_err(system("epoll"))?;
+            all.push(Arc::new(proxy));
+        }
+        Ok::<_, EngineError>((start..start + count as usize).collect::<Vec<_>>())
+    };
+    let (tx, rx) = if settings.caller_driven {
+        let both = add("caller", 1, &[])?;
+        (both.clone(), both)
+    } else if settings.merged {
+        let count = number(config.merged_proxies());
+        let both = add("io", count, &cpus("tx_cpus", config.merged_cpus())?)?;
+        (both.clone(), both)
+    } else {
+        let tx = add("tx", number(config.tx_proxies), &cpus("tx_cpus", &config.tx_cpus)?)?;
+        let rx = add("rx", number(config.rx_proxies), &cpus("rx_cpus", &config.rx_cpus)?)?;
+        (tx, rx)
+    };
+    Ok(ProxySet { all, tx, rx })
+}
+
+fn spawn(
+    shared: &Arc<EngineShared>,
+    listeners: Vec<Socket>,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    let mut control = Control::new(shared.clone(), listeners)?;
+    let builder = thread::Builder::new().name("pr-control".to_owned());
+    threads.push(builder.spawn(move || control.run())?);
+    if shared.settings.caller_driven {
+        return Ok(threads);
+    }
+    let spin = Duration::from_micros(shared.config.proxy_spin_us.into());
+    for proxy in &shared.proxies.all {
+        let (proxy, shared) = (proxy.clone(), shared.clone());
+        let builder = thread::Builder::new().name(proxy.name.clone());
+        threads.push(builder.spawn(move || proxy.run(&shared, spin))?);
+    }
+    Ok(threads)
+}

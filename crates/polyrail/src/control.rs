@@ -1,0 +1,606 @@
+//! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
+//! and it sleeps while nothing changes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::SegQueue;
+use polyrail_config::BindDevice;
+use polyrail_proto::hello::{Card, FlowHello, Hello, HelloError, RefusedCode, Reply};
+use polyrail_proto::wire::WIRE_VERSION;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
+use polyrail_sys::{PollEvent, Poller, tcp};
+use slab::Slab;
+use socket2::Socket;
+
+use crate::build::{device, is_forbidden};
+use crate::dump::DumpSignal;
+use crate::handshake::{Handshake, Purpose, Step, Then};
+use crate::peer::{PeerShared, seconds};
+use crate::proxy::Command as ProxyCommand;
+use crate::rx_flow::RxFlow;
+use crate::settings::CAPABILITIES;
+use crate::shared::EngineShared;
+
+/// How often peers are looked after while anything is outstanding.
+const TICK: Duration = Duration::from_millis(50);
+/// How long accepting pauses when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Tokens from here on are listeners; those below are handshakes.
+const LISTENER: u64 = 1 << 32;
+
+/// How others talk to the control thread.
+pub(crate) struct ControlHandle {
+    poller: Poller,
+    commands: SegQueue<Command>,
+    /// Whether the thread looks after peers regularly just now.
+    ticking: AtomicBool,
+    pub(crate) refused: AtomicU64,
+}
+
+enum Command {
+    Connect { peer: Arc<PeerShared> },
+    FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
+    ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
+    PeerLeft { peer: Arc<PeerShared> },
+    Introduce { address: SocketAddr, answer: mpsc::Sender<Result<Card, String>> },
+    Stop,
+}
+
+pub(crate) struct Control {
+    engine: Arc<EngineShared>,
+    listeners: Vec<Socket>,
+    handshakes: Slab<Handshake>,
+    retries: VecDeque<Retry>,
+    /// Peers without any flow, and since when.
+    cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    accept_again: Option<Instant>,
+    dump: DumpSignal,
+}
+
+struct Retry {
+    due: Instant,
+    peer: Arc<PeerShared>,
+    flow: FlowIndex,
+    pause: Duration,
+}
+
+impl ControlHandle {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            poller: Poller::new()?,
+            commands: SegQueue::new(),
+            ticking: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn connect(&self, peer: Arc<PeerShared>) {
+        self.command(Command::Connect { peer });
+    }
+
+    pub(crate) fn flow_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
+        self.command(Command::FlowLost { peer, flow, why });
+    }
+
+    pub(crate) fn arrival_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
+        self.command(Command::ArrivalLost { peer, flow, why });
+    }
+
+    pub(crate) fn peer_left(&self, peer: Arc<PeerShared>) {
+        self.command(Command::PeerLeft { peer });
+    }
+
+    pub(crate) fn introduce(&self, address: SocketAddr) -> mpsc::Receiver<Result<Card, String>> {
+        let (answer, receiver) = mpsc::channel();
+        self.command(Command::Introduce { address, answer });
+        receiver
+    }
+
+    pub(crate) fn stop(&self) {
+        self.command(Command::Stop);
+    }
+
+    /// Something is outstanding: deadlines count.
+    pub(crate) fn nudge(&self) {
+        if !self.ticking.load(Ordering::Relaxed) && !self.ticking.swap(true, Ordering::AcqRel) {
+            self.poller.wake();
+        }
+    }
+
+    fn command(&self, command: Command) {
+        self.commands.push(command);
+        self.poller.wake();
+    }
+}
+
+impl Control {
+    pub(crate) fn new(engine: Arc<EngineShared>, listeners: Vec<Socket>) -> io::Result<Self> {
+        for (index, listener) in listeners.iter().enumerate() {
+            engine.control.poller.add(listener.as_fd(), LISTENER + index as u64)?;
+        }
+        let dump = DumpSignal::new(engine.config.dump_signal)?;
+        Ok(Self {
+            engine,
+            listeners,
+            handshakes: Slab::new(),
+            retries: VecDeque::new(),
+            cut_off: Vec::new(),
+            accept_again: None,
+            dump,
+        })
+    }
+
+    pub(crate) fn run(&mut self) {
+        let mut events: Vec<PollEvent> = Vec::new();
+        let mut next_tick = Instant::now();
+        loop {
+            let limit = self.limit(next_tick);
+            if let Err(error) = self.engine.control.poller.wait(&mut events, limit) {
+                tracing::error!(target: "polyrail::engine", %error, "epoll failed");
+                return;
+            }
+            while let Some(command) = self.engine.control.commands.pop() {
+                if matches!(command, Command::Stop) {
+                    return;
+                }
+                self.obey(command);
+            }
+            for event in events.drain(..) {
+                match event.token.checked_sub(LISTENER) {
+                    Some(rail) => self.accept(rail as usize),
+                    None => self.step(event.token as usize),
+                }
+            }
+            let now = Instant::now();
+            if self.accept_again.is_some_and(|at| at <= now) {
+                self.accept_again = None;
+                (0..self.listeners.len()).for_each(|rail| self.accept(rail));
+            }
+            self.retry_due(now);
+            self.expire_handshakes(now);
+            self.dump.run(&self.engine);
+            if next_tick <= now {
+                next_tick = now + TICK;
+                self.tick(now);
+            }
+        }
+    }
+
+    /// Until when to sleep; `None` while nothing can change by itself.
+    fn limit(&self, next_tick: Instant) -> Option<Duration> {
+        let retries = self.retries.iter().map(|retry| retry.due);
+        let handshakes = self.handshakes.iter().map(|(_, handshake)| handshake.deadline);
+        let ticking = self.engine.control.ticking.load(Ordering::Acquire);
+        let tick = ticking.then_some(next_tick);
+        let due = retries.chain(handshakes).chain(tick).chain(self.accept_again).min();
+        let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
+        // A signal handler can only set a flag; somebody has to look at it.
+        if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Connect { peer } => {
+                self.note_cut_off(&peer);
+                for flow in 0..peer.layout.flows() {
+                    self.start_flow(
+                        peer.clone(),
+                        FlowIndex(flow),
+                        self.engine.settings.reconnect_min,
+                    );
+                }
+                self.engine.control.nudge();
+            }
+            Command::FlowLost { peer, flow, why } => {
+                let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
+                let name = peer.name();
+                tracing::info!(target: "polyrail::rail", peer = name, %flow, why = %text, "flow down");
+                peer.note_problem(text);
+                if !peer.is_gone() {
+                    self.note_cut_off(&peer);
+                    // The first try at once: a reset connection often means nothing more.
+                    self.start_flow(peer, flow, self.engine.settings.reconnect_min);
+                }
+                self.engine.control.nudge();
+            }
+            Command::ArrivalLost { peer, flow, why } => {
+                let name = peer.name();
+                tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
+                if !peer.is_gone() {
+                    self.note_cut_off(&peer);
+                    self.engine.control.nudge();
+                }
+            }
+            Command::PeerLeft { peer } => {
+                self.engine.lose_peer(&peer, "it closed".to_owned());
+            }
+            Command::Introduce { address, answer } => self.introduce(address, answer),
+            Command::Stop => {}
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let mut busy = !self.retries.is_empty() || self.engine.settings.caller_driven;
+        self.engine.control.ticking.store(false, Ordering::Release);
+        for peer in self.engine.peers() {
+            busy |= self.look_after(&peer, now);
+        }
+        if self.engine.settings.caller_driven {
+            // Callers that compute for long must not keep peers waiting for an acknowledgement.
+            self.engine.help();
+        }
+        self.cut_off.retain(|(peer, _)| !peer.is_gone());
+        if busy || !self.cut_off.is_empty() {
+            self.engine.control.ticking.store(true, Ordering::Release);
+        }
+    }
+
+    /// Says whether anything is outstanding with the peer.
+    fn look_after(&mut self, peer: &Arc<PeerShared>, now: Instant) -> bool {
+        let time = Time(monotonic_ns());
+        self.engine.end_late(peer, time);
+        let timeout = self.engine.settings.peer_timeout;
+        let wanted = peer.connecting.load(Ordering::Acquire);
+        let arrivals = peer.rx_flows_up.load(Ordering::Acquire);
+        if peer.flows_up() > 0 || (!wanted && arrivals > 0) {
+            self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
+        }
+        let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
+        if let Some((_, since)) = cut_off
+            && now - *since >= timeout
+        {
+            let problem = peer.last_problem().unwrap_or_else(|| "all its flows closed".to_owned());
+            let why = format!("no rail reached it for {}; last: {problem}", seconds(timeout));
+            self.engine.lose_peer(peer, why);
+            return false;
+        }
+        let silence = peer.tx().sender.silence(time);
+        if silence >= timeout {
+            let why = format!("{} of silence with data in flight", seconds(silence));
+            let problem = peer.last_problem().map_or(String::new(), |p| format!("; last: {p}"));
+            self.engine.lose_peer(peer, why + &problem);
+            return false;
+        }
+        let rx = peer.rx();
+        let awaited = !rx.reads.is_empty() || !rx.receives.is_empty();
+        drop(rx);
+        let tx = peer.tx();
+        awaited || tx.sender.is_busy() || tx.matcher.waiting_sends() > 0 || !peer.posted.is_empty()
+    }
+
+    fn note_cut_off(&mut self, peer: &Arc<PeerShared>) {
+        if !self.cut_off.iter().any(|(other, _)| Arc::ptr_eq(other, peer)) {
+            self.cut_off.push((peer.clone(), Instant::now()));
+        }
+    }
+
+    fn introduce(&mut self, address: SocketAddr, answer: mpsc::Sender<Result<Card, String>>) {
+        let engine = self.engine.clone();
+        let same_family = |rail: &&crate::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
+        // The kernel's routes know best which way leads to a bare address.
+        let source = match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        if !engine.rails.iter().any(|rail| same_family(&rail)) {
+            let _ = answer.send(Err("no rail here has an address of that family".to_owned()));
+            return;
+        }
+        let options = engine.settings.flow_options(false);
+        match tcp::start_connect(source, None, address, &options) {
+            Ok(socket) => {
+                let deadline = Instant::now() + engine.settings.connect_timeout;
+                let hello = Hello::Introduction(engine.card.clone());
+                let purpose = Purpose::Introduction { answer };
+                self.begin(Handshake::connecting(socket, purpose, address, deadline, &hello));
+            }
+            Err(error) => drop(answer.send(Err(error.to_string()))),
+        }
+    }
+
+    fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
+        if peer.is_gone() || self.engine.is_closing() {
+            return;
+        }
+        let engine = self.engine.clone();
+        let (from, to) = peer.layout.pair_of(flow);
+        let (rail, target) = (&engine.rails[from], peer.card.rails[to].address);
+        let options = engine.settings.flow_options(peer.same_host);
+        let bound = device(rail, engine.settings.bind_device);
+        let result = tcp::start_connect(rail.address, bound, target, &options);
+        let result = match result {
+            Err(error)
+                if is_forbidden(&error) && engine.settings.bind_device == BindDevice::Auto =>
+            {
+                tcp::start_connect(rail.address, None, target, &options)
+            }
+            result => result,
+        };
+        match result {
+            Ok(socket) => {
+                let epoch = peer.flows[flow.0 as usize].epoch.fetch_add(1, Ordering::Relaxed) + 1;
+                let hello = Hello::Flow(FlowHello {
+                    card: engine.card.clone(),
+                    target: peer.instance(),
+                    // Both are positions on a card, of at most 64 rails.
+                    from_rail: from as u16,
+                    to_rail: to as u16,
+                    channel: peer.layout.channel_of(flow),
+                    flow: flow.0,
+                    flows: peer.layout.flows(),
+                    epoch,
+                    window_chunks: engine.config.window_chunks,
+                    capabilities: CAPABILITIES,
+                });
+                let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
+                let purpose = Purpose::Flow { peer, flow, epoch, pause };
+                self.begin(Handshake::connecting(socket, purpose, target, deadline, &hello));
+            }
+            Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
+        }
+    }
+
+    fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
+        let (from, to) = peer.layout.pair_of(flow);
+        let local = &self.engine.card.rails[from];
+        let target = &peer.card.rails[to];
+        let text =
+            format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address);
+        tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
+        peer.note_problem(text);
+        self.retries.push_back(Retry {
+            due: Instant::now() + pause,
+            peer: peer.clone(),
+            flow,
+            pause: (pause * 2).min(self.engine.settings.reconnect_max),
+        });
+    }
+
+    fn retry_due(&mut self, now: Instant) {
+        for _ in 0..self.retries.len() {
+            match self.retries.pop_front() {
+                Some(retry) if retry.due <= now => {
+                    self.start_flow(retry.peer, retry.flow, retry.pause);
+                }
+                Some(retry) if !retry.peer.is_gone() => self.retries.push_back(retry),
+                _ => {}
+            }
+        }
+    }
+
+    fn expire_handshakes(&mut self, now: Instant) {
+        let late = |(_, handshake): &(usize, &Handshake)| handshake.deadline <= now;
+        let keys: Vec<usize> = self.handshakes.iter().filter(late).map(|(key, _)| key).collect();
+        for key in keys {
+            let handshake = self.handshakes.remove(key);
+            let text = format!("timed out waiting for {}", handshake.waiting_for());
+            self.failed(handshake, &text);
+        }
+    }
+
+    fn accept(&mut self, rail: usize) {
+        loop {
+            let (socket, remote) = match self.listeners[rail].accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    // Out of descriptors, most likely: those who wait in the queue are not lost.
+                    let name = &self.engine.rails[rail].name;
+                    tracing::error!(target: "polyrail::rail", rail = %name, %error, "can't accept");
+                    self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let Some(remote) = remote.as_socket() else { continue };
+            let accepted =
+                |(_, h): &(usize, &Handshake)| matches!(h.purpose, Purpose::Accepted { .. });
+            if self.handshakes.iter().filter(accepted).count()
+                >= self.engine.config.handshake_limit as usize
+            {
+                self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(target: "polyrail::peer", %remote, "turned away: handshake_limit");
+                continue;
+            }
+            if socket.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let deadline = Instant::now() + self.engine.settings.hello_timeout;
+            self.begin(Handshake::accepted(socket, rail, remote, deadline));
+        }
+    }
+
+    fn begin(&mut self, handshake: Handshake) {
+        let entry = self.handshakes.vacant_entry();
+        let key = entry.key();
+        let socket = handshake.socket.as_fd();
+        match self.engine.control.poller.add(socket, key as u64) {
+            Ok(()) => {
+                entry.insert(handshake);
+                self.step(key);
+            }
+            Err(error) => self.failed(handshake, &error.to_string()),
+        }
+    }
+
+    fn step(&mut self, key: usize) {
+        let Some(handshake) = self.handshakes.get_mut(key) else { return };
+        match handshake.step() {
+            Step::Waiting => {}
+            Step::Hello(hello) => {
+                let (reply, then) = self.answer(key, hello);
+                if let Some(handshake) = self.handshakes.get_mut(key) {
+                    handshake.reply(&reply, then);
+                }
+                self.step(key);
+            }
+            Step::Failed(why) => {
+                let handshake = self.handshakes.remove(key);
+                self.failed(handshake, &why);
+            }
+            Step::Rejected(error) => {
+                let handshake = self.handshakes.remove(key);
+                self.rejected(handshake, &error);
+            }
+            Step::Reply(reply) => {
+                let handshake = self.handshakes.remove(key);
+                self.answered(handshake, reply);
+            }
+            Step::ReplySent => {
+                let handshake = self.handshakes.remove(key);
+                self.hand_over_arrival(handshake);
+            }
+        }
+    }
+
+    /// Whether a connection is welcome.
+    fn answer(&mut self, key: usize, hello: Hello) -> (Reply, Option<Then>) {
+        let refused = |code, reason: String| (Reply::Refused { code, reason }, None);
+        let welcome = Reply::Accepted(self.engine.card.clone());
+        let flow = match hello {
+            Hello::Introduction(card) if self.engine.has_parted(card.instance) => {
+                // It asks by its own will, as after `remove_peer` here.
+                tracing::debug!(target: "polyrail::peer", peer = %card.name, "introduced again");
+                return (welcome, None);
+            }
+            Hello::Introduction(_) => return (welcome, None),
+            Hello::Flow(flow) => flow,
+        };
+        if flow.target != self.engine.card.instance {
+            return refused(RefusedCode::WrongInstance, "it was started again since".to_owned());
+        }
+        if !CAPABILITIES.contains(flow.capabilities) {
+            return refused(RefusedCode::Capability, "a feature in use is unknown here".to_owned());
+        }
+        let limit = self.engine.config.flow_limit;
+        if flow.flows > limit {
+            let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
+            return refused(RefusedCode::Limit, reason);
+        }
+        if self.engine.peer(flow.card.instance).is_none()
+            && self.engine.has_parted(flow.card.instance)
+        {
+            return refused(RefusedCode::Removed, "it was removed or lost here".to_owned());
+        }
+        let arrivals: u32 =
+            self.engine.peers().iter().map(|p| p.rx_flows_up.load(Ordering::Relaxed)).sum();
+        if arrivals >= limit {
+            return refused(RefusedCode::Limit, format!("flow_limit of {limit} is reached"));
+        }
+        match self.engine.add_peer(flow.card.clone(), false) {
+            Ok(peer) => {
+                let then = Then {
+                    peer,
+                    flow: FlowIndex(flow.flow),
+                    epoch: flow.epoch,
+                    window_chunks: flow.window_chunks,
+                };
+                (welcome, Some(then))
+            }
+            Err(error) => {
+                tracing::warn!(target: "polyrail::peer", key, %error, "peer not added");
+                refused(RefusedCode::Malformed, error.to_string())
+            }
+        }
+    }
+
+    fn answered(&mut self, handshake: Handshake, reply: Reply) {
+        let Handshake { socket, purpose, .. } = handshake;
+        let _ = self.engine.control.poller.remove(socket.as_fd());
+        match (purpose, reply) {
+            (Purpose::Introduction { answer }, Reply::Accepted(card)) => {
+                let _ = answer.send(Ok(card));
+            }
+            (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
+                let _ = answer.send(Err(format!("refused: {reason}")));
+            }
+            (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(_)) => {
+                if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
+                    let proxy = peer.flows[flow.0 as usize].proxy;
+                    let socket = Arc::new(socket);
+                    self.hand_over(proxy, ProxyCommand::AddTx { peer, flow, socket });
+                }
+            }
+            (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
+                let final_word = matches!(
+                    code,
+                    RefusedCode::WrongInstance | RefusedCode::Removed | RefusedCode::Version
+                );
+                if final_word {
+                    self.engine.lose_peer(&peer, reason);
+                } else {
+                    let pause = self.engine.settings.reconnect_max;
+                    self.flow_failed(&peer, flow, &format!("refused: {reason}"), pause);
+                }
+            }
+            (Purpose::Accepted { .. }, _) => {}
+        }
+    }
+
+    fn hand_over_arrival(&mut self, handshake: Handshake) {
+        let Handshake { socket, purpose, .. } = handshake;
+        let Purpose::Accepted { rail, then: Some(then) } = purpose else { return };
+        let _ = self.engine.control.poller.remove(socket.as_fd());
+        let options = self.engine.settings.flow_options(then.peer.same_host);
+        if let Err(error) = tcp::apply(&socket, &options) {
+            tracing::warn!(target: "polyrail::rail", %error, "socket options");
+        }
+        let Then { peer, flow, epoch, window_chunks } = then;
+        let proxies = &self.engine.proxies.rx;
+        let proxy = proxies[flow.0 as usize % proxies.len()];
+        let flow = RxFlow::new(peer, flow, epoch, rail, window_chunks, Arc::new(socket));
+        self.hand_over(proxy, ProxyCommand::AddRx { flow: Box::new(flow) });
+    }
+
+    fn hand_over(&self, proxy: usize, command: ProxyCommand) {
+        self.engine.proxies.all[proxy].command(command);
+        if self.engine.settings.caller_driven {
+            self.engine.help();
+            self.engine.control.nudge();
+        }
+    }
+
+    fn rejected(&mut self, handshake: Handshake, error: &HelloError) {
+        let text = error.to_string();
+        match (&handshake.purpose, error) {
+            (Purpose::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
+            (Purpose::Accepted { .. }, HelloError::Version { .. }) => {
+                let reason = format!("this engine speaks version {WIRE_VERSION}");
+                handshake.say_goodbye(RefusedCode::Version, &reason);
+            }
+            (Purpose::Accepted { .. }, _) => {
+                handshake.say_goodbye(RefusedCode::Malformed, &text);
+            }
+            // It will not change its version while it runs.
+            (Purpose::Flow { peer, .. }, HelloError::Version { .. }) => {
+                return self.engine.lose_peer(&peer.clone(), text);
+            }
+            _ => {}
+        }
+        self.failed(handshake, &text);
+    }
+
+    fn failed(&mut self, handshake: Handshake, why: &str) {
+        let Handshake { purpose, remote, .. } = handshake;
+        match purpose {
+            Purpose::Accepted { rail, .. } => {
+                self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
+                let name = &self.engine.rails[rail].name;
+                tracing::warn!(target: "polyrail::peer", rail = %name, %remote, why, "turned away");
+            }
+            Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
+            Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
+        }
+    }
+
+    fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {
+        self.engine.card.rails[peer.layout.pair_of(flow).0].name.clone()
+    }
+}

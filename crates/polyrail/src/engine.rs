@@ -1,0 +1,341 @@
+//! The engine as its users see it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use polyrail_config::Config;
+use polyrail_proto::hello::Card;
+use polyrail_sys::Memory;
+
+use crate::build;
+use crate::error::{EngineError, PeerError, PostError, RegionError};
+use crate::inbox::Notification;
+use crate::peer::PeerShared;
+use crate::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+use crate::request::{Prepared, Request};
+pub(crate) use crate::shared::EngineShared;
+use crate::stats::Stats;
+use crate::transfer::Transfer;
+
+/// What one process runs to move memory to and from others.
+///
+/// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
+/// are under way. All methods may be called from any thread.
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+/// Builds an [`Engine`].
+#[derive(Debug, Default)]
+pub struct EngineBuilder {
+    config: Config,
+    name: Option<String>,
+}
+
+/// A remote engine. Clones are the same peer; equal if they are.
+#[derive(Clone)]
+pub struct Peer {
+    pub(crate) shared: Arc<PeerShared>,
+}
+
+/// A rail of this engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailInfo {
+    /// The interface, with the address if it has several rails.
+    pub name: String,
+    /// Where the engine listens.
+    pub address: SocketAddr,
+    /// Speed of the link in Mbit/s, if the driver tells.
+    pub speed_mbps: Option<u32>,
+}
+
+/// A request that is checked and cut into chunks: post it as often as you like, also while an
+/// earlier post of it is under way.
+#[derive(Clone)]
+pub struct PreparedTransfer {
+    prepared: Arc<Prepared>,
+    engine: Engine,
+}
+
+struct Handle {
+    shared: Arc<EngineShared>,
+    /// Threads to be joined.
+    threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts to build an engine, with default settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &Config {
+        &self.shared().config
+    }
+
+    /// What another engine needs to find this one: pass it on by any means, to
+    /// [`Engine::add_peer`] there.
+    pub fn metadata(&self) -> Vec<u8> {
+        self.shared().card.encode()
+    }
+
+    /// Where this engine listens, a rail each. Any of them may be given to [`Engine::connect`].
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared().card.rails.iter().map(|rail| rail.address).collect()
+    }
+
+    /// The rails in use.
+    pub fn rails(&self) -> Vec<RailInfo> {
+        let rails = self.shared().card.rails.iter();
+        rails
+            .map(|rail| RailInfo {
+                name: rail.name.clone(),
+                address: rail.address,
+                speed_mbps: Some(rail.speed_mbps).filter(|speed| *speed > 0),
+            })
+            .collect()
+    }
+
+    /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
+    /// may be posted at once and wait for them, at most `peer_timeout_ms`.
+    pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
+        let card = Card::decode(metadata)?;
+        Ok(Peer { shared: self.shared().add_peer(card, true)? })
+    }
+
+    /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
+    /// most `connect_timeout_ms`.
+    pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
+        let card = self.shared().introduce(address)?;
+        Ok(Peer { shared: self.shared().add_peer(card, true)? })
+    }
+
+    /// The next peer that came to this engine by itself; waits at most `timeout`.
+    pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
+        self.shared().joined.wait(timeout)
+    }
+
+    /// Every peer that is known now.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
+    }
+
+    /// Ends all transfers with a peer and forgets it; it is told so.
+    pub fn remove_peer(&self, peer: &Peer) {
+        self.shared().remove_peer(&peer.shared);
+    }
+
+    /// Registers memory for transfers; peers may read and write it once they have its description.
+    /// Overlapping registrations are independent of each other.
+    pub fn register(&self, memory: Memory) -> Result<Region, RegionError> {
+        self.register_with(memory, Access::ALL)
+    }
+
+    /// Registers memory with the access that peers are to have.
+    pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
+        self.shared().registry.register(self.shared().card.instance, memory, access)
+    }
+
+    /// Reads the description of a peer's region.
+    pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
+        RemoteRegion::decode(description)
+    }
+
+    /// Writes bytes into a peer's memory. Done means: every byte is in place there.
+    pub fn write(
+        &self,
+        peer: &Peer,
+        local: &RegionSlice,
+        remote: &RemoteSlice,
+    ) -> Result<Transfer, PostError> {
+        self.prepare(Request::write(peer).segment(local.clone(), *remote))?.post()
+    }
+
+    /// Reads bytes of a peer's memory. Done means: every byte is in place here.
+    pub fn read(
+        &self,
+        peer: &Peer,
+        local: &RegionSlice,
+        remote: &RemoteSlice,
+    ) -> Result<Transfer, PostError> {
+        self.prepare(Request::read(peer).segment(local.clone(), *remote))?.post()
+    }
+
+    /// Sends a message to the peer's oldest receive of this tag, and waits for there to be one.
+    /// Done means: every byte is in place there. Sends of one tag keep their order.
+    pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
+        self.prepare(Request::send(peer, tag).local(local.clone()))?.post()
+    }
+
+    /// Receives a message of this tag from the peer. Its length is in [`crate::Outcome::bytes`]; a
+    /// message that is longer than `local` fails on both sides.
+    pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
+        self.prepare(Request::recv(peer, tag).local(local.clone()))?.post()
+    }
+
+    /// Sends a notification of its own. No order is promised between notifications.
+    pub fn notify(&self, peer: &Peer, data: &[u8]) -> Result<Transfer, PostError> {
+        self.prepare(Request::write(peer).notification(data.to_vec()))?.post()
+    }
+
+    /// All notifications that have arrived, in order of arrival. Never blocks.
+    pub fn take_notifications(&self) -> Vec<Notification> {
+        self.shared().help();
+        let taken = self.shared().inbox.take_all();
+        self.shared().resume_reading();
+        taken
+    }
+
+    /// The next notification; waits for it, at most `timeout`.
+    pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
+        let shared = self.shared();
+        let until = Instant::now().checked_add(timeout);
+        let mut taken = None;
+        while taken.is_none() {
+            shared.wait_until(
+                until,
+                || !shared.inbox.is_empty(),
+                |limit| shared.inbox.sleep(limit),
+            );
+            taken = shared.inbox.pop();
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+        }
+        shared.resume_reading();
+        taken
+    }
+
+    /// Checks a request and cuts it into chunks, once for many posts.
+    pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
+        let prepared = Arc::new(Prepared::new(request, &self.shared().settings.request_limits())?);
+        Ok(PreparedTransfer { prepared, engine: self.clone() })
+    }
+
+    /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing
+    /// otherwise.
+    pub fn progress(&self) -> bool {
+        self.shared().help()
+    }
+
+    /// All counters.
+    pub fn stats(&self) -> Stats {
+        self.shared().stats()
+    }
+
+    /// The state of everything, for people: peers, flows, what is outstanding and what it waits
+    /// for. The same text that the signal `dump_signal` writes.
+    pub fn dump(&self) -> String {
+        crate::dump::text(self.shared())
+    }
+
+    fn shared(&self) -> &Arc<EngineShared> {
+        &self.handle.shared
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({}, {})", self.shared().card.name, self.shared().card.instance)
+    }
+}
+
+impl EngineBuilder {
+    /// Uses these settings instead of the defaults.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What peers call this engine in messages; host name and process id if not given.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Starts the engine: it listens on every rail when this returns.
+    pub fn build(self) -> Result<Engine, EngineError> {
+        let (shared, threads) = build::start(self.config, self.name)?;
+        let handle = Handle { shared, threads: OnceLock::from(threads) };
+        Ok(Engine { handle: Arc::new(handle) })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.close();
+        for thread in self.threads.take().into_iter().flatten() {
+            if thread.join().is_err() {
+                tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
+            }
+        }
+        self.shared.finish_trace();
+    }
+}
+
+impl PreparedTransfer {
+    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
+    pub fn post(&self) -> Result<Transfer, PostError> {
+        let shared = self.engine.shared();
+        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
+    }
+
+    /// Payload bytes of each post.
+    pub fn bytes(&self) -> u64 {
+        self.prepared.plan.bytes()
+    }
+
+    /// Segments after merging.
+    pub fn segments(&self) -> usize {
+        self.prepared.plan.segments().len()
+    }
+}
+
+impl fmt::Debug for PreparedTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
+        write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
+    }
+}
+
+impl Peer {
+    /// What it calls itself.
+    pub fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    /// Whether it is on this host.
+    pub fn is_same_host(&self) -> bool {
+        self.shared.same_host
+    }
+
+    /// Why it is gone, if it is.
+    pub fn lost(&self) -> Option<String> {
+        self.shared.is_gone().then(|| self.shared.lost_text())
+    }
+
+    /// Flows towards it that are connected, of all that are meant to be.
+    pub fn flows_up(&self) -> (usize, usize) {
+        (self.shared.flows_up(), self.shared.flows.len())
+    }
+}
+
+impl PartialEq for Peer {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Peer {}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({}, {})", self.name(), self.shared.instance())
+    }
+}

@@ -1,0 +1,277 @@
+//! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use polyrail_proto::hello::Card;
+use polyrail_proto::matching::Matcher;
+use polyrail_proto::wire::Place;
+use polyrail_proto::{
+    FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
+};
+use polyrail_sys::threads::monotonic_ns;
+use slab::Slab;
+use socket2::Socket;
+
+use crate::op::{Op, Outgoing};
+use crate::region::RegionCore;
+use crate::stats::{ArrivalStats, FlowStats};
+
+/// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
+/// never during a system call on a socket.
+pub(crate) struct PeerShared {
+    pub(crate) number: u32,
+    pub(crate) card: Card,
+    pub(crate) same_host: bool,
+    /// Whether flows towards it are wanted: not before the first use if it came to us.
+    pub(crate) connecting: AtomicBool,
+    pub(crate) layout: Layout,
+    /// Posted operations that wait for a proxy to fetch them.
+    pub(crate) posted: ArrayQueue<Arc<Op>>,
+    /// There may be something to send: posted, given back, or waiting for room.
+    pub(crate) tx_wanted: AtomicBool,
+    pub(crate) flows: Vec<FlowSlot>,
+    tx: Mutex<TxSide>,
+    rx: Mutex<RxSide>,
+    phase: AtomicU8,
+    lost: OnceLock<String>,
+    last_problem: Mutex<Option<String>>,
+    /// Counters of flows towards us, by local rail.
+    pub(crate) arrivals: Vec<ArrivalStats>,
+    /// Flows towards us that are connected.
+    pub(crate) rx_flows_up: AtomicU32,
+}
+
+/// Which rails a direction uses, and how its flows lie on them.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Local rail and rail of the peer, by their cards.
+    pub(crate) pairs: Vec<(usize, usize)>,
+    pub(crate) channels: u32,
+    pub(crate) sockets: u32,
+}
+
+/// A flow towards the peer.
+pub(crate) struct FlowSlot {
+    pub(crate) proxy: usize,
+    pub(crate) up: AtomicBool,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) stats: FlowStats,
+    /// Held for looking at its counters only; the proxy owns the stream.
+    pub(crate) socket: Mutex<Option<Arc<Socket>>>,
+}
+
+/// The sending half.
+pub(crate) struct TxSide {
+    pub(crate) sender: Sender<Outgoing>,
+    pub(crate) outgoing: Slab<Outgoing>,
+    pub(crate) matcher: Matcher<OpRef>,
+    /// Reads of the peer that are being served: its number to ours.
+    pub(crate) serving: HashMap<u64, TransferId>,
+    /// Passes until the next fetch from the pool.
+    pub(crate) fetch_in: u32,
+}
+
+/// The receiving half.
+pub(crate) struct RxSide {
+    pub(crate) receiver: Receiver,
+    /// Posted receives by their number.
+    pub(crate) receives: HashMap<u64, PostedReceive>,
+    pub(crate) next_receive: u64,
+    /// Parts of reads under way by their number.
+    pub(crate) reads: HashMap<u64, ReadPart>,
+    pub(crate) next_read: u64,
+}
+
+/// A receive that waits for its message.
+pub(crate) struct PostedReceive {
+    pub(crate) op: Arc<Op>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) capacity: u64,
+}
+
+/// A part of a read that waits for its data.
+pub(crate) struct ReadPart {
+    pub(crate) op: Arc<Op>,
+    pub(crate) regions: Vec<Arc<RegionCore>>,
+}
+
+/// An operation, compared by identity.
+#[derive(Clone)]
+pub(crate) struct OpRef(pub(crate) Arc<Op>);
+
+impl PartialEq for OpRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+const LIVE: u8 = 0;
+const GONE: u8 = 1;
+
+impl Layout {
+    pub(crate) fn flows(&self) -> u32 {
+        self.channels * self.sockets
+    }
+
+    /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
+    pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
+        self.pairs[self.channel_of(flow) as usize % self.pairs.len()]
+    }
+
+    pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
+        flow.0 / self.sockets
+    }
+}
+
+impl PeerShared {
+    pub(crate) fn new(
+        number: u32,
+        card: Card,
+        layout: Layout,
+        proxies: &[usize],
+        options: PeerOptions,
+    ) -> Self {
+        let config = SenderConfig {
+            window_chunks: options.window_chunks,
+            channels: layout.channels,
+            sockets: layout.sockets,
+        };
+        let flows = (0..layout.flows())
+            .map(|flow| FlowSlot {
+                proxy: proxies[layout.channel_of(FlowIndex(flow)) as usize % proxies.len()],
+                up: AtomicBool::new(false),
+                epoch: AtomicU64::new(0),
+                stats: FlowStats::default(),
+                socket: Mutex::new(None),
+            })
+            .collect();
+        let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
+        Self {
+            number,
+            same_host: options.same_host,
+            connecting: AtomicBool::new(false),
+            posted: ArrayQueue::new(options.ops_pool as usize),
+            tx_wanted: AtomicBool::new(false),
+            flows,
+            tx: Mutex::new(TxSide {
+                sender: Sender::new(config),
+                outgoing: Slab::new(),
+                matcher: Matcher::default(),
+                serving: HashMap::new(),
+                fetch_in: 0,
+            }),
+            rx: Mutex::new(RxSide {
+                receiver: Receiver::new(limits),
+                receives: HashMap::new(),
+                next_receive: 1,
+                reads: HashMap::new(),
+                next_read: 1,
+            }),
+            phase: AtomicU8::new(LIVE),
+            lost: OnceLock::new(),
+            last_problem: Mutex::new(None),
+            arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
+            rx_flows_up: AtomicU32::new(0),
+            card,
+            layout,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.card.name
+    }
+
+    pub(crate) fn instance(&self) -> InstanceId {
+        self.card.instance
+    }
+
+    /// The sending half. The state stays consistent if a holder panicked: each change is whole
+    /// before the lock is released.
+    pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The receiving half. See [`Self::tx`].
+    pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
+        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == GONE
+    }
+
+    /// From now on the peer takes no operations. Says whether this call made it so.
+    pub(crate) fn set_gone(&self, why: String) -> bool {
+        let first = self.lost.set(why).is_ok();
+        self.phase.store(GONE, Ordering::Release);
+        first
+    }
+
+    pub(crate) fn lost_text(&self) -> String {
+        self.lost.get().cloned().unwrap_or_else(|| "it left".to_owned())
+    }
+
+    /// Remembers what went wrong last on some flow, for the error that may follow.
+    pub(crate) fn note_problem(&self, text: String) {
+        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(crate) fn last_problem(&self) -> Option<String> {
+        self.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where things stand, for an error message.
+    pub(crate) fn progress_text(&self) -> String {
+        let up = self.flows_up();
+        let silence = self.tx().sender.silence(Time(monotonic_ns()));
+        let mut text = format!(
+            "peer {} with {up} of {} flows up, last progress {} ago",
+            self.name(),
+            self.flows.len(),
+            seconds(silence)
+        );
+        if let Some(problem) = self.last_problem() {
+            text.push_str("; last problem: ");
+            text.push_str(&problem);
+        }
+        text
+    }
+
+    pub(crate) fn flows_up(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Says that there is something to send.
+    pub(crate) fn want_tx(&self) {
+        self.tx_wanted.store(true, Ordering::Release);
+    }
+}
+
+/// What of the configuration a peer needs.
+pub(crate) struct PeerOptions {
+    pub(crate) window_chunks: u32,
+    pub(crate) ops_pool: u32,
+    pub(crate) flow_limit: u32,
+    pub(crate) same_host: bool,
+    /// Local rails.
+    pub(crate) rails: usize,
+}
+
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+impl PostedReceive {
+    /// Whether a peer that fills the receive may write at `place`.
+    pub(crate) fn covers(&self, place: &Place) -> bool {
+        self.places.iter().any(|own| {
+            own.key == place.key
+                && own.offset <= place.offset
+                && place.offset + place.len <= own.offset + own.len
+        })
+    }
+}

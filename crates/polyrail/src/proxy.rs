@@ -1,0 +1,613 @@
+//! Proxies: whoever drives one moves data. A proxy thread does, or the user's own thread.
+//!
+//! A proxy owns flows. Its core is behind one lock, which whoever drives it holds while it works
+//! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
+//! itself instead of waking its thread.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::SegQueue;
+use polyrail_proto::{FlowIndex, Landed};
+use polyrail_sys::threads::{bind_current, monotonic_ns, thread_cpu_time};
+use polyrail_sys::{Memory, PollEvent, Poller};
+use slab::Slab;
+use socket2::Socket;
+
+use crate::engine::EngineShared;
+use crate::finish::{Finish, drain_tx};
+use crate::peer::PeerShared;
+use crate::rx_flow::RxFlow;
+use crate::signal::Signal;
+use crate::stats::ProxyStats;
+use crate::tx_flow::{Down, TxFlow};
+
+/// How often flows with chunks in flight are checked for a stall.
+const CHECK_NS: u64 = 50_000_000;
+/// Payload that nobody wants is read to here.
+const SCRATCH_BYTES: u64 = 256 << 10;
+/// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
+const ROUNDS_PER_POLL: u32 = 4;
+
+pub(crate) struct Proxy {
+    pub(crate) name: String,
+    pub(crate) cpus: Vec<u32>,
+    core: Mutex<Core>,
+    pub(crate) poller: Poller,
+    signal: Signal,
+    commands: SegQueue<Command>,
+    /// Held by the one thread that may sleep on the poller.
+    sleeper: Mutex<Vec<PollEvent>>,
+    pub(crate) counters: ProxyCounters,
+}
+
+#[derive(Default)]
+pub(crate) struct ProxyCounters {
+    passes: AtomicU64,
+    busy_passes: AtomicU64,
+    sleeps: AtomicU64,
+    cpu_ns: AtomicU64,
+    last_cpu: AtomicI64,
+}
+
+pub(crate) enum Command {
+    AddTx {
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        socket: Arc<Socket>,
+    },
+    AddRx {
+        flow: Box<RxFlow>,
+    },
+    /// The peer is gone: its flows are closed.
+    DropPeer {
+        peer: Arc<PeerShared>,
+    },
+    /// Flows that were not read because the inbox was full may be read again.
+    Resume,
+}
+
+/// Flows of a proxy, and which of them have something to do.
+struct Core {
+    flows: Slab<AnyFlow>,
+    /// Peers with flows from here, with those flows.
+    outbound: Vec<Outbound>,
+    /// Flows that may have bytes to read.
+    ready: Vec<usize>,
+    /// The flow that last brought bytes.
+    hot: Option<usize>,
+    events: Vec<PollEvent>,
+    owing: Vec<usize>,
+    scratch: Memory,
+    next_check: u64,
+    finishes: Vec<Finish>,
+    rounds: u32,
+}
+
+struct Outbound {
+    peer: Arc<PeerShared>,
+    flows: Vec<usize>,
+    /// Which flow is asked first: small transfers take turns.
+    first: usize,
+}
+
+enum AnyFlow {
+    Tx(Box<TxFlow>),
+    Rx(Box<RxFlow>),
+}
+
+/// What a pass over the flows has at hand.
+pub(crate) struct Pass<'a> {
+    pub(crate) engine: &'a Arc<EngineShared>,
+    /// Time at the beginning of the pass.
+    pub(crate) now: u64,
+    pub(crate) scratch: &'a Memory,
+    /// To be done when no lock is held.
+    pub(crate) finishes: Vec<Finish>,
+}
+
+impl Pass<'_> {
+    /// A transfer of a peer is complete here.
+    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
+        crate::serve::landed(self, peer, landed);
+    }
+}
+
+impl Proxy {
+    pub(crate) fn new(name: String, cpus: Vec<u32>) -> std::io::Result<Self> {
+        Ok(Self {
+            name,
+            cpus,
+            core: Mutex::new(Core {
+                flows: Slab::new(),
+                outbound: Vec::new(),
+                ready: Vec::new(),
+                hot: None,
+                events: Vec::new(),
+                owing: Vec::new(),
+                scratch: Memory::anonymous(SCRATCH_BYTES)?,
+                next_check: 0,
+                finishes: Vec::new(),
+                rounds: 0,
+            }),
+            poller: Poller::new()?,
+            signal: Signal::new(),
+            commands: SegQueue::new(),
+            sleeper: Mutex::new(Vec::new()),
+            counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
+        })
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        self.commands.push(command);
+        self.wake();
+    }
+
+    /// There is work: the proxy looks at it, now or as soon as it is awake.
+    pub(crate) fn wake(&self) {
+        if self.signal.must_wake() {
+            self.poller.wake();
+        }
+    }
+
+    /// Drives the proxy for one pass, unless somebody does already.
+    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>) -> bool {
+        match self.core.try_lock() {
+            Ok(mut core) => self.pass(&mut core, engine),
+            Err(TryLockError::Poisoned(poisoned)) => self.pass(&mut poisoned.into_inner(), engine),
+            Err(TryLockError::WouldBlock) => false,
+        }
+    }
+
+    /// Like [`Self::try_pass`], but also looks for events first.
+    pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
+        let Ok(mut core) = self.core.try_lock() else { return false };
+        core.poll(&self.poller);
+        self.pass(&mut core, engine)
+    }
+
+    /// The proxy thread: drives until the engine closes.
+    pub(crate) fn run(&self, engine: &Arc<EngineShared>, spin: Duration) {
+        if !self.cpus.is_empty()
+            && let Err(error) = bind_current(&self.cpus)
+        {
+            tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
+        }
+        if engine.config.verbose_bindings {
+            let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
+            let message = "thread bindings";
+            let (name, wanted) = (&self.name, &self.cpus);
+            tracing::info!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, message);
+        }
+        self.drive(engine, spin, None, &|| engine.is_closing());
+    }
+
+    /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
+    /// poller, only passes are made.
+    pub(crate) fn drive(
+        &self,
+        engine: &Arc<EngineShared>,
+        spin: Duration,
+        until: Option<Instant>,
+        stop: &dyn Fn() -> bool,
+    ) {
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            self.signal.awake();
+            let mut core = self.lock();
+            loop {
+                let worked = self.pass(&mut core, engine);
+                if stop() {
+                    return;
+                }
+                if worked {
+                    idle_since = None;
+                    continue;
+                }
+                if spin.is_zero() {
+                    break;
+                }
+                if core.poll_hot(&self.poller) {
+                    continue;
+                }
+                let since = *idle_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= spin || until.is_some_and(|until| Instant::now() >= until) {
+                    break;
+                }
+            }
+            core.flush_owed(engine, self);
+            let limit = core.sleep_limit(until);
+            drop(core);
+            self.note_thread();
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return;
+            }
+            self.sleep(limit);
+            idle_since = None;
+            if stop() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn stats(&self) -> ProxyStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProxyStats {
+            name: self.name.clone(),
+            cpus: self.cpus.clone(),
+            last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
+            cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
+            passes: get(&self.counters.passes),
+            busy_passes: get(&self.counters.busy_passes),
+            sleeps: get(&self.counters.sleeps),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep(&self, limit: Option<Duration>) {
+        let Ok(mut events) = self.sleeper.try_lock() else {
+            // Somebody else sleeps here and will drive; look again soon.
+            std::thread::sleep(Duration::from_micros(50));
+            return;
+        };
+        if !self.signal.may_sleep() {
+            return;
+        }
+        self.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.poller.wait(&mut events, limit) {
+            tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
+        }
+        self.signal.awake();
+        self.lock().events.append(&mut events);
+    }
+
+    fn note_thread(&self) {
+        let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
+        self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        let cpu = polyrail_sys::threads::current_cpu();
+        self.counters.last_cpu.store(i64::from(cpu), Ordering::Relaxed);
+    }
+
+    /// One look at everything that has something to do. Says whether anything moved.
+    fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>) -> bool {
+        self.counters.passes.fetch_add(1, Ordering::Relaxed);
+        let scratch = core.scratch.clone();
+        let finishes = std::mem::take(&mut core.finishes);
+        let mut pass = Pass { engine, now: monotonic_ns(), scratch: &scratch, finishes };
+        while let Some(command) = self.commands.pop() {
+            core.obey(command, self, &mut pass);
+        }
+        // What was owed from the pass before goes out first: late enough for an answer to have
+        // overtaken it, early enough for everybody else.
+        core.flush_owed(engine, self);
+        core.note_events();
+        let mut worked = core.read_ready(self, &mut pass);
+        worked |= core.write_wanted(self, &mut pass);
+        if pass.now >= core.next_check {
+            core.check_stalls(self, &mut pass);
+            core.next_check = pass.now + CHECK_NS;
+        }
+        worked |= run_finishes(&mut pass);
+        core.finishes = pass.finishes;
+        if !engine.settings.caller_driven {
+            core.flush_owed(engine, self);
+        }
+        if worked {
+            self.counters.busy_passes.fetch_add(1, Ordering::Relaxed);
+        }
+        worked
+    }
+}
+
+impl Core {
+    /// Looks for events without waiting.
+    fn poll(&mut self, poller: &Poller) -> bool {
+        let before = self.events.len();
+        if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
+            tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
+        }
+        self.events.len() > before
+    }
+
+    /// While polling: most rounds only try to read where bytes came from last, which costs one
+    /// system call that brings the bytes, instead of two.
+    fn poll_hot(&mut self, poller: &Poller) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        if let Some(hot) = self.hot
+            && !self.rounds.is_multiple_of(ROUNDS_PER_POLL)
+            && self.flows.contains(hot)
+        {
+            self.mark_readable(hot);
+            return false;
+        }
+        self.poll(poller)
+    }
+
+    fn mark_readable(&mut self, key: usize) {
+        match self.flows.get_mut(key) {
+            Some(AnyFlow::Tx(flow)) => flow.readable = true,
+            Some(AnyFlow::Rx(flow)) => flow.readable = true,
+            None => return,
+        }
+        if !self.ready.contains(&key) {
+            self.ready.push(key);
+        }
+    }
+
+    fn note_events(&mut self) {
+        for event in std::mem::take(&mut self.events) {
+            let key = event.token as usize;
+            if event.readable {
+                self.mark_readable(key);
+            }
+            if event.writable {
+                match self.flows.get_mut(key) {
+                    Some(AnyFlow::Tx(flow)) => {
+                        flow.writable = true;
+                        flow.peer.want_tx();
+                    }
+                    Some(AnyFlow::Rx(flow)) if flow.owes_acks() => self.owing.push(key),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
+        let mut still_ready = Vec::new();
+        for key in std::mem::take(&mut self.ready) {
+            let (read, more) = match self.flows.get_mut(key) {
+                Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
+                Some(AnyFlow::Rx(flow)) => {
+                    let read = flow.read(pass);
+                    if flow.owes_acks() && !self.owing.contains(&key) {
+                        self.owing.push(key);
+                    }
+                    // A full inbox leaves the flow readable: it is looked at again on `Resume`.
+                    (read, flow.readable && !pass.engine.inbox.is_full())
+                }
+                None => continue,
+            };
+            match read {
+                Ok(true) => {
+                    worked = true;
+                    self.hot = Some(key);
+                }
+                Ok(false) => {}
+                Err(down) => {
+                    worked = true;
+                    self.drop_flow(key, down, proxy, pass);
+                    continue;
+                }
+            }
+            if more {
+                still_ready.push(key);
+            }
+        }
+        self.ready.append(&mut still_ready);
+        worked
+    }
+
+    fn write_wanted(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
+        let mut broken: Vec<(usize, Down)> = Vec::new();
+        for outbound in &mut self.outbound {
+            if !outbound.peer.tx_wanted.load(Ordering::Acquire) || outbound.flows.is_empty() {
+                continue;
+            }
+            outbound.first = (outbound.first + 1) % outbound.flows.len();
+            let (late, early) = outbound.flows.split_at(outbound.first);
+            for key in early.iter().chain(late) {
+                let Some(AnyFlow::Tx(flow)) = self.flows.get_mut(*key) else { continue };
+                match flow.write(pass) {
+                    Ok(wrote) => worked |= wrote,
+                    Err(down) => broken.push((*key, down)),
+                }
+                if !outbound.peer.tx_wanted.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        }
+        for (key, down) in broken {
+            worked = true;
+            self.drop_flow(key, down, proxy, pass);
+        }
+        worked
+    }
+
+    fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let mut broken = Vec::new();
+        for (key, flow) in &mut self.flows {
+            if let AnyFlow::Tx(flow) = flow
+                && let Err(down) = flow.check_stall(pass)
+            {
+                broken.push((key, down));
+            }
+        }
+        for (key, down) in broken {
+            self.drop_flow(key, down, proxy, pass);
+        }
+    }
+
+    fn flush_owed(&mut self, engine: &Arc<EngineShared>, proxy: &Proxy) {
+        for key in std::mem::take(&mut self.owing) {
+            let Some(AnyFlow::Rx(flow)) = self.flows.get_mut(key) else { continue };
+            if let Err(down) = flow.flush_acks() {
+                let scratch = self.scratch.clone();
+                let now = monotonic_ns();
+                let mut pass = Pass { engine, now, scratch: &scratch, finishes: Vec::new() };
+                self.drop_flow(key, down, proxy, &mut pass);
+                run_finishes(&mut pass);
+            }
+        }
+    }
+
+    /// `None` if nothing has to be checked before something happens.
+    fn sleep_limit(&self, until: Option<Instant>) -> Option<Duration> {
+        let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
+        let check = in_flight.then_some(Duration::from_nanos(CHECK_NS));
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match (check, rest) {
+            (Some(check), Some(rest)) => Some(check.min(rest)),
+            (check, rest) => check.or(rest),
+        }
+    }
+
+    fn obey(&mut self, command: Command, proxy: &Proxy, pass: &mut Pass<'_>) {
+        match command {
+            Command::AddTx { peer, flow, socket } => self.add_tx(peer, flow, socket, proxy, pass),
+            Command::AddRx { flow } => self.add_rx(flow, proxy, pass),
+            Command::DropPeer { peer } => {
+                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
+                let keys: Vec<usize> =
+                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
+                for key in keys {
+                    self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);
+                }
+                self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
+            }
+            Command::Resume => {
+                let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
+                for key in keys {
+                    self.mark_readable(key);
+                }
+            }
+        }
+    }
+
+    fn add_tx(
+        &mut self,
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        socket: Arc<Socket>,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+    ) {
+        if peer.is_gone() {
+            return;
+        }
+        let slot = &peer.flows[flow.0 as usize];
+        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
+        peer.tx().sender.handle_flow_up(polyrail_proto::Time(pass.now), flow);
+        slot.up.store(true, Ordering::Release);
+        peer.want_tx();
+        let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone());
+        let key = self.flows.insert(AnyFlow::Tx(Box::new(tx_flow)));
+        match self.outbound.iter_mut().find(|o| Arc::ptr_eq(&o.peer, &peer)) {
+            Some(outbound) => outbound.flows.push(key),
+            None => self.outbound.push(Outbound { peer, flows: vec![key], first: 0 }),
+        }
+        self.watch(key, &socket, proxy, pass);
+    }
+
+    fn add_rx(&mut self, flow: Box<RxFlow>, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let same = |other: &AnyFlow| match other {
+            AnyFlow::Rx(other) => other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer),
+            AnyFlow::Tx(_) => false,
+        };
+        let old = self.flows.iter().find(|(_, other)| same(other)).map(|(key, _)| key);
+        if let Some(key) = old {
+            if let Some(AnyFlow::Rx(old)) = self.flows.get(key)
+                && old.epoch >= flow.epoch
+            {
+                return;
+            }
+            self.drop_flow(key, Down("replaced by a newer connection".into()), proxy, pass);
+        }
+        if flow.peer.is_gone() {
+            return;
+        }
+        flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
+        let socket = flow.socket().clone();
+        let key = self.flows.insert(AnyFlow::Rx(flow));
+        self.watch(key, &socket, proxy, pass);
+    }
+
+    fn watch(&mut self, key: usize, socket: &Socket, proxy: &Proxy, pass: &mut Pass<'_>) {
+        use std::os::fd::AsFd;
+        if let Err(error) = proxy.poller.add(socket.as_fd(), key as u64) {
+            self.drop_flow(key, error.into(), proxy, pass);
+        } else {
+            self.mark_readable(key);
+        }
+    }
+
+    fn drop_flow(&mut self, key: usize, why: Down, proxy: &Proxy, pass: &mut Pass<'_>) {
+        use std::os::fd::AsFd;
+        let Some(flow) = self.flows.try_remove(key) else { return };
+        if self.hot == Some(key) {
+            self.hot = None;
+        }
+        match flow {
+            AnyFlow::Tx(flow) => {
+                // What the kernel still holds is sent again elsewhere: it must not arrive later.
+                let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
+                let _ = proxy.poller.remove(flow.socket().as_fd());
+                for outbound in &mut self.outbound {
+                    outbound.flows.retain(|other| *other != key);
+                    outbound.first = 0;
+                }
+                let (peer, index) = (flow.peer.clone(), flow.flow);
+                let slot = &peer.flows[index.0 as usize];
+                slot.up.store(false, Ordering::Release);
+                *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
+                    slot.stats.past_retransmits.add(info.retransmits);
+                }
+                slot.stats.down.add(1);
+                let mut tx = peer.tx();
+                let given_back = tx.sender.handle_flow_down(index);
+                slot.stats.resent_chunks.add(given_back as u64);
+                drain_tx(&mut tx, pass);
+                drop(tx);
+                drop(flow);
+                peer.want_tx();
+                pass.engine.wake_tx(&peer);
+                pass.engine.control.flow_lost(peer, index, why.0);
+            }
+            AnyFlow::Rx(flow) => {
+                let _ = proxy.poller.remove(flow.socket().as_fd());
+                let mut rx = flow.peer.rx();
+                rx.receiver.handle_flow_down(flow.flow);
+                let mut landed = Vec::new();
+                while let Some(event) = rx.receiver.poll_event() {
+                    landed.push(event);
+                }
+                drop(rx);
+                for event in landed {
+                    pass.landed(&flow.peer, event);
+                }
+                flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
+                pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0);
+            }
+        }
+    }
+}
+
+impl AnyFlow {
+    fn peer(&self) -> &Arc<PeerShared> {
+        match self {
+            Self::Tx(flow) => &flow.peer,
+            Self::Rx(flow) => &flow.peer,
+        }
+    }
+}
+
+fn run_finishes(pass: &mut Pass<'_>) -> bool {
+    let any = !pass.finishes.is_empty();
+    pass.finishes.drain(..).for_each(Finish::run);
+    any
+}
+
+/// Proxies of an engine, and which flows they own.
+pub(crate) struct ProxySet {
+    pub(crate) all: Vec<Arc<Proxy>>,
+    /// Indices of those that send, and of those that receive.
+    pub(crate) tx: Vec<usize>,
+    pub(crate) rx: Vec<usize>,
+}

@@ -1,0 +1,419 @@
+//! Registered memory, here and at peers.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use polyrail_proto::wire::{Place, RefusalCode};
+use polyrail_proto::{InstanceId, RegionKey};
+use polyrail_sys::{Memory, OutOfRange};
+
+use crate::error::RegionError;
+use crate::pin::Gate;
+
+/// Registrations that an engine may hold at once.
+const REGIONS_MAX: usize = 1 << 20;
+const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
+const DESCRIPTION_VERSION: u8 = 1;
+const DESCRIPTION_BYTES: usize = 46;
+
+/// What peers may do with a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Peers may read it with [`crate::Engine::read`].
+    pub remote_read: bool,
+    /// Peers may write it with [`crate::Engine::write`].
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// Peers may read and write: the default.
+    pub const ALL: Self = Self { remote_read: true, remote_write: true };
+    /// Only for this engine's own transfers.
+    pub const LOCAL: Self = Self { remote_read: false, remote_write: false };
+}
+
+/// Memory that this engine may send from and receive into.
+///
+/// Peers reach it only by the key in [`Region::describe`], only inside its bounds, and only as its
+/// [`Access`] allows. Clones are the same registration; it ends when the last clone is dropped.
+/// That is safe at any time: dropping waits for system calls that use the memory just then
+/// (microseconds), transfers that still need it fail with a clear error, and whatever a peer sends
+/// to it later is refused. Safe to use from any thread.
+#[derive(Clone)]
+pub struct Region {
+    registration: Arc<Registration>,
+}
+
+/// A part of a [`Region`]. Does not keep the registration alive.
+#[derive(Clone)]
+pub struct RegionSlice {
+    pub(crate) region: Arc<RegionCore>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// A peer's region, as its description tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    pub(crate) instance: InstanceId,
+    pub(crate) key: RegionKey,
+    len: u64,
+    access: Access,
+}
+
+/// A part of a [`RemoteRegion`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteSlice {
+    pub(crate) region: RemoteRegion,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What the data path knows of a region.
+pub(crate) struct RegionCore {
+    pub(crate) key: RegionKey,
+    pub(crate) memory: Memory,
+    pub(crate) access: Access,
+    pub(crate) gate: Gate,
+}
+
+/// All regions of an engine, by slot.
+#[derive(Default)]
+pub(crate) struct Registry {
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    generation: u32,
+    region: Option<Arc<RegionCore>>,
+}
+
+struct Registration {
+    core: Arc<RegionCore>,
+    registry: Arc<Registry>,
+    instance: InstanceId,
+}
+
+impl Region {
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.registration.core.memory.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `len` bytes from `offset` on.
+    pub fn slice(&self, offset: u64, len: u64) -> Result<RegionSlice, RegionError> {
+        let size = self.len();
+        check_range(offset, len, size)?;
+        Ok(RegionSlice { region: self.registration.core.clone(), offset, len })
+    }
+
+    /// All of it.
+    pub fn all(&self) -> RegionSlice {
+        RegionSlice { region: self.registration.core.clone(), offset: 0, len: self.len() }
+    }
+
+    /// What a peer needs to reach it: give it to [`crate::Engine::import`] there. Whoever has these
+    /// bytes and a connection can use the region as its [`Access`] allows.
+    pub fn describe(&self) -> Vec<u8> {
+        let core = &self.registration.core;
+        let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
+        out.extend_from_slice(&DESCRIPTION_MAGIC);
+        out.push(DESCRIPTION_VERSION);
+        out.push(u8::from(core.access.remote_read) | u8::from(core.access.remote_write) << 1);
+        out.extend_from_slice(&self.registration.instance.0.to_le_bytes());
+        out.extend_from_slice(&core.key.slot.to_le_bytes());
+        out.extend_from_slice(&core.key.generation.to_le_bytes());
+        out.extend_from_slice(&core.key.nonce.to_le_bytes());
+        out.extend_from_slice(&core.memory.len().to_le_bytes());
+        out
+    }
+
+    /// Copies bytes out. A peer may write them at the same time; then each byte is old or new.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
+        Ok(self.registration.core.memory.read_at(offset, out)?)
+    }
+
+    /// Copies bytes in. See [`Region::read_at`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
+        Ok(self.registration.core.memory.write_at(offset, bytes)?)
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = &self.registration.core;
+        write!(f, "Region(slot {}, {:?}, {:?})", core.key.slot, core.memory, core.access)
+    }
+}
+
+impl RegionSlice {
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl fmt::Debug for RegionSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RegionSlice(slot {}, {}+{})", self.region.key.slot, self.offset, self.len)
+    }
+}
+
+impl RemoteRegion {
+    /// Reads what [`Region::describe`] made.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RegionError> {
+        let bad = |what| RegionError::Description { what };
+        let bytes: &[u8; DESCRIPTION_BYTES] =
+            bytes.try_into().map_err(|_| bad("it has not 46 bytes"))?;
+        let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(bad("it is empty"))?;
+        if *magic != DESCRIPTION_MAGIC {
+            return Err(bad("it does not begin like one"));
+        }
+        if rest[0] != DESCRIPTION_VERSION {
+            return Err(bad("it was made by another version"));
+        }
+        let access = Access { remote_read: rest[1] & 1 != 0, remote_write: rest[1] & 2 != 0 };
+        let u64_at = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&rest[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        // Both halves of the 128-bit instance, low word first.
+        let instance = InstanceId(u128::from(u64_at(2)) | u128::from(u64_at(10)) << 64);
+        let slots = u64_at(18);
+        let key =
+            RegionKey { slot: slots as u32, generation: (slots >> 32) as u32, nonce: u64_at(26) };
+        Ok(Self { instance, key, len: u64_at(34), access })
+    }
+
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What its engine allows.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// `len` bytes from `offset` on.
+    pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, RegionError> {
+        check_range(offset, len, self.len)?;
+        Ok(RemoteSlice { region: *self, offset, len })
+    }
+
+    /// All of it.
+    pub fn all(&self) -> RemoteSlice {
+        RemoteSlice { region: *self, offset: 0, len: self.len }
+    }
+}
+
+impl RemoteSlice {
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Registry {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        instance: InstanceId,
+        memory: Memory,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let nonce = getrandom::u64().map_err(|_| RegionError::Randomness)?;
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = match table.free.pop() {
+            Some(slot) => slot,
+            None if table.slots.len() == REGIONS_MAX => {
+                return Err(RegionError::TooMany { limit: REGIONS_MAX });
+            }
+            None => {
+                table.slots.push(Slot { generation: 0, region: None });
+                // At most REGIONS_MAX, which fits.
+                table.slots.len() as u32 - 1
+            }
+        };
+        let entry = &mut table.slots[slot as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        let key = RegionKey { slot, generation: entry.generation, nonce };
+        let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
+        entry.region = Some(core.clone());
+        drop(table);
+        let registry = self.clone();
+        Ok(Region { registration: Arc::new(Registration { core, registry, instance }) })
+    }
+
+    /// The regions that a peer may touch at `places`, each once, or why it may not.
+    pub(crate) fn admit_all(
+        &self,
+        places: &[Place],
+        allowed: impl Fn(Access) -> bool,
+        regions: &mut Vec<Arc<RegionCore>>,
+    ) -> Result<(), RefusalCode> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut last: Option<usize> = None;
+        for place in places {
+            let region = table.admit(place, &allowed)?;
+            if last.is_none_or(|at| !Arc::ptr_eq(&regions[at], region)) {
+                let known = regions.iter().position(|known| Arc::ptr_eq(known, region));
+                last = Some(known.unwrap_or_else(|| {
+                    regions.push(region.clone());
+                    regions.len() - 1
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.slots.len() - table.free.len()
+    }
+
+    fn remove(&self, slot: u32) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = table.slots.get_mut(slot as usize) {
+            entry.region = None;
+        }
+        table.free.push(slot);
+    }
+}
+
+impl Table {
+    fn admit(
+        &self,
+        place: &Place,
+        allowed: impl Fn(Access) -> bool,
+    ) -> Result<&Arc<RegionCore>, RefusalCode> {
+        let slot = self.slots.get(place.key.slot as usize).ok_or(RefusalCode::UnknownRegion)?;
+        if slot.generation != place.key.generation {
+            return Err(RefusalCode::StaleKey);
+        }
+        let region = slot.region.as_ref().ok_or(RefusalCode::RegionDropped)?;
+        if region.key.nonce != place.key.nonce {
+            return Err(RefusalCode::StaleKey);
+        }
+        if !allowed(region.access) {
+            return Err(RefusalCode::AccessDenied);
+        }
+        match place.offset.checked_add(place.len) {
+            Some(end) if end <= region.memory.len() => Ok(region),
+            _ => Err(RefusalCode::OutOfBounds),
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.remove(self.core.key.slot);
+        self.core.gate.close();
+    }
+}
+
+impl From<OutOfRange> for RegionError {
+    fn from(error: OutOfRange) -> Self {
+        Self::OutOfBounds { offset: error.offset, len: error.len, size: error.size }
+    }
+}
+
+fn check_range(offset: u64, len: u64, size: u64) -> Result<(), RegionError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(RegionError::OutOfBounds { offset, len, size }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry() -> Arc<Registry> {
+        Arc::default()
+    }
+
+    fn place(region: &Region, offset: u64, len: u64) -> Place {
+        Place { key: region.registration.core.key, offset, len }
+    }
+
+    #[test]
+    fn a_description_reaches_the_same_region() {
+        let instance = InstanceId(u128::MAX - 7);
+        let access = Access { remote_read: true, remote_write: false };
+        let region = registry().register(instance, Memory::from(vec![0; 100]), access).unwrap();
+        let remote = RemoteRegion::decode(&region.describe()).unwrap();
+        assert_eq!(remote.key, region.registration.core.key);
+        assert_eq!((remote.instance, remote.len(), remote.access()), (instance, 100, access));
+        assert!(RemoteRegion::decode(&region.describe()[1..]).is_err());
+        assert!(remote.slice(90, 11).is_err());
+    }
+
+    #[test]
+    fn each_way_to_miss_a_region_has_its_own_reason() {
+        let registry = registry();
+        let admit = |place: Place| registry.admit_all(&[place], |_| true, &mut Vec::new());
+        let register = || registry.register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL);
+        let first = register().unwrap();
+        let inside = place(&first, 0, 8);
+        assert!(admit(inside).is_ok());
+        let reason = |place: Place| admit(place).err();
+        assert_eq!(reason(place(&first, 1, 8)), Some(RefusalCode::OutOfBounds));
+        assert_eq!(reason(place(&first, u64::MAX, 2)), Some(RefusalCode::OutOfBounds));
+        let wrong = RegionKey { nonce: inside.key.nonce ^ 1, ..inside.key };
+        assert_eq!(reason(Place { key: wrong, ..inside }), Some(RefusalCode::StaleKey));
+        let unknown = RegionKey { slot: 9, ..inside.key };
+        assert_eq!(reason(Place { key: unknown, ..inside }), Some(RefusalCode::UnknownRegion));
+        let denied = registry.admit_all(&[inside], |_| false, &mut Vec::new()).err();
+        assert_eq!(denied, Some(RefusalCode::AccessDenied));
+        drop(first);
+        assert_eq!(reason(inside), Some(RefusalCode::RegionDropped));
+        let _second = register().unwrap();
+        assert_eq!(reason(inside), Some(RefusalCode::StaleKey), "the slot is used again");
+        assert_eq!(registry.count(), 1);
+    }
+
+    #[test]
+    fn a_dropped_region_lets_nobody_in() {
+        let region =
+            registry().register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL).unwrap();
+        let slice = region.all();
+        let pin = slice.region.gate.pin();
+        assert!(pin.is_some());
+        std::thread::scope(|scope| {
+            let dropped = scope.spawn(move || drop(region));
+            while !slice.region.gate.is_closed() {
+                std::thread::yield_now();
+            }
+            assert!(!dropped.is_finished(), "a pin keeps it");
+            assert!(slice.region.gate.pin().is_none());
+            drop(pin);
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! What happens when a transfer of a peer is complete here: notifications, the data of reads and
+//! receives, and messages between engines.
+
+use std::sync::Arc;
+
+use polyrail_proto::message::{Message, ReadPiece};
+use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
+use polyrail_proto::{Landed, Plan, Segment, Time, TransferId};
+
+use crate::engine::Peer;
+use crate::error::TransferError;
+use crate::finish::{Finish, drain_tx};
+use crate::inbox::Notification;
+use crate::op::{Made, Purpose, RegionList};
+use crate::peer::PeerShared;
+use crate::proxy::Pass;
+
+pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+    match landed.op {
+        WireOp::Write => {
+            if landed.flags.contains(Flags::NOTIFY) {
+                let peer = Peer { shared: peer.clone() };
+                pass.engine.inbox.push(Notification { peer, data: landed.meta });
+            }
+        }
+        WireOp::ReadData => {
+            let part = peer.rx().reads.remove(&landed.context);
+            if let Some(part) = part {
+                pass.finishes.push(Finish::Done(part.op, landed.bytes));
+            }
+        }
+        WireOp::SendData => {
+            let receive = peer.rx().receives.remove(&landed.context);
+            if let Some(receive) = receive {
+                pass.finishes.push(Finish::Done(receive.op, landed.bytes));
+            }
+        }
+        WireOp::Control => match Message::decode(&landed.meta) {
+            Ok(message) => handle(pass, peer, message),
+            Err(error) => {
+                let name = peer.name();
+                tracing::warn!(target: "polyrail::peer", peer = name, %error, "message not understood");
+            }
+        },
+    }
+}
+
+fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
+    match message {
+        Message::Cancel { transfer } => retire(peer, transfer),
+        Message::ReadRequest { read, pieces } => serve_read(pass, peer, read, &pieces),
+        Message::ReadFailed { read, code } => {
+            let part = peer.rx().reads.remove(&read);
+            if let Some(part) = part {
+                let error = TransferError::Refused { peer: peer.name().to_owned(), code };
+                pass.finishes.push(Finish::Error(part.op, error));
+            }
+        }
+        Message::ReadCancelled { read } => cancel_read(pass, peer, read),
+        Message::ReceivePosted(posted) => {
+            let mut matches = Vec::new();
+            let mut tx = peer.tx();
+            tx.matcher.handle_posted(posted, &mut matches);
+            for matched in matches {
+                tx.submit_matched(Time(pass.now), matched, pass);
+            }
+            drop(tx);
+            pass.engine.send_soon(peer);
+        }
+        Message::ReceiveWithdrawn { receive } => {
+            // If a send has it already, its data is refused and the send fails with that.
+            peer.tx().matcher.handle_withdrawn(receive);
+        }
+        Message::SendTooLong { receive, len } => {
+            let waiting = peer.rx().receives.remove(&receive);
+            if let Some(waiting) = waiting {
+                let error = TransferError::TooLong { len, capacity: waiting.capacity };
+                pass.finishes.push(Finish::Error(waiting.op, error));
+            }
+        }
+        Message::SendFailed { receive } => {
+            let waiting = peer.rx().receives.remove(&receive);
+            if let Some(waiting) = waiting {
+                let error = TransferError::SendFailed { peer: peer.name().to_owned() };
+                pass.finishes.push(Finish::Error(waiting.op, error));
+            }
+        }
+        Message::Bye => pass.engine.control.peer_left(peer.clone()),
+    }
+}
+
+/// The acknowledgement of the message follows: by then nothing of the transfer lands any more.
+fn retire(peer: &PeerShared, transfer: TransferId) {
+    while !peer.rx().receiver.retire(transfer) {
+        // A flow is inside a non-blocking system call: microseconds.
+        std::thread::yield_now();
+    }
+}
+
+fn serve_read(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, read: u64, pieces: &[ReadPiece]) {
+    let now = Time(pass.now);
+    match read_data(pass, read, pieces) {
+        Ok(made) => peer.tx().submit_read_data(now, read, made),
+        Err(code) => peer.tx().tell(now, &Message::ReadFailed { read, code }, Purpose::Tell),
+    }
+    pass.engine.send_soon(peer);
+}
+
+fn read_data(pass: &Pass<'_>, read: u64, pieces: &[ReadPiece]) -> Result<Made, RefusalCode> {
+    let mut regions = RegionList::default();
+    let mut found = Vec::new();
+    let mut segments = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        found.clear();
+        let allowed = |access: crate::Access| access.remote_read;
+        pass.engine.registry.admit_all(&[piece.from], allowed, &mut found)?;
+        let Some(region) = found.first() else { continue };
+        segments.push(Segment {
+            local_region: regions.number_of(region),
+            local_offset: piece.from.offset,
+            remote: piece.to_key,
+            remote_offset: piece.to_offset,
+            len: piece.from.len,
+        });
+    }
+    let plan = Plan::new(segments, pass.engine.settings.chunk_bytes)
+        .map_err(|_| RefusalCode::OutOfBounds)?;
+    let purpose = Purpose::ReadData(read);
+    Ok(Made { plan, regions: regions.into_vec(), meta: Vec::new(), purpose })
+}
+
+/// The reader has let go already: what still arrives there is refused. This only saves the wire.
+fn cancel_read(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, read: u64) {
+    let mut tx = peer.tx();
+    tx.end_read_data(read);
+    drain_tx(&mut tx, pass);
+}

@@ -1,0 +1,132 @@
+//! The configuration as the data path wants it: converted once, when the engine is built.
+
+use std::time::Duration;
+
+use polyrail_config::{BindDevice, Checksum, Config, Progress, ProxyLayout};
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::wire::{ChunkHeader, Flags};
+use polyrail_sys::interfaces::congestion_controls;
+use polyrail_sys::tcp::FlowOptions;
+use polyrail_sys::threads::allowed_cpus;
+
+use crate::error::EngineError;
+use crate::request::RequestLimits;
+
+/// What this engine can do; both ends of a flow must be able to.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
+
+pub(crate) struct EngineSettings {
+    pub(crate) chunk_bytes: u64,
+    pub(crate) append_freq: u32,
+    pub(crate) append_batch: u32,
+    pub(crate) checksum: bool,
+    pub(crate) caller_driven: bool,
+    pub(crate) merged: bool,
+    pub(crate) rail_stall: Duration,
+    pub(crate) peer_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) hello_timeout: Duration,
+    pub(crate) reconnect_min: Duration,
+    pub(crate) reconnect_max: Duration,
+    pub(crate) bind_device: BindDevice,
+    congestion: Congestion,
+    flow: FlowOptions,
+    notification_bytes: u64,
+    transfer_timeout: Option<Duration>,
+}
+
+enum Congestion {
+    /// `cubic` where both ends are on one host: there `bbr`, which paces by its own estimate of the
+    /// path, costs a factor of two to three; else the system's.
+    Auto,
+    System,
+    Named(String),
+}
+
+impl EngineSettings {
+    pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
+        let ms = Duration::from_millis;
+        let caller_driven = config.progress == Progress::Caller;
+        Ok(Self {
+            chunk_bytes: config.chunk_bytes,
+            append_freq: config.append_freq,
+            append_batch: config.append_batch,
+            checksum: config.checksum == Checksum::Crc32c,
+            caller_driven,
+            merged: caller_driven || config.proxy_layout == ProxyLayout::Merged,
+            rail_stall: ms(config.rail_stall_ms),
+            peer_timeout: ms(config.peer_timeout_ms),
+            connect_timeout: ms(config.connect_timeout_ms),
+            hello_timeout: ms(config.hello_timeout_ms),
+            reconnect_min: ms(config.reconnect_min_ms),
+            reconnect_max: ms(config.reconnect_max_ms),
+            bind_device: config.bind_device,
+            congestion: Congestion::parse(&config.congestion)?,
+            flow: FlowOptions {
+                congestion: None,
+                // The configuration bounds both to 1 GiB.
+                send_buffer_bytes: config.send_buffer_bytes as usize,
+                receive_buffer_bytes: config.recv_buffer_bytes as usize,
+                notsent_bytes: config.notsent_bytes as u32,
+                user_timeout: Some(ms(config.peer_timeout_ms)),
+            },
+            notification_bytes: config.notification_bytes,
+            transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
+        })
+    }
+
+    /// Socket options of a flow to a peer on this host, or elsewhere.
+    pub(crate) fn flow_options(&self, same_host: bool) -> FlowOptions {
+        let congestion = match &self.congestion {
+            Congestion::Auto if same_host => Some("cubic".to_owned()),
+            Congestion::Auto | Congestion::System => None,
+            Congestion::Named(name) => Some(name.clone()),
+        };
+        FlowOptions { congestion, ..self.flow.clone() }
+    }
+
+    pub(crate) fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            chunk_bytes: self.chunk_bytes,
+            notification_bytes: self.notification_bytes,
+            transfer_timeout: self.transfer_timeout,
+        }
+    }
+
+    /// Whether the payload of this chunk is to be checked as it lands.
+    pub(crate) fn verifies(&self, header: &Option<ChunkHeader>) -> bool {
+        header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
+    }
+}
+
+impl Congestion {
+    fn parse(text: &str) -> Result<Self, EngineError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "system" => Ok(Self::System),
+            name => {
+                let known = congestion_controls().map_err(|source| EngineError::System {
+                    what: "congestion controls",
+                    source,
+                })?;
+                if known.iter().any(|known| known == name) {
+                    return Ok(Self::Named(name.to_owned()));
+                }
+                let (got, known) = (name.to_owned(), known.join(", "));
+                Err(EngineError::Congestion { got, known })
+            }
+        }
+    }
+}
+
+/// CPUs of a setting, all of which this process may use.
+pub(crate) fn cpus(setting: &'static str, text: &str) -> Result<Vec<u32>, EngineError> {
+    // The configuration has checked the syntax, so an error means an empty list.
+    let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
+    let allowed = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    if wanted.iter().all(|cpu| allowed.contains(cpu)) {
+        return Ok(wanted);
+    }
+    let numbers: Vec<String> = allowed.iter().map(u32::to_string).collect();
+    Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+}

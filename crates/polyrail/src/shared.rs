@@ -1,0 +1,530 @@
+//! What all parts of an engine share, and the ways in which operations enter and end.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use polyrail_config::Config;
+use polyrail_proto::hello::Card;
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::Op as WireOp;
+use polyrail_proto::{Failure, InstanceId, Time};
+use polyrail_sys::Memory;
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::control::ControlHandle;
+use crate::engine::Peer;
+use crate::error::{PeerError, PostError, TransferError};
+use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
+use crate::inbox::Inbox;
+use crate::op::{Op, OpsPool, Purpose};
+use crate::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::proxy::{Command, Pass, ProxySet};
+use crate::rails;
+use crate::region::Registry;
+use crate::request::{Kind, Prepared};
+use crate::settings::EngineSettings;
+use crate::trace::Trace;
+
+/// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
+const PARTED_MAX: usize = 4096;
+/// How long a closing engine tries to tell its peers.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+pub(crate) struct EngineShared {
+    pub(crate) config: Config,
+    pub(crate) settings: EngineSettings,
+    pub(crate) card: Card,
+    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) inbox: Inbox,
+    pub(crate) joined: Joined,
+    pub(crate) pool: Arc<OpsPool>,
+    pub(crate) proxies: ProxySet,
+    pub(crate) control: ControlHandle,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) scratch: Memory,
+    peers: RwLock<Vec<Arc<PeerShared>>>,
+    parted: Mutex<Parted>,
+    next_peer: AtomicU32,
+    closing: AtomicBool,
+}
+
+/// Peers that came by themselves and wait to be accepted.
+#[derive(Default)]
+pub(crate) struct Joined {
+    queue: Mutex<VecDeque<Peer>>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Parted {
+    known: HashSet<InstanceId>,
+    order: VecDeque<InstanceId>,
+}
+
+/// Parts of an engine that are made before it.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) settings: EngineSettings,
+    pub(crate) card: Card,
+    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) proxies: ProxySet,
+    pub(crate) control: ControlHandle,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) scratch: Memory,
+}
+
+impl EngineShared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { config, settings, card, rails, proxies, control, trace, scratch } = parts;
+        Self {
+            inbox: Inbox::new(config.notification_queue as usize),
+            pool: Arc::new(OpsPool::new(config.ops_pool)),
+            registry: Arc::default(),
+            joined: Joined::default(),
+            peers: RwLock::default(),
+            parted: Mutex::default(),
+            next_peer: AtomicU32::new(1),
+            closing: AtomicBool::new(false),
+            config,
+            settings,
+            card,
+            rails,
+            proxies,
+            control,
+            trace,
+            scratch,
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn peers(&self) -> Vec<Arc<PeerShared>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn peer(&self, instance: InstanceId) -> Option<Arc<PeerShared>> {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        peers.iter().find(|peer| peer.instance() == instance).cloned()
+    }
+
+    /// Adds a peer, or finds it. `wanted`: by this side's will, so flows are connected at once and
+    /// an earlier parting is forgotten.
+    pub(crate) fn add_peer(
+        self: &Arc<Self>,
+        card: Card,
+        wanted: bool,
+    ) -> Result<Arc<PeerShared>, PeerError> {
+        if self.is_closing() {
+            return Err(PeerError::Closed);
+        }
+        if card.instance == self.card.instance {
+            return Err(PeerError::Myself);
+        }
+        let instance = card.instance;
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = peers.iter().find(|peer| peer.instance() == instance).cloned() {
+            drop(peers);
+            if wanted {
+                self.connect_flows(&known);
+            }
+            return Ok(known);
+        }
+        let layout = self.layout(&card)?;
+        let options = PeerOptions {
+            window_chunks: self.config.window_chunks,
+            ops_pool: self.config.ops_pool,
+            flow_limit: self.config.flow_limit,
+            same_host: card.host == self.card.host,
+            rails: self.rails.len(),
+        };
+        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
+        let peer = Arc::new(PeerShared::new(number, card, layout, &self.proxies.tx, options));
+        peers.push(peer.clone());
+        drop(peers);
+        tracing::debug!(target: "polyrail::peer", peer = peer.name(), wanted, "added");
+        if wanted {
+            self.parted.lock().unwrap_or_else(PoisonError::into_inner).forget(instance);
+            self.connect_flows(&peer);
+        } else {
+            self.joined.push(Peer { shared: peer.clone() });
+        }
+        Ok(peer)
+    }
+
+    /// Asks who listens there.
+    pub(crate) fn introduce(&self, address: SocketAddr) -> Result<Card, PeerError> {
+        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
+        let why = |why: String| PeerError::Connect { address, why };
+        let answer = self.control.introduce(address);
+        match answer.recv_timeout(timeout) {
+            Ok(Ok(card)) => Ok(card),
+            Ok(Err(text)) => Err(why(text)),
+            Err(_) if self.is_closing() => Err(PeerError::Closed),
+            Err(_) => Err(why(format!("no answer within {} ms", timeout.as_millis()))),
+        }
+    }
+
+    /// Whether the instance must not come back by itself.
+    pub(crate) fn has_parted(&self, instance: InstanceId) -> bool {
+        let parted = self.parted.lock().unwrap_or_else(PoisonError::into_inner);
+        parted.known.contains(&instance)
+    }
+
+    pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        if !peer.is_gone() {
+            self.say_bye(std::slice::from_ref(peer));
+        }
+        self.lose_peer(peer, "removed here".to_owned());
+    }
+
+    /// The peer is gone: every operation with it ends, its flows are closed.
+    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: String) {
+        if !peer.set_gone(why) {
+            return;
+        }
+        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
+        self.parted.lock().unwrap_or_else(PoisonError::into_inner).remember(peer.instance());
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|other| !Arc::ptr_eq(other, peer));
+        drop(peers);
+        self.end_posted(peer);
+        let mut pass = self.pass();
+        let mut tx = peer.tx();
+        tx.sender.end_all(Failure::PeerLost);
+        for OpRef(op) in tx.matcher.drain_sends() {
+            pass.finishes.push(Finish::Failed(op, Failure::PeerLost));
+        }
+        drain_tx(&mut tx, &mut pass);
+        drop(tx);
+        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
+        pass.finishes.drain(..).for_each(Finish::run);
+        for proxy in &self.proxies.all {
+            proxy.command(Command::DropPeer { peer: peer.clone() });
+        }
+        self.help();
+    }
+
+    /// Enters an operation.
+    pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+        let peer = &prepared.peer;
+        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
+        if peer.is_gone() {
+            return Err(gone());
+        }
+        prepared.check_regions()?;
+        let busy = PostError::Busy { limit: self.pool.limit() };
+        let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
+        match prepared.kind {
+            Kind::Write | Kind::Send { .. } => {
+                if peer.posted.push(op.clone()).is_err() {
+                    op.fail(TransferError::Cancelled);
+                    return Err(busy);
+                }
+            }
+            Kind::Receive { tag } => begin_receive(peer, &op, tag),
+            Kind::Read => begin_read(peer, &op),
+        }
+        if peer.is_gone() {
+            // It went while this was entered: whoever ended its operations may have missed it.
+            self.end_posted(peer);
+            self.cancel_for(&op, Failure::PeerLost);
+            return Ok(op);
+        }
+        let small =
+            prepared.kind != Kind::Read && prepared.plan.bytes() <= self.config.inline_bytes;
+        self.send(peer, small);
+        Ok(op)
+    }
+
+    /// There is something to send to the peer that others than the user's thread may begin.
+    pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        self.send(peer, false);
+    }
+
+    /// Wakes whoever sends to the peer.
+    pub(crate) fn wake_tx(&self, peer: &PeerShared) {
+        let mut woken = 0u64;
+        for flow in &peer.flows {
+            let bit = 1u64.checked_shl(flow.proxy as u32).unwrap_or(0);
+            if bit == 0 || woken & bit == 0 {
+                self.proxies.all[flow.proxy].wake();
+                woken |= bit;
+            }
+        }
+    }
+
+    /// With `progress = caller`: looks for events and moves data. Says whether any moved.
+    pub(crate) fn help(self: &Arc<Self>) -> bool {
+        self.settings.caller_driven
+            && self.proxies.all.iter().fold(false, |any, proxy| proxy.try_poll(self) || any)
+    }
+
+    /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
+    /// early) or moving data.
+    pub(crate) fn wait_until(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        const SLICE: Duration = Duration::from_millis(100);
+        let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        if self.settings.caller_driven {
+            while !over() && until.is_none_or(|until| Instant::now() < until) {
+                let slice = Instant::now() + SLICE;
+                let limit = until.map_or(slice, |until| until.min(slice));
+                self.proxies.all[0].drive(self, spin, Some(limit), &|| over() || self.is_closing());
+                if self.is_closing() && !over() {
+                    return;
+                }
+            }
+            return;
+        }
+        let start = Instant::now();
+        while !over() {
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return;
+            }
+            if now - start < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            sleep(until.map_or(SLICE, |until| (until - now).min(SLICE)));
+        }
+    }
+
+    /// The user wants an operation to end.
+    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
+        self.cancel_for(op, Failure::Cancelled);
+    }
+
+    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+        if op.is_over() {
+            return;
+        }
+        let peer = &op.prepared.peer;
+        let mut pass = self.pass();
+        match op.prepared.kind {
+            Kind::Write | Kind::Send { .. } => {
+                let mut tx = peer.tx();
+                match op.transfer() {
+                    Some(id) => {
+                        tx.sender.end(id, failure);
+                        drain_tx(&mut tx, &mut pass);
+                    }
+                    None => {
+                        if let Kind::Send { tag } = op.prepared.kind {
+                            tx.matcher.cancel_send(tag, &OpRef(op.clone()));
+                        }
+                        // Still in the pool: whoever fetches it sees that it is over.
+                        pass.finishes.push(Finish::Failed(op.clone(), failure));
+                    }
+                }
+            }
+            Kind::Read | Kind::Receive { .. } => {
+                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut pass);
+            }
+        }
+        pass.finishes.drain(..).for_each(Finish::run);
+        self.send_soon(peer);
+    }
+
+    /// Ends operations whose deadline has passed.
+    pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
+        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
+        let mut pass = self.pass();
+        let mut tx = peer.tx();
+        tx.sender.handle_timeout(now);
+        let waiting: Vec<Arc<Op>> =
+            tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
+        drain_tx(&mut tx, &mut pass);
+        drop(tx);
+        self.end_awaited(peer, late, Failure::Deadline, &mut pass);
+        pass.finishes.drain(..).for_each(Finish::run);
+        for op in waiting {
+            self.cancel_for(&op, Failure::Deadline);
+        }
+        // Posted and never fetched, because no flow is up.
+        for _ in 0..peer.posted.len() {
+            let Some(op) = peer.posted.pop() else { break };
+            if late(&op) {
+                op.fail_for(Failure::Deadline);
+            } else if peer.posted.push(op.clone()).is_err() {
+                op.fail_for(Failure::Cancelled);
+            }
+        }
+    }
+
+    /// Tells proxies to read again, if they stopped because the inbox was full.
+    pub(crate) fn resume_reading(&self) {
+        if self.inbox.resume() {
+            for proxy in &self.proxies.rx {
+                self.proxies.all[*proxy].command(Command::Resume);
+            }
+        }
+    }
+
+    /// Ends everything, having told the peers if that is possible at once.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let peers = self.peers();
+        self.say_bye(&peers);
+        for peer in peers {
+            self.lose_peer(&peer, "this engine closed".to_owned());
+        }
+        self.closing.store(true, Ordering::Release);
+        for proxy in &self.proxies.all {
+            proxy.wake();
+        }
+        self.control.stop();
+    }
+
+    pub(crate) fn finish_trace(&self) {
+        if let Some(trace) = &self.trace
+            && let Err(error) = trace.write(self)
+        {
+            let path = trace.path().display().to_string();
+            tracing::error!(target: "polyrail::engine", path, %error, "can't write the trace");
+        }
+    }
+
+    pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
+        let now = monotonic_ns();
+        Pass { engine: self, now, scratch: &self.scratch, finishes: Vec::new() }
+    }
+
+    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool) {
+        peer.want_tx();
+        if !peer.connecting.load(Ordering::Relaxed) {
+            self.connect_flows(peer);
+        }
+        self.control.nudge();
+        // A small transfer leaves with the caller's own thread if nothing is under way; while
+        // something is, it gathers with others until their number makes a call worth while.
+        let direct = small
+            && (peer.posted.len() >= self.config.append_batch as usize
+                || !peer.tx().sender.is_busy());
+        if direct && peer.flows.iter().any(|flow| self.proxies.all[flow.proxy].try_pass(self)) {
+            return;
+        }
+        if !self.settings.caller_driven {
+            self.wake_tx(peer);
+        }
+    }
+
+    fn connect_flows(&self, peer: &Arc<PeerShared>) {
+        if !peer.connecting.swap(true, Ordering::AcqRel) {
+            self.control.connect(peer.clone());
+        }
+    }
+
+    fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
+        let pairs = rails::pair(&self.card.rails, &card.rails)?;
+        let channels = match self.config.channels {
+            // At most MAX_RAILS, which fits.
+            0 => pairs.len() as u32,
+            channels => channels,
+        };
+        let layout = Layout { pairs, channels, sockets: self.config.sockets };
+        let flows = u64::from(layout.channels) * u64::from(layout.sockets);
+        if flows > self.config.flow_limit.into() {
+            return Err(PeerError::FlowLimit { flows, limit: self.config.flow_limit });
+        }
+        Ok(layout)
+    }
+
+    /// Ends what waits in the pool of a peer that is gone.
+    fn end_posted(&self, peer: &PeerShared) {
+        while let Some(op) = peer.posted.pop() {
+            op.fail_for(Failure::PeerLost);
+        }
+    }
+
+    /// Ends reads and receives: when this returns, nothing of them lands any more.
+    fn end_awaited(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        which: impl Fn(&Arc<Op>) -> bool,
+        failure: Failure,
+        pass: &mut Pass<'_>,
+    ) {
+        let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
+        {
+            let mut rx = peer.rx();
+            let rx = &mut *rx;
+            let reads = rx.reads.extract_if(|_, part| which(&part.op));
+            over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
+            let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
+            over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
+        }
+        for (wire_op, context, op) in over {
+            while !peer.rx().receiver.expel(wire_op, context) {
+                // A flow is inside a non-blocking system call: microseconds.
+                std::thread::yield_now();
+            }
+            if failure != Failure::PeerLost {
+                let message = match wire_op {
+                    WireOp::ReadData => Message::ReadCancelled { read: context },
+                    _ => Message::ReceiveWithdrawn { receive: context },
+                };
+                peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+            }
+            pass.finishes.push(Finish::Failed(op, failure));
+        }
+    }
+
+    fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
+        let reachable = |peer: &&Arc<PeerShared>| peer.flows_up() > 0 && !peer.is_gone();
+        let told: Vec<_> = peers.iter().filter(reachable).collect();
+        for peer in &told {
+            peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
+            self.send_soon(peer);
+        }
+        let until = Instant::now() + FAREWELL;
+        let busy = |peer: &&Arc<PeerShared>| peer.tx().sender.is_busy() && peer.flows_up() > 0;
+        while told.iter().copied().any(|peer| busy(&peer)) && Instant::now() < until {
+            if !self.help() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+impl Joined {
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
+        let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
+        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    fn push(&self, peer: Peer) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(peer);
+        self.arrived.notify_one();
+    }
+}
+
+impl Parted {
+    fn remember(&mut self, instance: InstanceId) {
+        if self.known.insert(instance) {
+            self.order.push_back(instance);
+        }
+        if self.order.len() > PARTED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn forget(&mut self, instance: InstanceId) {
+        if self.known.remove(&instance) {
+            self.order.retain(|other| *other != instance);
+        }
+    }
+}

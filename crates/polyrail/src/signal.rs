@@ -1,0 +1,39 @@
+//! Waking a proxy, without a system call when it is awake anyway.
+
+use crate::sync::{AtomicU32, Ordering};
+
+const AWAKE: u32 = 0;
+const SLEEPING: u32 = 1;
+const NOTIFIED: u32 = 2;
+
+/// Whether a proxy sleeps.
+///
+/// The proxy calls [`Signal::awake`], looks for work, and if there is none
+/// [`Signal::may_sleep`]. Others make work and then ask [`Signal::must_wake`]. Either the proxy
+/// sees the work, or it does not sleep, or it is woken.
+#[derive(Debug)]
+pub(crate) struct Signal {
+    state: AtomicU32,
+}
+
+impl Signal {
+    pub(crate) fn new() -> Self {
+        Self { state: AtomicU32::new(AWAKE) }
+    }
+
+    /// From now on the proxy looks for work.
+    pub(crate) fn awake(&self) {
+        // Acquire pairs with the release in `must_wake`: work announced before is seen now.
+        self.state.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// Whether the proxy may go to sleep: nobody announced work since it looked.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.state.compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Announces work; says whether the proxy sleeps and has to be woken.
+    pub(crate) fn must_wake(&self) -> bool {
+        self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
+    }
+}

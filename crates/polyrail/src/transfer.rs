@@ -1,0 +1,103 @@
+//! The user's handle on a posted operation.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::EngineShared;
+use crate::error::TransferError;
+use crate::op::{Op, Outcome};
+
+/// A posted operation.
+///
+/// Dropping a transfer that is under way cancels it; that is safe at any time. To let it go on
+/// unwatched, [`Transfer::detach`] it. All methods may be called from any thread.
+#[must_use = "dropping a transfer cancels it; wait for it or detach it"]
+pub struct Transfer {
+    op: Arc<Op>,
+    engine: Arc<EngineShared>,
+    detached: bool,
+}
+
+/// Where a transfer stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Under way.
+    Pending,
+    /// Every byte is in place at its destination.
+    Done(Outcome),
+    /// Over without being complete.
+    Failed(TransferError),
+}
+
+impl Transfer {
+    pub(crate) fn new(op: Arc<Op>, engine: Arc<EngineShared>) -> Self {
+        Self { op, engine, detached: false }
+    }
+
+    /// Where it stands. Never blocks; with `progress = caller` it also moves data.
+    pub fn poll(&self) -> Status {
+        if !self.op.is_over() {
+            self.engine.help();
+        }
+        match self.op.result() {
+            None => Status::Pending,
+            Some(Ok(outcome)) => Status::Done(*outcome),
+            Some(Err(error)) => Status::Failed(error.clone()),
+        }
+    }
+
+    /// Whether it is over, for better or worse.
+    pub fn is_over(&self) -> bool {
+        self.poll() != Status::Pending
+    }
+
+    /// Waits until it is over, at most `timeout`. [`TransferError::TimedOut`] means that it goes on.
+    pub fn wait(&self, timeout: Duration) -> Result<Outcome, TransferError> {
+        let start = Instant::now();
+        // Far in the future if the timeout is absurd.
+        let until = start.checked_add(timeout);
+        self.engine.wait_until(
+            until,
+            || self.op.is_over(),
+            |limit| {
+                self.op.sleep(limit);
+            },
+        );
+        match self.op.result() {
+            Some(result) => result.clone(),
+            None => Err(TransferError::TimedOut { waited: start.elapsed() }),
+        }
+    }
+
+    /// Asks for an early end and returns at once. It is over when [`Self::poll`] says so: after
+    /// that, no byte of it is read here or lands at the peer. It may still turn out complete.
+    pub fn cancel(&self) {
+        self.engine.cancel(&self.op);
+    }
+
+    /// Lets it go on by itself; nobody learns how it ends.
+    pub fn detach(mut self) {
+        self.detached = true;
+    }
+
+    /// Payload bytes of the parts that are complete (a read of many segments has several).
+    pub fn bytes_done(&self) -> u64 {
+        self.op.bytes_done()
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.detached && !self.op.is_over() {
+            self.engine.cancel(&self.op);
+        }
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.op.prepared.kind.name();
+        write!(f, "Transfer({kind}, {:?})", self.op.result())
+    }
+}

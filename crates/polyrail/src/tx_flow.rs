@@ -1,0 +1,398 @@
+//! The sending end of a flow: pulls chunks, writes frames, reads acknowledgements.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
+use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send, tcp};
+use smallvec::SmallVec;
+use socket2::Socket;
+
+use crate::finish::drain_tx;
+use crate::op::Outgoing;
+use crate::peer::{PeerShared, TxSide};
+use crate::pin::Pin;
+use crate::proxy::Pass;
+
+/// Frames gathered into one system call, at most.
+const GATHER_FRAMES: usize = 64;
+/// Payload after which no further frame is gathered.
+const GATHER_BYTES: u64 = 256 << 10;
+/// Payload that one visit writes before other flows get their turn.
+const VISIT_BYTES: usize = 4 << 20;
+const ACK_BUFFER_BYTES: usize = 256 * ACK_BYTES;
+
+pub(crate) struct TxFlow {
+    pub(crate) peer: Arc<PeerShared>,
+    pub(crate) flow: FlowIndex,
+    socket: Arc<Socket>,
+    frames: VecDeque<Frame>,
+    queued_bytes: u64,
+    /// Buffers of heads that are sent, to be used again.
+    spare_heads: Vec<Vec<u8>>,
+    pub(crate) writable: bool,
+    pub(crate) readable: bool,
+    acks: Box<[u8; ACK_BUFFER_BYTES]>,
+    ack_bytes: usize,
+    window_full_since: Option<u64>,
+    socket_full_since: Option<u64>,
+    /// Bytes that the other kernel had acknowledged when it was last asked.
+    acked_bytes: u64,
+    /// With a trace: chunks in flight, as the sender core has them.
+    traced: VecDeque<Traced>,
+}
+
+struct Frame {
+    head: Vec<u8>,
+    head_sent: usize,
+    source: Outgoing,
+    transfer: TransferId,
+    chunk: u32,
+    payload: u32,
+    payload_sent: u32,
+}
+
+struct Traced {
+    transfer: TransferId,
+    chunk: u32,
+    bytes: u32,
+    pulled_ns: u64,
+}
+
+/// Why a flow ends.
+#[derive(Debug)]
+pub(crate) struct Down(pub(crate) String);
+
+impl From<io::Error> for Down {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl TxFlow {
+    pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket>) -> Self {
+        Self {
+            peer,
+            flow,
+            socket,
+            frames: VecDeque::with_capacity(GATHER_FRAMES),
+            queued_bytes: 0,
+            spare_heads: Vec::new(),
+            writable: true,
+            readable: true,
+            acks: Box::new([0; ACK_BUFFER_BYTES]),
+            ack_bytes: 0,
+            window_full_since: None,
+            socket_full_since: None,
+            acked_bytes: 0,
+            traced: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        &self.socket
+    }
+
+    /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.
+    pub(crate) fn write(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        let mut written = 0;
+        while self.writable && written < VISIT_BYTES {
+            if self.queued_bytes == 0 || self.frames.is_empty() {
+                self.pull(pass);
+            }
+            if self.frames.is_empty() {
+                break;
+            }
+            self.compute_checksums(pass)?;
+            match self.send_once() {
+                Ok(bytes) => {
+                    written += bytes;
+                    self.note_writable(pass);
+                }
+                Err(SendError::Full) => {
+                    self.writable = false;
+                    self.note_socket_full(pass);
+                }
+                Err(SendError::RegionDropped(transfer)) => {
+                    // The frame's bytes were promised and can't be read any more.
+                    let mut tx = self.peer.tx();
+                    tx.sender.end(transfer, Failure::RegionDropped);
+                    drain_tx(&mut tx, pass);
+                    return Err(Down("a region was dropped while a chunk of it was sent".into()));
+                }
+                Err(SendError::System(error)) => return Err(error.into()),
+            }
+        }
+        Ok(written > 0)
+    }
+
+    /// Reads acknowledgements. Says whether there were any.
+    pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        let mut any = false;
+        while self.readable {
+            let mut into = IoVecs::<In>::new();
+            into.push_buffer(&mut self.acks[self.ack_bytes..]);
+            let room = into.bytes();
+            let bytes = match receive(self.socket.as_fd(), into) {
+                Ok(0) => return Err(Down("closed by the peer".into())),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => return Err(error.into()),
+            };
+            self.readable = bytes == room;
+            self.ack_bytes += bytes;
+            if bytes > 0 {
+                any = true;
+                self.handle_acks(pass)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
+    pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+        let stall = pass.engine.settings.rail_stall;
+        let now = Time(pass.now);
+        let mut tx = self.peer.tx();
+        if !tx.sender.is_stalled(now, self.flow, stall) {
+            return Ok(());
+        }
+        let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
+        if acked > self.acked_bytes {
+            self.acked_bytes = acked;
+            tx.sender.handle_progress(now, self.flow);
+            return Ok(());
+        }
+        let silence = now.since(tx.sender.flow_progress(self.flow));
+        Err(Down(format!("no progress for {} ms", silence.as_millis())))
+    }
+
+    fn pull(&mut self, pass: &mut Pass<'_>) {
+        let peer = self.peer.clone();
+        let mut tx = peer.tx();
+        fetch_posted(&peer, &mut tx, pass);
+        while self.frames.len() < GATHER_FRAMES && self.queued_bytes < GATHER_BYTES {
+            let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
+                self.note_no_chunk(&tx, pass);
+                break;
+            };
+            self.queue(chunk, pass);
+        }
+        // Nothing is left anywhere: nobody needs to look again before the next post.
+        if self.frames.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
+            peer.tx_wanted.store(false, Ordering::Release);
+            // A post between the two lines above made the pool non-empty before its own store.
+            if !peer.posted.is_empty() {
+                peer.want_tx();
+            }
+        }
+    }
+
+    fn queue(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
+        let mut header = chunk.header;
+        if pass.engine.settings.checksum {
+            header.flags = header.flags.with(Flags::CHECKSUM);
+        }
+        let mut head = self.spare_heads.pop().unwrap_or_default();
+        head.clear();
+        let meta = if header.chunk == 0 { chunk.source.meta() } else { &[] };
+        header.encode(chunk.source.plan().pieces(header.chunk), meta, &mut head);
+        if let Some(since) = self.window_full_since.take() {
+            let stats = &self.peer.flows[self.flow.0 as usize].stats;
+            stats.window_full_ns.add(pass.now.saturating_sub(since));
+        }
+        if pass.engine.trace.is_some() {
+            self.traced.push_back(Traced {
+                transfer: header.transfer,
+                chunk: header.chunk,
+                bytes: header.payload_len,
+                pulled_ns: pass.now,
+            });
+        }
+        self.queued_bytes += u64::from(header.payload_len).max(1);
+        self.frames.push_back(Frame {
+            head,
+            head_sent: 0,
+            source: chunk.source,
+            transfer: header.transfer,
+            chunk: header.chunk,
+            payload: header.payload_len,
+            payload_sent: 0,
+        });
+    }
+
+    fn compute_checksums(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+        if !pass.engine.settings.checksum {
+            return Ok(());
+        }
+        for frame in self.frames.iter_mut().filter(|f| f.head_sent == 0) {
+            let mut crc = crc32c::crc32c(&frame.head[CHUNK_HEADER_BYTES..]);
+            for piece in frame.source.plan().pieces(frame.chunk) {
+                let memory = &frame.source.region(piece.local_region).memory;
+                crc = memory
+                    .crc32c(crc, piece.local_offset, piece.len)
+                    .map_err(|error| Down(error.to_string()))?;
+            }
+            ChunkHeader::set_checksum(&mut frame.head, crc);
+        }
+        Ok(())
+    }
+
+    /// One system call over all queued frames.
+    fn send_once(&mut self) -> Result<usize, SendError> {
+        let mut from = IoVecs::<Out>::new();
+        let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
+        let mut pinned = None;
+        'frames: for frame in &self.frames {
+            if from.is_full() {
+                break;
+            }
+            if frame.head_sent < frame.head.len() {
+                from.push_bytes(&frame.head[frame.head_sent..]);
+            }
+            let mut skip = u64::from(frame.payload_sent);
+            for piece in frame.source.plan().pieces(frame.chunk) {
+                if skip >= piece.len {
+                    skip -= piece.len;
+                    continue;
+                }
+                if from.is_full() {
+                    break 'frames;
+                }
+                let region = frame.source.region(piece.local_region);
+                if pinned != Some(std::ptr::from_ref(region)) {
+                    let dropped = SendError::RegionDropped(frame.transfer);
+                    pins.push(region.gate.pin().ok_or(dropped)?);
+                    pinned = Some(std::ptr::from_ref(region));
+                }
+                from.push_memory(&region.memory, piece.local_offset + skip, piece.len - skip)
+                    .map_err(|error| SendError::System(io::Error::other(error)))?;
+                skip = 0;
+            }
+        }
+        let sent = send(self.socket.as_fd(), from);
+        drop(pins);
+        match sent {
+            Ok(bytes) => {
+                self.sent(bytes);
+                Ok(bytes)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendError::Full),
+            Err(error) => Err(SendError::System(error)),
+        }
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        let mut rest = bytes;
+        let mut whole = 0;
+        let (mut chunks, mut payload_bytes) = (0, 0);
+        while let Some(frame) = self.frames.front_mut() {
+            let head = rest.min(frame.head.len() - frame.head_sent);
+            frame.head_sent += head;
+            rest -= head;
+            let payload = rest.min((frame.payload - frame.payload_sent) as usize);
+            frame.payload_sent += payload as u32;
+            rest -= payload;
+            payload_bytes += payload as u64;
+            if frame.head_sent < frame.head.len() || frame.payload_sent < frame.payload {
+                break;
+            }
+            self.queued_bytes -= u64::from(frame.payload).max(1);
+            whole += 1;
+            chunks += 1;
+            if let Some(frame) = self.frames.pop_front() {
+                self.spare_heads.push(frame.head);
+            }
+        }
+        let stats = &self.peer.flows[self.flow.0 as usize].stats;
+        stats.tx_bytes.add(payload_bytes);
+        stats.tx_chunks.add(chunks);
+        if whole > 0 {
+            let mut tx = self.peer.tx();
+            for _ in 0..whole {
+                tx.sender.handle_written(self.flow);
+            }
+        }
+    }
+
+    fn handle_acks(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        let peer = self.peer.clone();
+        let mut tx = peer.tx();
+        let (frames, rest) = self.acks[..self.ack_bytes].as_chunks::<ACK_BYTES>();
+        let left = rest.len();
+        for frame in frames {
+            let ack = AckFrame::decode(frame).map_err(|error| Down(error.to_string()))?;
+            let before = tx.sender.in_flight(self.flow);
+            tx.sender
+                .handle_ack(Time(pass.now), self.flow, ack)
+                .map_err(|error| Down(error.to_string()))?;
+            let acknowledged = before - tx.sender.in_flight(self.flow);
+            if let Some(trace) = &pass.engine.trace {
+                for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
+                    let Traced { transfer, chunk, bytes, pulled_ns } = chunk;
+                    let life = (transfer, chunk, bytes);
+                    trace.chunk_sent(&peer, self.flow, life, pulled_ns, pass.now);
+                }
+            }
+        }
+        drain_tx(&mut tx, pass);
+        self.acks.copy_within(self.ack_bytes - left..self.ack_bytes, 0);
+        self.ack_bytes = left;
+        if tx.sender.has_work() {
+            peer.want_tx();
+        }
+        Ok(())
+    }
+
+    fn note_no_chunk(&mut self, tx: &TxSide, pass: &Pass<'_>) {
+        if tx.sender.has_work() && !tx.sender.has_room(self.flow) {
+            if self.window_full_since.is_none() {
+                self.window_full_since = Some(pass.now);
+                self.peer.flows[self.flow.0 as usize].stats.window_full.add(1);
+            }
+        } else {
+            self.window_full_since = None;
+        }
+    }
+
+    fn note_socket_full(&mut self, pass: &Pass<'_>) {
+        if self.socket_full_since.is_none() {
+            self.socket_full_since = Some(pass.now);
+            self.peer.flows[self.flow.0 as usize].stats.socket_full.add(1);
+        }
+    }
+
+    fn note_writable(&mut self, pass: &Pass<'_>) {
+        if let Some(since) = self.socket_full_since.take() {
+            let stats = &self.peer.flows[self.flow.0 as usize].stats;
+            stats.socket_full_ns.add(pass.now.saturating_sub(since));
+        }
+    }
+}
+
+enum SendError {
+    Full,
+    RegionDropped(TransferId),
+    System(io::Error),
+}
+
+/// Hands posted operations to the sender core: a batch every few passes, or at once if it has
+/// nothing else to do.
+fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
+    if tx.sender.has_work() && tx.fetch_in > 0 {
+        tx.fetch_in -= 1;
+        return;
+    }
+    tx.fetch_in = pass.engine.settings.append_freq;
+    for _ in 0..pass.engine.settings.append_batch {
+        let Some(op) = peer.posted.pop() else { break };
+        tx.submit_op(Time(pass.now), op, pass);
+    }
+}
+
+// A chunk's pieces, its head, and the next frame's head always fit into one call.
+const _: () = assert!(MAX_IO_PIECES >= polyrail_proto::MAX_CHUNK_PIECES + 2);
