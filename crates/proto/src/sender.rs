@@ -32,7 +32,7 @@ use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 const SMALL_BYTES: u64 = 64 << 10;
 /// Every so many pulls a large transfer goes first all the same, so that it is never starved.
 const BULK_TURN: u32 = 8;
-/// How often a chunk may be refused for a passing reason before its transfer fails.
+/// How often chunks of a transfer may arrive damaged before it fails.
 const RETRIES_MAX: u32 = 1000;
 
 /// Finished transfers that may wait behind an unfinished one before their records are swept.
@@ -58,6 +58,9 @@ pub struct Sender<S> {
     small: VecDeque<Ticket>,
     bulk: VecDeque<Ticket>,
     given_back: VecDeque<(Ticket, u32)>,
+    /// Chunks that the peer had no room for. They take turns with the rest: what the peer has room
+    /// for must not wait behind them, since it is what makes room.
+    postponed: VecDeque<(Ticket, u32)>,
     /// Tickets in order of their number, to find the floor.
     order: VecDeque<Ticket>,
     live: usize,
@@ -200,6 +203,7 @@ impl<S: Source> Sender<S> {
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             given_back: VecDeque::new(),
+            postponed: VecDeque::new(),
             order: VecDeque::new(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
@@ -252,7 +256,8 @@ impl<S: Source> Sender<S> {
 
     /// Whether a pull on some flow with room would yield a chunk.
     pub fn has_work(&self) -> bool {
-        !(self.given_back.is_empty() && self.small.is_empty() && self.bulk.is_empty())
+        let chunks = self.given_back.len() + self.postponed.len();
+        chunks + self.small.len() + self.bulk.len() > 0
     }
 
     /// Whether any transfer is not over yet.
@@ -463,14 +468,19 @@ impl<S: Source> Sender<S> {
     }
 
     fn next_chunk(&mut self) -> Option<(Ticket, u32)> {
-        while let Some((ticket, chunk)) = self.given_back.pop_front() {
-            if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
-                return Some((ticket, chunk));
-            }
+        if let Some(chunk) = self.given_back.pop_front() {
+            return Some(chunk);
         }
         self.turn = self.turn.wrapping_add(1);
+        if self.turn.is_multiple_of(2)
+            && let Some(chunk) = self.postponed.pop_front()
+        {
+            return Some(chunk);
+        }
         let bulk_first = self.turn.is_multiple_of(BULK_TURN);
-        self.next_of(bulk_first).or_else(|| self.next_of(!bulk_first))
+        self.next_of(bulk_first)
+            .or_else(|| self.next_of(!bulk_first))
+            .or_else(|| self.postponed.pop_front())
     }
 
     fn next_of(&mut self, bulk: bool) -> Option<(Ticket, u32)> {
@@ -502,13 +512,14 @@ impl<S: Source> Sender<S> {
 
     fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
-        outgoing.retries += 1;
-        if code.is_retryable() && outgoing.retries <= RETRIES_MAX {
-            if outgoing.ending.is_none() {
+        let ending = outgoing.ending.is_some();
+        outgoing.retries += u32::from(code == RefusalCode::Checksum);
+        match code {
+            RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
+            RefusalCode::Checksum if outgoing.retries <= RETRIES_MAX && !ending => {
                 self.given_back.push_back((ticket, chunk));
             }
-        } else {
-            self.end_ticket(ticket, Failure::Refused(code));
+            _ => self.end_ticket(ticket, Failure::Refused(code)),
         }
     }
 
@@ -516,6 +527,7 @@ impl<S: Source> Sender<S> {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.ending.get_or_insert(failure);
         self.given_back.retain(|(other, _)| *other != ticket);
+        self.postponed.retain(|(other, _)| *other != ticket);
         self.finish_if_over(ticket);
         self.forget_stale();
     }

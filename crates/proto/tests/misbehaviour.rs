@@ -100,6 +100,33 @@ fn work_that_was_cancelled_before_it_was_pulled_is_no_work() {
     assert!(!s.has_work());
 }
 
+#[test]
+fn what_the_peer_has_room_for_does_not_wait_behind_what_it_has_not() {
+    let mut s = Sender::new(SenderConfig { window_chunks: 4, channels: 1, sockets: 1 });
+    s.handle_flow_up(NOW, A);
+    s.submit(NOW, transfer(1, 50));
+    s.pull(NOW, A).unwrap();
+    s.handle_written(A);
+    ack(&mut s, 1);
+    // The peer takes one transfer at a time: this one must wait for the end of the first.
+    s.submit(NOW, transfer(2, 1));
+    let mut done = Vec::new();
+    for sequence in 2..10_000 {
+        let Some(chunk) = s.pull(NOW, A) else { break };
+        s.handle_written(A);
+        let code = RefusalCode::Busy;
+        let room = chunk.token == 1 || done.contains(&1);
+        let refusal = AckFrame::Refusal { sequence, code };
+        let ack = if room { AckFrame::Ack { sequence } } else { refusal };
+        s.handle_ack(NOW, A, ack).unwrap();
+        while let Some(event) = s.poll_event() {
+            let TxEvent::Done { token } = event else { panic!("{event:?}") };
+            done.push(token);
+        }
+    }
+    assert_eq!(done, [1, 2]);
+}
+
 fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
     ChunkHeader {
         op: Op::Write,
