@@ -42,9 +42,10 @@ pub struct Receiver {
 pub struct ReceiverLimits {
     /// Flows that the peer may have, at most.
     pub flows: u32,
-    /// Transfers that may be under way at once.
+    /// Transfers that may be under way at once, and gaps that may be left between those that are
+    /// over. Should be no less than what an honest peer may have under way.
     pub transfers: usize,
-    /// Chunks of all transfers under way (one bit each).
+    /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
     pub chunks: u64,
 }
 
@@ -209,7 +210,11 @@ impl Receiver {
     pub fn retire(&mut self, transfer: TransferId) -> bool {
         // A transfer that is complete keeps its event: it was in place before the cancel came.
         if transfer >= self.floor {
-            self.done.insert(transfer.0);
+            // Only a peer that invents numbers comes to the bound; what is forgotten then is whether
+            // its own transfer was cancelled.
+            if self.done.range_count() < 2 * self.limits.transfers {
+                self.done.insert(transfer.0);
+            }
             self.drop_incoming(transfer, Verdict::Discard);
         }
         !self.claims.iter().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
@@ -294,10 +299,9 @@ impl Receiver {
         }
         if !self.active.contains_key(&id) {
             let chunks = u64::from(header.chunk_count);
-            // What is done is one range unless numbers are missing in between; a peer that leaves
-            // gaps and never raises its floor would make us remember each.
-            if self.active.len().max(self.done.range_count()) >= self.limits.transfers
+            if self.active.len() >= self.limits.transfers
                 || self.tracked_chunks + chunks > self.limits.chunks
+                || self.leaves_one_gap_too_many(id)
             {
                 return Ok(Verdict::Refuse(RefusalCode::Busy));
             }
@@ -312,6 +316,17 @@ impl Receiver {
             incoming.meta.extend_from_slice(meta);
         }
         Ok(Verdict::Land)
+    }
+
+    /// What is done is one range unless numbers are missing in between. A peer that leaves gaps and
+    /// never raises its floor would make us remember each; an honest one can always go on, with the
+    /// oldest of its transfers if with no other.
+    fn leaves_one_gap_too_many(&self, id: u64) -> bool {
+        let neighbour = |id: Option<u64>| id.is_some_and(|id| self.done.contains(id));
+        self.done.range_count() >= self.limits.transfers
+            && id != self.floor.0
+            && !neighbour(id.checked_sub(1))
+            && !neighbour(id.checked_add(1))
     }
 
     /// Takes the chunk from the flow that was landing it, unless that is inside a system call.

@@ -163,6 +163,34 @@ fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
 }
 
 #[test]
+fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
+    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100 });
+    let mut offer = |id| {
+        let verdict = r.handle_chunk(A, &header(id, 0, 1), b"", || Ok(())).unwrap();
+        r.handle_chunk_end(A, true);
+        verdict
+    };
+    for id in [3, 5, 7, 9] {
+        assert_eq!(offer(id), Verdict::Land);
+    }
+    assert_eq!(offer(11), Verdict::Refuse(RefusalCode::Busy));
+    for id in [1, 2, 4, 6, 8, 11, 10] {
+        assert_eq!(offer(id), Verdict::Land, "{id}");
+    }
+}
+
+#[test]
+fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
+    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100 });
+    for id in 0..1000 {
+        assert!(r.retire(TransferId(1000 + 2 * id)));
+    }
+    let late = |r: &mut Receiver, id| r.handle_chunk(A, &header(id, 0, 1), b"", || Ok(())).unwrap();
+    assert_eq!(late(&mut r, 1000), Verdict::Discard, "the first are remembered");
+    assert_eq!(late(&mut r, 2998), Verdict::Refuse(RefusalCode::Busy), "the last are not");
+}
+
+#[test]
 fn a_transfer_cannot_change_its_purpose_between_chunks() {
     let mut r = Receiver::new(ReceiverLimits::default());
     let data = |chunk| ChunkHeader { op: Op::SendData, context: 5, ..header(1, chunk, 3) };
