@@ -3,6 +3,8 @@
 
 mod cmd;
 mod config_args;
+mod host;
+mod logging;
 
 use std::process::ExitCode;
 
@@ -18,6 +20,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure how fast memory moves between two processes, and what keeps it from being faster.
+    Bench(Box<cmd::bench::Args>),
     /// Show the settings, their values and where each value came from.
     Config(cmd::config::Args),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
@@ -26,6 +30,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Bench(args) => cmd::bench::run(&args),
         Command::Config(args) => cmd::config::run(args),
         Command::Lab(args) => cmd::lab::run(args),
     }

@@ -18,7 +18,9 @@ pub struct BenchResult {
     pub depth: u64,
     /// Whether both sides posted at once.
     pub bidir: bool,
-    /// Transfers of all samples and both directions. With `--latency`: one-way messages.
+    /// Whether one message at a time went to and fro (`--latency`).
+    pub ping_pong: bool,
+    /// Transfers of all samples and both directions. Of a ping-pong: messages, one way each.
     pub transfers: u64,
     /// Bytes of all samples and both directions.
     pub bytes: u64,
@@ -28,8 +30,8 @@ pub struct BenchResult {
     pub gb_per_s: f64,
     /// The same with its edges.
     pub spread_gb_per_s: Spread,
-    /// From posting a transfer to knowing that all of it is in place; with `--latency` one way:
-    /// half of each round trip.
+    /// From posting a transfer to knowing that all of it is in place; of a ping-pong one way: half
+    /// of each round trip.
     pub latency_us: Option<LatencyUs>,
     /// Whether the destination was compared with what was sent, and was right.
     pub verified: bool,
@@ -183,6 +185,7 @@ pub(crate) mod tests {
             segments: 1,
             depth: 1,
             bidir: false,
+            ping_pong: false,
             transfers: 10,
             bytes: 2_500_000_000,
             seconds: 0.5,

@@ -1,0 +1,109 @@
+//! `polyrail bench`: how fast memory moves between two processes, and what keeps it from being
+//! faster.
+//!
+//! One process measures ([`client`]), the other serves ([`serve`]): both here by default
+//! ([`spawn`]), on two machines with `--listen` and `--connect`, or in a lab ([`inlab`]). They talk
+//! through the engine under test ([`control`]). Each size is a [`trial`] of several samples; between
+//! them the destination is overwritten and then compared with a [`pattern`] of the position.
+
+mod args;
+mod buffers;
+mod client;
+mod control;
+mod drive;
+mod error;
+mod inlab;
+mod interrupt;
+mod latency;
+mod layout;
+mod machine;
+mod measure;
+mod observe;
+mod output;
+mod pattern;
+mod plan;
+mod progress;
+mod raw;
+mod render;
+mod serve;
+mod spawn;
+mod trial;
+mod verdict;
+mod work;
+
+use std::net::SocketAddr;
+use std::process::{Command, ExitCode};
+
+use polyrail::{Config, Engine};
+use polyrail_report::exit;
+
+pub(crate) use self::args::Args;
+use self::args::Role;
+use self::error::BenchError;
+use self::interrupt::Interrupt;
+use crate::config_args::print_warnings;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match start(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("polyrail: {error}");
+            if let Some(help) = error.help() {
+                eprintln!("help: {help}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(args: &Args) -> Result<u8, BenchError> {
+    let role = args.role()?;
+    let config = args.resolve_config(&role)?;
+    if !args.serve_parent {
+        print_warnings(&config);
+    }
+    if !matches!(role, Role::Listen { .. } | Role::ServeParent) {
+        args.plan().validate(config.ops_pool)?;
+    }
+    crate::logging::start(&config)?;
+    match role {
+        Role::Listen { address } => listen(config, address),
+        Role::ServeParent => spawn::serve_parent(config).map(|()| exit::OK),
+        Role::Connect { address } => client::run(args, config, address),
+        Role::Lab { rates } => inlab::run(rates, &config),
+        Role::Both => {
+            let program = std::env::current_exe()
+                .map_err(|source| BenchError::system("finding this program", source))?;
+            let served = spawn::Served::start(Command::new(program), &config)?;
+            client::run(args, config, served.address)
+        }
+    }
+}
+
+/// Serves clients until Ctrl-C, which is the usual end and no failure.
+fn listen(config: Config, address: Option<SocketAddr>) -> Result<u8, BenchError> {
+    let interrupt = Interrupt::install()?;
+    let engine = Engine::builder().config(config).build()?;
+    let addresses = engine.addresses();
+    let wanted = address.filter(|address| !address.ip().is_unspecified());
+    if let Some(address) = wanted
+        && !addresses.iter().any(|rail| rail.ip() == address.ip())
+    {
+        let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
+        return Err(BenchError::NotARail { address, rails: rails.join(", ") });
+    }
+    let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
+    if let Some(address) = first.or(addresses.first()) {
+        println!("listening on {address}");
+        eprintln!("measure with `polyrail bench --connect {address}`; end with Ctrl-C");
+    }
+    serve::serve(&engine, &|| interrupt.is_raised(), |peer, result| {
+        match result {
+            Ok(()) => eprintln!("served {}", peer.name()),
+            Err(error) => eprintln!("served {}, which ended early: {error}", peer.name()),
+        }
+        true
+    });
+    Ok(exit::OK)
+}

@@ -1,0 +1,200 @@
+//! The measuring end of a run, from the first connection to the report.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use polyrail::{Config, Engine};
+use polyrail_lab::Rate;
+use polyrail_report::{BenchReport, Lab, PeerView, SCHEMA_VERSION, exit};
+
+use super::args::Args;
+use super::buffers::Verify;
+use super::control::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
+use super::error::BenchError;
+use super::interrupt::Interrupt;
+use super::machine::copy_rate;
+use super::measure::Bench;
+use super::output::{Output, unix_ms};
+use super::plan::{Against, Plan};
+use super::progress::Progress;
+use super::serve::{lone_rail_config, settings, tool};
+use super::verdict::Line;
+
+/// Measures against the server at `address` and reports; returns the exit code.
+pub(super) fn run(args: &Args, config: Config, address: SocketAddr) -> Result<u8, BenchError> {
+    let interrupt = Interrupt::install()?;
+    let plan = args.plan();
+    let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
+    let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
+    let mut report = blank(&config, rates);
+    let started = Instant::now();
+    let end = measure(&plan, config, address, rates, &interrupt, &output, &mut report);
+    report.elapsed_s = started.elapsed().as_secs_f64();
+    let largest = report.results.iter().max_by_key(|result| result.size_bytes);
+    report.limit = largest.map(|result| result.limit.clone());
+    report.interrupted = matches!(end, Err(BenchError::Interrupted));
+    report.error = end.as_ref().err().map(ToString::to_string);
+    output.save(&report)?;
+    output.print(&report)?;
+    end.map(|()| exit::OK)
+}
+
+/// Measures size after size; what is done is in the report, whatever comes after it.
+fn measure(
+    plan: &Plan,
+    config: Config,
+    address: SocketAddr,
+    rates: Option<&[Rate]>,
+    interrupt: &Interrupt,
+    output: &Output,
+    report: &mut BenchReport,
+) -> Result<(), BenchError> {
+    let progress = Progress::new(plan.sizes.len() as u64 * u64::from(plan.rounds));
+    progress.say("connecting");
+    let engine = Engine::builder().config(config).build()?;
+    let link = Link::new(&engine, engine.connect(address)?);
+    let about = hello(&link)?;
+    let boot_id = report.host.boot_id.as_ref();
+    let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
+    let (tool, host, config) = (about.tool, about.host, about.config);
+    let name = link.peer.name().to_owned();
+    report.peer = Some(PeerView { name, tool, host, same_host, config });
+    check_memory(plan, engine.rails().len(), same_host)?;
+
+    progress.say("measuring how fast memory is copied");
+    let copy = copy_rate()?;
+    let lone_engines = lone_engines(plan, &link)?;
+    let lone = lone_engines.iter().map(|(name, engine, address)| {
+        Ok((name.clone(), Link::new(engine, engine.connect(*address)?)))
+    });
+    let lone = lone.collect::<Result<Vec<_>, BenchError>>()?;
+    report.notes = notes(plan, same_host);
+    let bench = Bench {
+        plan,
+        link: &link,
+        lone: &lone,
+        interrupt,
+        progress: &progress,
+        seed: unix_ms() << 16 ^ u64::from(std::process::id()),
+        copy,
+        line: line(&engine, rates),
+        same_host,
+    };
+    let mut end = Ok(());
+    for &size in &plan.sizes {
+        let (result, ended) = bench.measure(size);
+        report.results.extend(result);
+        output.save(report)?;
+        end = ended;
+        if end.is_err() {
+            break;
+        }
+    }
+    progress.clear();
+    let mut farewell = Ok(());
+    for link in lone.iter().map(|(_, link)| link).chain([&link]) {
+        farewell = farewell.and(link.tell(&Ask::Bye));
+    }
+    // Where something else went wrong, that is what counts.
+    end.and(farewell)
+}
+
+fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
+    let lab = rates.map(|rates| Lab {
+        rails_bits_per_s: rates.iter().map(|rate| rate.bits_per_second()).collect(),
+    });
+    BenchReport {
+        schema_version: SCHEMA_VERSION,
+        tool: tool(),
+        arguments: std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect(),
+        started_unix_ms: unix_ms(),
+        elapsed_s: 0.0,
+        host: crate::host::describe(),
+        peer: None,
+        config: BTreeMap::from_iter(settings(config)),
+        lab,
+        results: Vec::new(),
+        limit: None,
+        notes: Vec::new(),
+        interrupted: false,
+        error: None,
+    }
+}
+
+fn hello(link: &Link<'_>) -> Result<About, BenchError> {
+    let ask = Ask::Hello { control_version: CONTROL_VERSION };
+    match link.ask(&ask)? {
+        Answer::Hello(about) => Ok(*about),
+        other => Err(unexpected(&ask, &other)),
+    }
+}
+
+/// Where both ends are on one machine, both take their memory from it.
+fn check_memory(plan: &Plan, rails: usize, same_host: bool) -> Result<(), BenchError> {
+    let both = plan.memory_bytes(rails);
+    let needed_bytes = if same_host { both } else { both / 2 };
+    match crate::host::available_memory_bytes() {
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            Err(BenchError::Memory { needed_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// For each rail an engine at both ends that has it alone: its name, the engine here, and where
+/// the one there listens.
+fn lone_engines(
+    plan: &Plan,
+    link: &Link<'_>,
+) -> Result<Vec<(String, Engine, SocketAddr)>, BenchError> {
+    if !plan.against.contains(&Against::Alone) {
+        return Ok(Vec::new());
+    }
+    let open = |(rail, info): (usize, polyrail::RailInfo)| {
+        let ask = Ask::OpenRail { rail };
+        let address = match link.ask(&ask)? {
+            Answer::Opened { address } => address,
+            other => return Err(unexpected(&ask, &other)),
+        };
+        let config = lone_rail_config(link.engine, rail)?;
+        Ok((info.name, Engine::builder().config(config).build()?, address))
+    };
+    link.engine.rails().into_iter().enumerate().map(open).collect()
+}
+
+/// What the rails carry at most, where that is known of each.
+fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
+    let (bytes_per_s, source): (Vec<Option<u64>>, _) = match rates {
+        Some(rates) => (rates.iter().map(|rate| rate.bytes_per_second()).collect(), "in the lab"),
+        None => {
+            let rails = engine.rails();
+            let speed = |rail: &polyrail::RailInfo| {
+                // Loopback has a speed in name only.
+                let speed = rail.speed_mbps.filter(|_| !rail.address.ip().is_loopback());
+                speed.map(|mbps| u64::from(mbps) * 125_000)
+            };
+            (rails.iter().map(speed).collect(), "by their drivers")
+        }
+    };
+    let sum: u64 = bytes_per_s.iter().copied().sum::<Option<u64>>()?;
+    let source = format!("{} rails {source}", bytes_per_s.len());
+    Some(Line { gb_per_s: sum as f64 / 1e9, source })
+}
+
+fn notes(plan: &Plan, same_host: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if plan.verify == Verify::Off {
+        notes.push("the data were not verified (--verify off)".into());
+    }
+    if plan.against.contains(&Against::Raw) && plan.segments > 1 {
+        notes.push("the plain sockets move contiguous memory, not segments".into());
+    }
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug build: take no figures from it".into());
+    }
+    if !same_host {
+        notes.push("CPU times are those of both machines' processes together".into());
+    }
+    notes
+}

@@ -1,0 +1,128 @@
+//! Why a bench could not be run to its end, and with which exit code it ends then.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use polyrail::{EngineError, PeerError, PostError, RegionError, TransferError};
+use polyrail_config::ConfigError;
+use polyrail_lab::{Blame, LabError};
+use polyrail_report::exit;
+
+use super::buffers::Mismatch;
+use crate::logging::LogError;
+
+/// Anything that ends a run early.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BenchError {
+    /// A value or a combination of options that can't be used.
+    #[error("{option} `{value}` {reason}; allowed: {allowed}")]
+    Usage { option: &'static str, value: String, reason: String, allowed: String },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{needed_bytes} bytes of memory are needed and {available_bytes} are available")]
+    Memory { needed_bytes: u64, available_bytes: u64 },
+    #[error("{step} failed: {source}")]
+    System { step: String, source: io::Error },
+    #[error("writing {} failed: {source}", path.display())]
+    Output { path: PathBuf, source: io::Error },
+    #[error("listening address {address} is on none of the rails: {rails}")]
+    NotARail { address: SocketAddr, rails: String },
+    #[error("the other process ended before it was ready ({status})")]
+    PeerStart { status: String, code: u8 },
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error("posting a transfer failed: {0}")]
+    Post(#[from] PostError),
+    #[error("transfer failed: {0}")]
+    Transfer(#[from] TransferError),
+    #[error("region: {0}")]
+    Region(#[from] RegionError),
+    #[error("the other side did not answer `{ask}` for {} s", waited.as_secs())]
+    Silent { ask: &'static str, waited: Duration },
+    #[error("no transfer ended for {} s", waited.as_secs())]
+    Stuck { waited: Duration, dump: String },
+    #[error("the other side answered `{ask}` with something else: {answer}")]
+    Protocol { ask: &'static str, answer: String },
+    /// What the other side could not do, in its own words.
+    #[error("the other side: {message}")]
+    Remote { message: String, help: Option<String>, code: u8 },
+    #[error("{0}")]
+    Mismatch(Mismatch),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl BenchError {
+    pub(super) fn usage(
+        option: &'static str,
+        value: impl ToString,
+        reason: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        let (value, reason, allowed) = (value.to_string(), reason.into(), allowed.into());
+        Self::Usage { option, value, reason, allowed }
+    }
+
+    pub(super) fn system(step: impl Into<String>, source: io::Error) -> Self {
+        Self::System { step: step.into(), source }
+    }
+
+    /// The code that the process ends with.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage { .. }
+            | Self::Config(_)
+            | Self::Engine(EngineError::Config(_) | EngineError::Congestion { .. }) => exit::USAGE,
+            Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
+            Self::Engine(_)
+            | Self::Lab(_)
+            | Self::Log(_)
+            | Self::Memory { .. }
+            | Self::System { .. }
+            | Self::Output { .. }
+            | Self::NotARail { .. } => exit::ENVIRONMENT,
+            Self::PeerStart { code, .. } | Self::Remote { code, .. } => *code,
+            Self::Peer(_)
+            | Self::Post(_)
+            | Self::Transfer(_)
+            | Self::Region(_)
+            | Self::Silent { .. }
+            | Self::Stuck { .. }
+            | Self::Protocol { .. } => exit::PEER,
+            Self::Mismatch(_) => exit::DATA,
+            Self::Interrupted => exit::INTERRUPTED,
+        }
+    }
+
+    /// What may help.
+    pub(super) fn help(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.help(),
+            Self::Lab(error) => error.help(),
+            Self::Transfer(error) => error.help().map(str::to_owned),
+            Self::Memory { .. } => {
+                Some("choose smaller --sizes, a smaller --depth or fewer --segments".into())
+            }
+            Self::NotARail { .. } => {
+                Some("give --rails the address, or listen on one of these".into())
+            }
+            Self::Remote { help, .. } => help.clone(),
+            Self::Stuck { dump, .. } => Some(format!("the engine's state:\n{dump}")),
+            Self::Silent { .. } => {
+                Some("is the program there `polyrail bench --listen` of this version?".into())
+            }
+            Self::Mismatch(_) => {
+                Some("data arrived wrong: please report this with the command line".into())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Ctrl-C: the first one ends the run in order, the second one at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use polyrail_report::exit;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::error::BenchError;
+
+/// Whether somebody asked the run to end. Clones share one answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Interrupt {
+    raised: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// Catches Ctrl-C and SIGTERM from here on.
+    pub(super) fn install() -> Result<Self, BenchError> {
+        let interrupt = Self::default();
+        for signal in [SIGINT, SIGTERM] {
+            let raised = &interrupt.raised;
+            let failed = |source| BenchError::system("catching signals", source);
+            // The order matters: a signal that finds the flag already raised ends the process.
+            flag::register_conditional_shutdown(
+                signal,
+                i32::from(exit::INTERRUPTED),
+                Arc::clone(raised),
+            )
+            .and_then(|_| flag::register(signal, Arc::clone(raised)))
+            .map_err(failed)?;
+        }
+        Ok(interrupt)
+    }
+
+    /// Takes Ctrl-C without an effect: the process that started this one decides when it ends.
+    pub(super) fn ignore_ctrl_c() -> Result<(), BenchError> {
+        flag::register(SIGINT, Arc::default())
+            .map(drop)
+            .map_err(|source| BenchError::system("catching signals", source))
+    }
+
+    pub(super) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::Relaxed)
+    }
+
+    /// An error once it is raised.
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        if self.is_raised() { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}

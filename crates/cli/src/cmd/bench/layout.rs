@@ -1,0 +1,153 @@
+//! Where the bytes of each transfer lie in the two regions.
+
+/// One size's division of source and destination.
+///
+/// A region holds `slots` transfers of `size` bytes, each of `segments` equal pieces. With one
+/// segment the slots lie side by side. With more, each segment begins a cell four times its length,
+/// so that no two are neighbours and nothing merges, like the blocks of a paged cache.
+///
+/// Source and destination are permuted differently, so that an engine which mixed up the two
+/// offsets would be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Layout {
+    pub(super) size: u64,
+    pub(super) segments: u64,
+    pub(super) slots: u64,
+}
+
+/// A piece of one transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Offset in the source region.
+    pub(super) source: u64,
+    /// Offset in the destination region.
+    pub(super) dest: u64,
+    pub(super) len: u64,
+}
+
+/// Memory that the transfers of a size walk through: well above what a cache holds.
+pub(super) const WORKING_SET_BYTES: u64 = 256 << 20;
+
+impl Layout {
+    /// As many slots as the working set holds, within bounds that keep the preparation short, and
+    /// at least one for each outstanding transfer.
+    pub(super) fn new(size: u64, segments: u64, depth: u64) -> Self {
+        let most = SLOTS_MAX.min(PIECES_MAX / segments).max(1);
+        let slots = (WORKING_SET_BYTES / size).clamp(1, most).max(depth);
+        Self { size, segments, slots }
+    }
+
+    /// The same with one slot, as a ping-pong needs.
+    pub(super) fn single(size: u64, segments: u64) -> Self {
+        Self { size, segments, slots: 1 }
+    }
+
+    /// Bytes of either region.
+    pub(super) fn region_bytes(&self) -> u64 {
+        self.slots * self.size * self.cell_factor()
+    }
+
+    /// The pieces of one slot, in the order of the message's bytes.
+    pub(super) fn pieces(&self, slot: u64) -> impl Iterator<Item = Piece> + use<> {
+        let len = self.size / self.segments;
+        let cell = len * self.cell_factor();
+        let cells = self.slots * self.segments;
+        let (source, dest) = (Permutation::new(cells, 1), Permutation::new(cells, 2));
+        (slot * self.segments..(slot + 1) * self.segments).map(move |index| Piece {
+            source: source.place(index) * cell,
+            dest: dest.place(index) * cell,
+            len,
+        })
+    }
+
+    /// The pieces of the first `slots` slots, by their place in the destination.
+    pub(super) fn by_dest(&self, slots: u64) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = (0..slots).flat_map(|slot| self.pieces(slot)).collect();
+        pieces.sort_unstable_by_key(|piece| piece.dest);
+        pieces
+    }
+
+    fn cell_factor(&self) -> u64 {
+        if self.segments > 1 { SCATTER } else { 1 }
+    }
+}
+
+const SLOTS_MAX: u64 = 4096;
+const PIECES_MAX: u64 = 1 << 16;
+const SCATTER: u64 = 4;
+
+/// Gives each index below a count a place of its own.
+#[derive(Clone, Copy)]
+struct Permutation {
+    cells: u64,
+    /// Has no divisor in common with `cells`, so that its multiples reach every place.
+    step: u64,
+}
+
+impl Permutation {
+    fn new(cells: u64, which: u64) -> Self {
+        // About the golden section of the cells, so that neighbours end up far apart.
+        let mut step = (cells as f64 * 0.618) as u64 / which + 1;
+        while gcd(step, cells) != 1 {
+            step += 1;
+        }
+        Self { cells, step }
+    }
+
+    fn place(self, index: u64) -> u64 {
+        // In 128 bits no product overflows; the remainder fits again.
+        (u128::from(index) * u128::from(self.step) % u128::from(self.cells)) as u64
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(layout: Layout) {
+        let pieces = layout.by_dest(layout.slots);
+        assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), layout.size * layout.slots);
+        let mut source: Vec<u64> = pieces.iter().map(|piece| piece.source).collect();
+        source.sort_unstable();
+        let len = layout.size / layout.segments;
+        let ends = layout.region_bytes() - len;
+        for places in [source, pieces.iter().map(|piece| piece.dest).collect()] {
+            let gaps = places.windows(2).map(|pair| pair[1] - pair[0]);
+            let least = if layout.segments > 1 { len + 1 } else { len };
+            assert!(gaps.into_iter().all(|gap| gap >= least), "{layout:?}");
+            assert!(places.iter().all(|place| *place <= ends), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_fill_their_region_without_touching_each_other() {
+        for (size, segments, depth) in
+            [(8, 1, 64), (64 << 10, 1, 16), (1 << 20, 16, 4), (4096, 4096, 1), (300 << 20, 3, 2)]
+        {
+            check(Layout::new(size, segments, depth));
+            check(Layout::single(size, segments));
+        }
+    }
+
+    #[test]
+    fn a_large_transfer_has_one_slot_and_small_ones_fill_the_working_set() {
+        assert_eq!(Layout::new(256 << 20, 1, 1).slots, 1);
+        assert_eq!(Layout::new(1 << 30, 1, 2).slots, 2);
+        assert_eq!(Layout::new(64 << 10, 1, 1).slots * (64 << 10), WORKING_SET_BYTES);
+        assert_eq!(Layout::new(8, 1, 64).slots, SLOTS_MAX);
+        assert_eq!(Layout::new(256 << 20, 16_384, 1).region_bytes(), 1 << 30);
+        assert_eq!(Layout::new(4096, 4096, 1).slots, 16, "preparing takes time for each segment");
+    }
+
+    #[test]
+    fn source_and_destination_are_permuted_differently() {
+        let layout = Layout::new(1 << 20, 1, 1);
+        let same =
+            layout.by_dest(layout.slots).iter().filter(|piece| piece.source == piece.dest).count();
+        assert!(same < 8, "{same} of {} pieces have equal offsets", layout.slots);
+    }
+}

@@ -1,0 +1,305 @@
+//! Measures one size: the engine, and the baselines in turn with it.
+
+use polyrail_report::{
+    AgainstAlone, AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, LoneRail,
+    RailShare, Spread, show_size,
+};
+
+use super::buffers::Verify;
+use super::control::{Link, RawSpec};
+use super::error::BenchError;
+use super::interrupt::Interrupt;
+use super::machine::CopyRate;
+use super::observe::RailDelta;
+use super::plan::{Against, Op, Plan};
+use super::progress::Progress;
+use super::raw::RawClient;
+use super::trial::{Taken, Trial};
+use super::verdict::{Evidence, Line, judge};
+
+/// What all sizes of a run have in common.
+pub(super) struct Bench<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) link: &'a Link<'a>,
+    /// For `--against alone`: each rail's name and the way to the engine that has it alone.
+    pub(super) lone: &'a [(String, Link<'a>)],
+    pub(super) interrupt: &'a Interrupt,
+    pub(super) progress: &'a Progress,
+    pub(super) seed: u64,
+    pub(super) copy: CopyRate,
+    pub(super) line: Option<Line>,
+    pub(super) same_host: bool,
+}
+
+/// The rounds of one size so far.
+#[derive(Default)]
+struct Rounds {
+    engine: Vec<Taken>,
+    raw: Vec<(AgainstSample, Histogram)>,
+    /// By rail, the rate of each round.
+    lone: Vec<Vec<f64>>,
+}
+
+/// What a baseline of plain sockets was like.
+struct RawFacts {
+    flows: usize,
+    chunk_bytes: u64,
+    congestion: String,
+}
+
+impl Bench<'_> {
+    /// Measures a size. What was measured until an error ended it comes with the error.
+    pub(super) fn measure(&self, size: u64) -> (Option<BenchResult>, Result<(), BenchError>) {
+        let mut rounds = Rounds::default();
+        let mut raw_facts = None;
+        let end = self.rounds(size, &mut rounds, &mut raw_facts);
+        let result = (!rounds.engine.is_empty()).then(|| self.result(size, rounds, raw_facts));
+        (result, end)
+    }
+
+    fn rounds(
+        &self,
+        size: u64,
+        rounds: &mut Rounds,
+        raw_facts: &mut Option<RawFacts>,
+    ) -> Result<(), BenchError> {
+        let plan = self.plan;
+        let name = show_size(size);
+        self.progress.say(format!("{name} {}: warming up", plan.op.name()));
+        let aim = plan.time / plan.rounds;
+        let transfers = |trial: &Trial<'_>| -> Result<u64, BenchError> {
+            let fitting = trial.warm_up(plan.warmup, aim)?;
+            Ok(plan.iters.unwrap_or(fitting))
+        };
+
+        let trial = Trial::set_up(self.link, plan, size, self.seed, self.interrupt)?;
+        let count = transfers(&trial)?;
+        let mut lone = Vec::new();
+        for (_, link) in self.lone {
+            let trial = Trial::set_up(link, plan, size, self.seed, self.interrupt)?;
+            let count = transfers(&trial)?;
+            lone.push((trial, count));
+            rounds.lone.push(Vec::new());
+        }
+        let mut raw = None;
+        if plan.against.contains(&Against::Raw) {
+            let spec = self.raw_spec(size)?;
+            let pieces = (count * size).div_ceil(spec.piece);
+            let mut client = RawClient::open(self.link, spec.clone())?;
+            client.round(pieces.div_ceil(4))?;
+            let congestion = client.congestion().to_owned();
+            let (flows, chunk_bytes) = (spec.flows, spec.piece);
+            *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
+            raw = Some((client, pieces));
+        }
+
+        for round in 0..u64::from(plan.rounds) {
+            self.interrupt.check()?;
+            self.progress.say(format!("{name} {}: round {}", plan.op.name(), round + 1));
+            let taken = trial.sample(plan.verify, count, round)?;
+            if let Some((client, pieces)) = &mut raw {
+                rounds.raw.push(client.round(*pieces)?);
+            }
+            for ((trial, count), rates) in lone.iter().zip(&mut rounds.lone) {
+                rates.push(trial.sample(plan.verify, *count, round)?.sample.gb_per_s());
+            }
+            // Last, so that each engine sample has its baselines.
+            rounds.engine.push(taken);
+            self.progress.step();
+        }
+
+        if let Some((client, _)) = raw {
+            client.verify()?;
+            client.close()?;
+        }
+        for (trial, _) in lone {
+            trial.tear_down()?;
+        }
+        trial.tear_down()
+    }
+
+    /// The engine's flows, chunks, congestion control and buffers.
+    fn raw_spec(&self, size: u64) -> Result<RawSpec, BenchError> {
+        let plan = self.plan;
+        let config = self.link.engine.config();
+        let stats = self.link.engine.stats();
+        let mut flows =
+            stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
+        let (_, all) = self.link.peer.flows_up();
+        let in_use = flows.find(|flow| !flow.congestion.is_empty());
+        let count = if plan.latency { 1 } else { all.max(1) };
+        let piece = if plan.latency { size } else { config.chunk_bytes.min(size) };
+        let layout = plan.layout(size);
+        let part = layout.slots * size / count as u64;
+        let reads = plan.op == Op::Read;
+        Ok(RawSpec {
+            flows: count,
+            piece,
+            area: (part / piece).max(1) * piece,
+            to_peer: plan.bidir || !reads,
+            to_us: plan.bidir || reads,
+            ping_pong: plan.latency,
+            congestion: in_use.map_or(String::new(), |flow| flow.congestion.clone()),
+            send_buffer: config.send_buffer_bytes,
+            recv_buffer: config.recv_buffer_bytes,
+            seed: self.seed ^ RAW_SEED,
+        })
+    }
+
+    fn result(&self, size: u64, rounds: Rounds, raw_facts: Option<RawFacts>) -> BenchResult {
+        let plan = self.plan;
+        let mut times = Histogram::default();
+        let mut rails = Vec::new();
+        for taken in &rounds.engine {
+            times.merge(&taken.times);
+            add(&mut rails, &taken.rails);
+        }
+        let samples = || rounds.engine.iter().map(|taken| &taken.sample);
+        let seconds: f64 = samples().map(|sample| sample.seconds).sum();
+        let spread = Spread::of(samples().map(|sample| sample.gb_per_s()));
+        // There is at least one sample, and its rate is a number.
+        let spread = spread.unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
+        let median = |values: &mut dyn Iterator<Item = f64>| Spread::of(values).map(|s| s.median);
+        let latency_us = LatencyUs::of(&times);
+        let limit = judge(&self.evidence(size, spread.median, &rounds, latency_us.as_ref()));
+        BenchResult {
+            size_bytes: size,
+            op: plan.op.name().into(),
+            segments: plan.segments,
+            depth: plan.depth(size),
+            bidir: plan.bidir,
+            ping_pong: plan.latency,
+            transfers: samples().map(|sample| sample.transfers).sum(),
+            bytes: samples().map(|sample| sample.bytes).sum(),
+            seconds,
+            gb_per_s: spread.median,
+            spread_gb_per_s: spread,
+            latency_us,
+            verified: plan.verify != Verify::Off,
+            verify: plan.verify.name().into(),
+            verified_bytes: rounds.engine.iter().map(|taken| taken.verified_bytes).sum(),
+            rails: shares(&rails, seconds),
+            cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
+            against: raw_facts.and_then(|facts| against_raw(plan, &rounds, facts)),
+            alone: against_alone(self.lone, &rounds),
+            limit,
+            samples: samples().cloned().collect(),
+        }
+    }
+
+    /// The numbers of the sample in the middle.
+    fn evidence(
+        &self,
+        size: u64,
+        median: f64,
+        rounds: &Rounds,
+        latency: Option<&LatencyUs>,
+    ) -> Evidence {
+        let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
+        let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
+            let share = taken.sample.window_full_share;
+            (taken.local_load.clone(), taken.peer_load.clone(), share)
+        });
+        let config = self.link.engine.config();
+        let (_, flows) = self.link.peer.flows_up();
+        let channels = flows as u64 / u64::from(config.sockets);
+        Evidence {
+            gb_per_s: median,
+            ways: if self.plan.bidir { 2 } else { 1 },
+            local,
+            peer,
+            same_host: self.same_host,
+            copy: self.copy,
+            line: self.line.clone(),
+            window_full_share,
+            depth: self.plan.depth(size),
+            size,
+            window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
+            p50_us: latency.map(|latency| latency.p50),
+        }
+    }
+}
+
+fn add(sums: &mut Vec<RailDelta>, rails: &[RailDelta]) {
+    for rail in rails {
+        match sums.iter_mut().find(|sum| sum.name == rail.name) {
+            None => sums.push(rail.clone()),
+            Some(sum) => {
+                sum.tx_bytes += rail.tx_bytes;
+                sum.retransmits += rail.retransmits;
+                sum.resent_chunks += rail.resent_chunks;
+            }
+        }
+    }
+}
+
+fn shares(rails: &[RailDelta], seconds: f64) -> Vec<RailShare> {
+    let all: u64 = rails.iter().map(|rail| rail.tx_bytes).sum();
+    let share = |rail: &RailDelta| RailShare {
+        name: rail.name.clone(),
+        bytes: rail.tx_bytes,
+        share: rail.tx_bytes as f64 / all.max(1) as f64,
+        gb_per_s: rail.tx_bytes as f64 / 1e9 / seconds,
+        retransmits: rail.retransmits,
+        resent_chunks: rail.resent_chunks,
+    };
+    rails.iter().map(share).collect()
+}
+
+/// Ratios are taken within a round, so that a drift of the machine cancels out.
+fn against_raw(plan: &Plan, rounds: &Rounds, facts: RawFacts) -> Option<AgainstRaw> {
+    let pairs = || rounds.engine.iter().zip(&rounds.raw);
+    let median = |values: Vec<f64>| Spread::of(values).map(|spread| spread.median);
+    let ratio = |(engine, (raw, times)): (&Taken, &(AgainstSample, Histogram))| {
+        if plan.latency {
+            let micros = times.quantile_ns(0.5).map_or(f64::NAN, |ns| ns as f64 / 1e3);
+            engine.sample.p50_us.map_or(f64::NAN, |engine| engine / micros)
+        } else {
+            engine.sample.gb_per_s() / raw.gb_per_s()
+        }
+    };
+    let cpu_ratio = |(engine, (raw, _)): (&Taken, &(AgainstSample, Histogram))| {
+        engine.sample.cpu_seconds_per_gb() / raw.cpu_seconds_per_gb()
+    };
+    let mut times = Histogram::default();
+    pairs().for_each(|(_, (_, raw_times))| times.merge(raw_times));
+    let samples: Vec<AgainstSample> = pairs().map(|(_, (raw, _))| raw.clone()).collect();
+    Some(AgainstRaw {
+        raw_gb_per_s: median(samples.iter().map(AgainstSample::gb_per_s).collect())?,
+        ratio: median(pairs().map(ratio).collect())?,
+        raw_cpu_seconds_per_gb: median(
+            samples.iter().map(AgainstSample::cpu_seconds_per_gb).collect(),
+        ),
+        cpu_ratio: median(pairs().map(cpu_ratio).collect()),
+        raw_latency_us: LatencyUs::of(&times),
+        flows: facts.flows,
+        chunk_bytes: facts.chunk_bytes,
+        congestion: facts.congestion,
+        samples,
+    })
+}
+
+fn against_alone(lone: &[(String, Link<'_>)], rounds: &Rounds) -> Option<AgainstAlone> {
+    let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|spread| spread.median);
+    let rails: Option<Vec<LoneRail>> = lone
+        .iter()
+        .zip(&rounds.lone)
+        .map(|((name, _), rates)| {
+            let gb_per_s = median(rates)?;
+            Some(LoneRail { name: name.clone(), gb_per_s, samples_gb_per_s: rates.clone() })
+        })
+        .collect();
+    let rails = rails.filter(|rails| !rails.is_empty())?;
+    let ratios: Vec<f64> = (0..rounds.engine.len())
+        .filter_map(|round| {
+            let alone: Option<f64> = rounds.lone.iter().map(|rates| rates.get(round)).sum();
+            Some(rounds.engine[round].sample.gb_per_s() / alone?)
+        })
+        .collect();
+    let sum_gb_per_s = rails.iter().map(|rail| rail.gb_per_s).sum();
+    Some(AgainstAlone { sum_gb_per_s, ratio: median(&ratios)?, rails })
+}
+
+/// Keeps the baseline's data apart from the engine's.
+const RAW_SEED: u64 = 0x7261_7700_0000_0000;

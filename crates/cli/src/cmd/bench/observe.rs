@@ -1,0 +1,234 @@
+//! What the engine, the process and the machine did during an interval.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use polyrail::{Engine, Stats};
+use polyrail_sys::threads::process_cpu_seconds;
+use serde::{Deserialize, Serialize};
+
+/// Counters at one moment.
+pub(super) struct Snapshot {
+    at: Instant,
+    cpu_seconds: f64,
+    machine: Option<Ticks>,
+    stats: Stats,
+}
+
+/// What lies between two snapshots.
+#[derive(Clone, Debug)]
+pub(super) struct Interval {
+    pub(super) seconds: f64,
+    pub(super) cpu_seconds: f64,
+    pub(super) load: Load,
+    pub(super) rails: Vec<RailDelta>,
+}
+
+/// How busy one side was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Load {
+    /// CPUs' worth of time that the process used.
+    pub(super) process_cpus: f64,
+    /// CPUs' worth of time that it may use.
+    pub(super) cpus_allowed: usize,
+    /// The part of all CPU time of the machine that was not idle, 0 to 1: softirqs and other
+    /// programs included.
+    pub(super) machine_busy: Option<f64>,
+    /// The thread that used most of one CPU, and how much of it, 0 to 1.
+    pub(super) busiest_thread: Option<(String, f64)>,
+    /// Mean over the sending flows of the time that the window was full, 0 to 1.
+    pub(super) window_full_share: f64,
+    /// Mean over the sending flows of the time that the socket was full, 0 to 1.
+    pub(super) socket_full_share: f64,
+}
+
+/// What one rail did, as its own side counts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RailDelta {
+    pub(super) name: String,
+    pub(super) tx_bytes: u64,
+    pub(super) rx_bytes: u64,
+    pub(super) retransmits: u64,
+    pub(super) resent_chunks: u64,
+}
+
+/// CPU time of the machine since it started, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    busy: u64,
+    all: u64,
+}
+
+impl Snapshot {
+    pub(super) fn take(engine: &Engine) -> Self {
+        Self {
+            stats: engine.stats(),
+            machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
+            cpu_seconds: process_cpu_seconds(),
+            at: Instant::now(),
+        }
+    }
+
+    /// From this snapshot to `later`. `driver` is the CPU time of the thread that posted, which is
+    /// no proxy and so not in the engine's counters.
+    pub(super) fn until(&self, later: &Self, driver: Option<Duration>) -> Interval {
+        let seconds = (later.at - self.at).as_secs_f64();
+        let cpu_seconds = later.cpu_seconds - self.cpu_seconds;
+        let machine_busy = match (self.machine, later.machine) {
+            (Some(from), Some(to)) if to.all > from.all => {
+                Some(to.busy.saturating_sub(from.busy) as f64 / (to.all - from.all) as f64)
+            }
+            _ => None,
+        };
+        let (window_full_share, socket_full_share) = self.full_shares(later, seconds);
+        Interval {
+            seconds,
+            cpu_seconds,
+            load: Load {
+                process_cpus: cpu_seconds / seconds,
+                cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
+                machine_busy,
+                busiest_thread: self.busiest_thread(later, seconds, driver),
+                window_full_share,
+                socket_full_share,
+            },
+            rails: self.rails(later),
+        }
+    }
+
+    fn rails(&self, later: &Self) -> Vec<RailDelta> {
+        let earlier = by_rail(&self.stats);
+        let mut rails = by_rail(&later.stats);
+        for rail in &mut rails {
+            let Some(before) = earlier.iter().find(|before| before.name == rail.name) else {
+                continue;
+            };
+            rail.tx_bytes = rail.tx_bytes.saturating_sub(before.tx_bytes);
+            rail.rx_bytes = rail.rx_bytes.saturating_sub(before.rx_bytes);
+            rail.retransmits = rail.retransmits.saturating_sub(before.retransmits);
+            rail.resent_chunks = rail.resent_chunks.saturating_sub(before.resent_chunks);
+        }
+        rails
+    }
+
+    fn busiest_thread(
+        &self,
+        later: &Self,
+        seconds: f64,
+        driver: Option<Duration>,
+    ) -> Option<(String, f64)> {
+        let proxies = later.stats.proxies.iter().map(|proxy| {
+            let before = self.stats.proxies.iter().find(|before| before.name == proxy.name);
+            let before = before.map_or(0.0, |before| before.cpu_seconds);
+            (proxy.name.clone(), (proxy.cpu_seconds - before) / seconds)
+        });
+        let driver = driver.map(|time| ("the posting thread".into(), time.as_secs_f64() / seconds));
+        proxies.chain(driver).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    fn full_shares(&self, later: &Self, seconds: f64) -> (f64, f64) {
+        let (mut flows, mut window_ns, mut socket_ns) = (0u64, 0u64, 0u64);
+        for peer in &later.stats.peers {
+            let old_peer = self.stats.peers.iter().find(|old| old.instance == peer.instance);
+            for rail in &peer.rails {
+                let old_rail =
+                    old_peer.and_then(|old| old.rails.iter().find(|old| old.name == rail.name));
+                for flow in &rail.flows {
+                    let old =
+                        old_rail.and_then(|old| old.flows.iter().find(|old| old.flow == flow.flow));
+                    let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(0));
+                    if since(flow.tx_bytes, old.map(|old| old.tx_bytes)) == 0 {
+                        continue;
+                    }
+                    flows += 1;
+                    window_ns += since(flow.window_full_ns, old.map(|old| old.window_full_ns));
+                    socket_ns += since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
+                }
+            }
+        }
+        let share = |ns: u64| (ns as f64 / 1e9 / seconds / flows.max(1) as f64).min(1.0);
+        (share(window_ns), share(socket_ns))
+    }
+}
+
+/// Payload that the engine has moved so far, either way: grows as long as anything does.
+pub(super) fn moved_bytes(engine: &Engine) -> u64 {
+    by_rail(&engine.stats()).iter().map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
+}
+
+/// Sums over the peers; one that is not measured moves nothing.
+fn by_rail(stats: &Stats) -> Vec<RailDelta> {
+    let mut rails: Vec<RailDelta> = Vec::new();
+    for rail in stats.peers.iter().flat_map(|peer| &peer.rails) {
+        let at = rails.iter().position(|known| known.name == rail.name).unwrap_or_else(|| {
+            rails.push(RailDelta { name: rail.name.clone(), ..RailDelta::default() });
+            rails.len() - 1
+        });
+        rails[at].tx_bytes += rail.tx_bytes;
+        rails[at].rx_bytes += rail.rx_bytes;
+        rails[at].retransmits += rail.retransmits;
+        rails[at].resent_chunks += rail.resent_chunks;
+    }
+    rails
+}
+
+impl Ticks {
+    /// Reads the first line of `/proc/stat`: user nice system idle iowait irq softirq steal.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        // Guest time, which follows, is already in user time.
+        let all: u64 = ticks.iter().take(8).sum();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { busy: all - idle, all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::{FlowSnapshot, PeerStats, ProxyStats, RailStats};
+
+    use super::*;
+
+    fn snapshot(at: Instant, tx_bytes: u64, window_full_ns: u64, proxy_cpu: [f64; 2]) -> Snapshot {
+        let sending = FlowSnapshot { flow: 0, tx_bytes, window_full_ns, ..FlowSnapshot::default() };
+        let silent = FlowSnapshot { flow: 1, ..FlowSnapshot::default() };
+        let rail = RailStats {
+            name: "eth1".into(),
+            tx_bytes,
+            retransmits: tx_bytes / 100,
+            flows: vec![sending, silent],
+            ..RailStats::default()
+        };
+        let proxies = ["tx-0", "rx-0"].into_iter().zip(proxy_cpu).map(|(name, cpu_seconds)| {
+            ProxyStats { name: name.into(), cpu_seconds, ..ProxyStats::default() }
+        });
+        let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
+        let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
+        Snapshot { at, cpu_seconds: proxy_cpu.iter().sum(), machine: None, stats }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_snapshots() {
+        let start = Instant::now();
+        let before = snapshot(start, 1_000, 500_000_000, [1.0, 0.0]);
+        let after = snapshot(start + Duration::from_secs(2), 5_000, 1_500_000_000, [1.5, 1.8]);
+        let interval = before.until(&after, Some(Duration::from_millis(100)));
+        assert_eq!(interval.seconds, 2.0);
+        let rail = &interval.rails[0];
+        assert_eq!((rail.tx_bytes, rail.retransmits), (4_000, 40));
+        let (name, share) = interval.load.busiest_thread.unwrap();
+        assert_eq!(name, "rx-0");
+        assert!((share - 0.9).abs() < 1e-9);
+        let shares = (interval.load.window_full_share, interval.load.socket_full_share);
+        assert_eq!(shares, (0.5, 0.0), "a flow that sent nothing does not count");
+        assert!((interval.load.process_cpus - 1.15).abs() < 1e-9);
+    }
+
+    #[test]
+    fn busy_time_is_all_but_idle_and_waiting_for_disks() {
+        let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\n");
+        assert_eq!(ticks, Some(Ticks { busy: 35, all: 100 }));
+        assert_eq!(Ticks::parse("intr 1 2"), None);
+    }
+}

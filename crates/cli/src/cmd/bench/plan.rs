@@ -1,0 +1,239 @@
+//! What a run is to measure, checked.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::buffers::Verify;
+use super::error::BenchError;
+use super::layout::{Layout, WORKING_SET_BYTES};
+
+/// The operation that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Op {
+    /// This side writes into the other's memory.
+    Write,
+    /// This side reads the other's memory.
+    Read,
+    /// This side sends, the other receives by tag.
+    Send,
+}
+
+/// What the engine is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Against {
+    /// Plain blocking sockets with the same flows, chunks, congestion control and buffers.
+    Raw,
+    /// The engine on each rail alone.
+    Alone,
+}
+
+/// The measurements of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) op: Op,
+    pub(super) sizes: Vec<u64>,
+    pub(super) segments: u64,
+    pub(super) depth: Option<u64>,
+    /// For all samples of a size together.
+    pub(super) time: Duration,
+    /// Transfers of each sample, in place of `time`.
+    pub(super) iters: Option<u64>,
+    pub(super) warmup: Duration,
+    pub(super) rounds: u32,
+    pub(super) bidir: bool,
+    pub(super) latency: bool,
+    pub(super) verify: Verify,
+    pub(super) against: Vec<Against>,
+}
+
+impl Op {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+        }
+    }
+}
+
+impl Verify {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Sample => "sample",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Plan {
+    /// Checks the values against each other.
+    pub(super) fn validate(&self, ops_pool: u32) -> Result<(), BenchError> {
+        let in_range = |option, value: u64, range: std::ops::RangeInclusive<u64>| {
+            if range.contains(&value) {
+                return Ok(());
+            }
+            let allowed = format!("{} to {}", range.start(), range.end());
+            Err(BenchError::usage(option, value, "is out of range", allowed))
+        };
+        in_range("--segments", self.segments, 1..=SEGMENTS_MAX)?;
+        in_range("--rounds", self.rounds.into(), 1..=ROUNDS_MAX)?;
+        in_range("--depth", self.depth.unwrap_or(1), 1..=u64::from(ops_pool))?;
+        in_range("--iters", self.iters.unwrap_or(1), 1..=u64::MAX)?;
+        let pieces = self.depth.unwrap_or(1).saturating_mul(self.segments);
+        if pieces > OUTSTANDING_SEGMENTS_MAX {
+            let allowed = format!("1 to {}", OUTSTANDING_SEGMENTS_MAX / self.segments);
+            let (depth, reason) = (self.depth.unwrap_or(1), "has too many segments outstanding");
+            return Err(BenchError::usage("--depth", depth, reason, allowed));
+        }
+        for &size in &self.sizes {
+            if !size.is_multiple_of(self.segments) {
+                let allowed = format!("multiples of --segments ({})", self.segments);
+                let reason = "can't be cut into equal segments";
+                return Err(BenchError::usage("--sizes", size, reason, allowed));
+            }
+        }
+        if self.op == Op::Send && self.segments > SEND_SEGMENTS_MAX {
+            let allowed = format!("1 to {SEND_SEGMENTS_MAX} with --op send");
+            return Err(BenchError::usage("--segments", self.segments, "is out of range", allowed));
+        }
+        if self.latency {
+            self.validate_latency()?;
+        }
+        if self.time.is_zero() && self.iters.is_none() {
+            return Err(BenchError::usage("--time", "0s", "measures nothing", "at least 1us"));
+        }
+        Ok(())
+    }
+
+    /// The memory of one size.
+    pub(super) fn layout(&self, size: u64) -> Layout {
+        if self.latency {
+            Layout::single(size, self.segments)
+        } else {
+            Layout::new(size, self.segments, self.depth(size))
+        }
+    }
+
+    /// Transfers that are outstanding at once: as told, or 16 as long as they are of the working
+    /// set.
+    pub(super) fn depth(&self, size: u64) -> u64 {
+        if self.latency {
+            return 1;
+        }
+        let most = DEFAULT_DEPTH.min(OUTSTANDING_SEGMENTS_MAX / self.segments);
+        self.depth.unwrap_or_else(|| (WORKING_SET_BYTES / size).clamp(1, most))
+    }
+
+    /// Bytes of regions that both sides need at most, when both are on one machine.
+    pub(super) fn memory_bytes(&self, rails: usize) -> u64 {
+        let largest = self.sizes.iter().map(|size| self.layout(*size).region_bytes()).max();
+        let directions = if self.bidir || self.latency { 2 } else { 1 };
+        let alone = if self.against.contains(&Against::Alone) { rails as u64 } else { 0 };
+        let raw = u64::from(self.against.contains(&Against::Raw));
+        largest.unwrap_or(0).saturating_mul(2 * directions * (1 + alone + raw))
+    }
+
+    fn validate_latency(&self) -> Result<(), BenchError> {
+        let refuse = |option, value: &str, reason: &str, allowed: &str| {
+            Err(BenchError::usage(option, value, reason, allowed))
+        };
+        if self.op == Op::Read {
+            let reason = "has no one-way time";
+            return refuse("--op", "read", reason, "write or send with --latency");
+        }
+        if self.bidir {
+            return refuse("--bidir", "", "makes no sense in a ping-pong", "without --latency");
+        }
+        if self.depth.is_some_and(|depth| depth != 1) {
+            let depth = self.depth.unwrap_or(1).to_string();
+            return refuse("--depth", &depth, "makes no sense in a ping-pong", "1 with --latency");
+        }
+        if self.against.contains(&Against::Alone) {
+            return refuse("--against", "alone", "compares rates", "raw with --latency");
+        }
+        Ok(())
+    }
+}
+
+const DEFAULT_DEPTH: u64 = 16;
+const ROUNDS_MAX: u64 = 1000;
+const SEGMENTS_MAX: u64 = 1 << 20;
+/// All are prepared beforehand, which takes time and memory for each.
+const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
+/// What a receive takes at most.
+const SEND_SEGMENTS_MAX: u64 = 256;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn plan() -> Plan {
+        Plan {
+            op: Op::Write,
+            sizes: vec![64 << 10, 256 << 20],
+            segments: 1,
+            depth: None,
+            time: Duration::from_secs(2),
+            iters: None,
+            warmup: Duration::from_millis(200),
+            rounds: 5,
+            bidir: false,
+            latency: false,
+            verify: Verify::Full,
+            against: Vec::new(),
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut Plan)) -> String {
+        let mut plan = plan();
+        plan.validate(4096).unwrap();
+        change(&mut plan);
+        plan.validate(4096).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_wrong_value_is_named_with_its_range() {
+        for (message, text) in [
+            (refused(|plan| plan.segments = 0), "--segments `0` is out of range; allowed: 1 to"),
+            (
+                refused(|plan| plan.depth = Some(5000)),
+                "--depth `5000` is out of range; allowed: 1 to 4096",
+            ),
+            (refused(|plan| plan.rounds = 0), "--rounds `0`"),
+            (
+                refused(|plan| (plan.segments, plan.depth) = (1 << 16, Some(65))),
+                "--depth `65` has too many segments outstanding; allowed: 1 to 64",
+            ),
+            (refused(|plan| plan.segments = 3), "--sizes `65536` can't be cut into equal segments"),
+            (refused(|plan| plan.iters = Some(0)), "--iters `0`"),
+            (refused(|plan| plan.time = Duration::ZERO), "--time `0s`"),
+        ] {
+            assert!(message.starts_with(text), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_in_a_ping_pong_is_refused() {
+        for change in [
+            (|plan| plan.op = Op::Read) as fn(&mut Plan),
+            |plan| plan.bidir = true,
+            |plan| plan.depth = Some(4),
+            |plan| plan.against = vec![Against::Alone],
+        ] {
+            let message = refused(|plan| {
+                plan.latency = true;
+                change(plan);
+            });
+            assert!(message.contains("--latency"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_default_depth_stays_within_the_working_set() {
+        let plan = plan();
+        assert_eq!((plan.depth(8), plan.depth(64 << 20), plan.depth(1 << 30)), (16, 4, 1));
+    }
+}

@@ -1,0 +1,352 @@
+//! The report for people.
+
+use polyrail_report::{
+    Align, BenchReport, BenchResult, LatencyUs, RailShare, Table, show_count, show_gb_per_s,
+    show_micros, show_ratio, show_size,
+};
+
+/// Tables, what limits each size, and remarks.
+pub(super) fn text(report: &BenchReport) -> String {
+    let Some(first) = report.results.first() else { return String::new() };
+    let is_latency = first.ping_pong;
+    let mut text = heading(report, first, is_latency);
+    text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
+    for baseline in [against_raw(report, is_latency), against_alone(report)].into_iter().flatten() {
+        text += "\n";
+        text += &baseline.to_string();
+    }
+    text += "\n";
+    text += &limits(report);
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> String {
+    let setting = |name: &str| {
+        let value = report.config.get(name).map(|setting| &setting.value);
+        value.map_or(String::new(), |value| value.to_string().trim_matches('"').to_owned())
+    };
+    let rails: Vec<&str> = first.rails.iter().map(|rail| rail.name.as_str()).collect();
+    let mut what = vec![first.op.clone()];
+    if is_latency {
+        what.push("one way".into());
+    }
+    if first.segments > 1 {
+        what.push(format!("{} segments", first.segments));
+    }
+    if first.bidir {
+        what.push("both ways at once".into());
+    }
+    what.push(format!("verified: {}", first.verify));
+    let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
+    format!(
+        "{}\n{} rails: {}; chunks of {chunk}, window {}\n\n",
+        what.join(", "),
+        rails.len(),
+        abridged(&rails),
+        setting("window_chunks")
+    )
+}
+
+/// Names that fit on a line.
+fn abridged(names: &[&str]) -> String {
+    match names {
+        [first, .., last] if names.len() > 3 => format!("{first} … {last}"),
+        names => names.join(" "),
+    }
+}
+
+fn rates(report: &BenchReport) -> Table {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("transfers", Align::Right)
+        .column("GB/s", Align::Right)
+        .column("±%", Align::Right)
+        .column("Gbit/s", Align::Right)
+        .column("p50", Align::Right)
+        .column("p99", Align::Right)
+        .column("CPU s/GB", Align::Right)
+        .column("rails %", Align::Left);
+    for result in &report.results {
+        table.row([
+            show_size(result.size_bytes),
+            show_count(result.transfers),
+            show_gb_per_s(result.gb_per_s),
+            format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
+            show_gb_per_s(result.gb_per_s * 8.0),
+            micros(result.latency_us, |latency| latency.p50),
+            micros(result.latency_us, |latency| latency.p99),
+            result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
+            shares(&result.rails),
+        ]);
+    }
+    table
+}
+
+fn latencies(report: &BenchReport) -> Table {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("messages", Align::Right)
+        .column("min", Align::Right)
+        .column("p50", Align::Right)
+        .column("p99", Align::Right)
+        .column("p99.9", Align::Right)
+        .column("max", Align::Right);
+    for result in &report.results {
+        let latency = result.latency_us;
+        table.row([
+            show_size(result.size_bytes),
+            show_count(result.transfers),
+            micros(latency, |latency| latency.min),
+            micros(latency, |latency| latency.p50),
+            micros(latency, |latency| latency.p99),
+            micros(latency, |latency| latency.p999),
+            micros(latency, |latency| latency.max),
+        ]);
+    }
+    table
+}
+
+fn against_raw(report: &BenchReport, is_latency: bool) -> Option<Table> {
+    let pairs = report.results.iter().filter_map(|result| Some((result, result.against.as_ref()?)));
+    let pairs: Vec<_> = pairs.collect();
+    let (_, first) = pairs.first()?;
+    let sockets = format!("plain sockets ({} flows, {})", first.flows, first.congestion);
+    let mut table = Table::default().column("size", Align::Right);
+    table = if is_latency {
+        table
+            .column("p50", Align::Right)
+            .column(format!("p50 of {sockets}"), Align::Right)
+            .column("ratio", Align::Right)
+    } else {
+        table
+            .column("GB/s", Align::Right)
+            .column(format!("GB/s of {sockets}"), Align::Right)
+            .column("ratio", Align::Right)
+            .column("CPU s/GB", Align::Right)
+            .column("theirs", Align::Right)
+            .column("ratio", Align::Right)
+    };
+    for (result, raw) in pairs {
+        if is_latency {
+            table.row([
+                show_size(result.size_bytes),
+                micros(result.latency_us, |latency| latency.p50),
+                micros(raw.raw_latency_us, |latency| latency.p50),
+                show_ratio(raw.ratio),
+            ]);
+        } else {
+            table.row([
+                show_size(result.size_bytes),
+                show_gb_per_s(result.gb_per_s),
+                show_gb_per_s(raw.raw_gb_per_s),
+                show_ratio(raw.ratio),
+                result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
+                raw.raw_cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
+                raw.cpu_ratio.map_or(String::new(), show_ratio),
+            ]);
+        }
+    }
+    Some(table)
+}
+
+fn against_alone(report: &BenchReport) -> Option<Table> {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("GB/s", Align::Right)
+        .column("sum of each rail alone", Align::Right)
+        .column("ratio", Align::Right)
+        .column("each alone", Align::Left);
+    let mut is_empty = true;
+    for result in &report.results {
+        let Some(alone) = &result.alone else { continue };
+        let rails: Vec<f64> = alone.rails.iter().map(|rail| rail.gb_per_s).collect();
+        let each = if rails.len() > SHARES_MAX {
+            let edges = polyrail_report::Spread::of(rails);
+            edges.map_or(String::new(), |edges| {
+                format!("{} to {}", show_gb_per_s(edges.min), show_gb_per_s(edges.max))
+            })
+        } else {
+            rails.into_iter().map(show_gb_per_s).collect::<Vec<_>>().join(" ")
+        };
+        table.row([
+            show_size(result.size_bytes),
+            show_gb_per_s(result.gb_per_s),
+            show_gb_per_s(alone.sum_gb_per_s),
+            show_ratio(alone.ratio),
+            each,
+        ]);
+        is_empty = false;
+    }
+    (!is_empty).then_some(table)
+}
+
+fn limits(report: &BenchReport) -> String {
+    let mut text = String::new();
+    for result in &report.results {
+        text += &format!("limit at {}: {}\n", show_size(result.size_bytes), result.limit);
+    }
+    text
+}
+
+fn micros(latency: Option<LatencyUs>, part: impl Fn(&LatencyUs) -> f64) -> String {
+    latency.as_ref().map_or(String::new(), |latency| show_micros(part(latency)))
+}
+
+/// Each rail's part in per cent; of many rails the least and the most.
+fn shares(rails: &[RailShare]) -> String {
+    let percent = |share: f64| format!("{:.0}", share * 100.0);
+    if rails.len() > SHARES_MAX {
+        let (min, max) = rails
+            .iter()
+            .fold((1.0f64, 0.0f64), |(min, max), rail| (min.min(rail.share), max.max(rail.share)));
+        return format!("{} to {}", percent(min), percent(max));
+    }
+    rails.iter().map(|rail| percent(rail.share)).collect::<Vec<_>>().join("/")
+}
+
+const SHARES_MAX: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use polyrail_report::{
+        AgainstAlone, AgainstRaw, Host, Limit, LimitKind, LoneRail, SCHEMA_VERSION, Setting,
+        Spread, Tool,
+    };
+
+    use super::*;
+
+    fn result(size_bytes: u64, rails: usize, ping_pong: bool) -> BenchResult {
+        let rail = |index: usize| RailShare {
+            name: format!("127.0.0.{}", index + 1),
+            bytes: 1 << 30,
+            share: 1.0 / rails as f64,
+            gb_per_s: 1.0,
+            retransmits: 0,
+            resent_chunks: 0,
+        };
+        BenchResult {
+            size_bytes,
+            op: "write".into(),
+            segments: 16_384,
+            depth: 16,
+            bidir: true,
+            ping_pong,
+            transfers: 123_456_789,
+            bytes: u64::MAX,
+            seconds: 1.0,
+            gb_per_s: 123.456,
+            spread_gb_per_s: Spread { median: 123.456, min: 100.0, max: 200.0 },
+            latency_us: Some(LatencyUs {
+                min: 1.5,
+                p50: 123_456.7,
+                p99: 1_234_567.0,
+                p999: 2e6,
+                max: 3e6,
+            }),
+            verified: true,
+            verify: "full".into(),
+            verified_bytes: 1,
+            rails: (0..rails).map(rail).collect(),
+            cpu_seconds_per_gb: Some(0.1234),
+            against: Some(AgainstRaw {
+                raw_gb_per_s: 123.456,
+                ratio: 0.987,
+                raw_cpu_seconds_per_gb: Some(0.1111),
+                cpu_ratio: Some(1.111),
+                raw_latency_us: Some(LatencyUs {
+                    min: 1.0,
+                    p50: 12.3,
+                    p99: 13.0,
+                    p999: 14.0,
+                    max: 15.0,
+                }),
+                flows: 16,
+                chunk_bytes: 1 << 20,
+                congestion: "cubic".into(),
+                samples: Vec::new(),
+            }),
+            alone: Some(AgainstAlone {
+                sum_gb_per_s: 130.0,
+                ratio: 0.95,
+                rails: (0..rails)
+                    .map(|_| LoneRail {
+                        name: "x".into(),
+                        gb_per_s: 12.34,
+                        samples_gb_per_s: Vec::new(),
+                    })
+                    .collect(),
+            }),
+            limit: Limit { verdict: LimitKind::Memory, because: "because".into() },
+            samples: Vec::new(),
+        }
+    }
+
+    fn report(rails: usize, ping_pong: bool) -> BenchReport {
+        let setting = |value: u64| Setting { value: value.into(), origin: "default".into() };
+        BenchReport {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool { name: "polyrail".into(), version: "0".into() },
+            arguments: Vec::new(),
+            started_unix_ms: 0,
+            elapsed_s: 1.0,
+            host: Host {
+                hostname: "h".into(),
+                boot_id: None,
+                kernel: "6".into(),
+                cpu_model: None,
+                cpus: 2,
+                cpus_allowed: 2,
+                memory_bytes: None,
+                congestion_control: None,
+                transparent_hugepage: None,
+            },
+            peer: None,
+            config: [
+                ("chunk_bytes".to_owned(), setting(512 << 10)),
+                ("window_chunks".to_owned(), setting(16)),
+            ]
+            .into(),
+            lab: None,
+            results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
+            limit: None,
+            notes: vec!["something".into()],
+            interrupted: false,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_hundred_columns_even_with_large_numbers() {
+        for (rails, ping_pong) in [(4, false), (16, false), (6, true)] {
+            let text = text(&report(rails, ping_pong));
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= 100, "{widest} columns:\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_rates_times_shares_and_ratios() {
+        let text = text(&report(4, false));
+        for part in [
+            "1GiB",
+            "123.5M",
+            "25/25/25/25",
+            "0.123",
+            "0.99",
+            "1.11",
+            "limit at 1GiB: memory: because",
+            "note: something",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_ping_pong_shows_times_and_no_rates() {
+        let text = text(&report(1, true));
+        assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
+    }
+}

@@ -1,0 +1,320 @@
+//! The end that is measured against: it answers one client, then the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine, Peer};
+use polyrail_report::{PeerSample, Setting, Tool, exit};
+
+use super::buffers::Buffers;
+use super::control::{About, Answer, Ask, CONTROL_VERSION, Counted, Link, Regions, SetUp};
+use super::drive::Ran;
+use super::error::BenchError;
+use super::latency::PingPong;
+use super::observe::Snapshot;
+use super::raw::RawServer;
+use super::work::{End, Work};
+
+/// Asked now and then; true ends the service.
+pub(super) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
+
+/// Serves clients until `stop`; after each one `served` hears how it went, and its `false` ends
+/// the service too.
+pub(super) fn serve(
+    engine: &Engine,
+    stop: Stop<'_>,
+    served: impl Fn(&Peer, Result<(), BenchError>) -> bool,
+) {
+    while !stop() {
+        let Some(peer) = engine.accept_peer(SLICE) else { continue };
+        let result = serve_one(engine, &peer, stop);
+        engine.remove_peer(&peer);
+        if !served(&peer, result) {
+            break;
+        }
+    }
+}
+
+/// The settings as reports carry them.
+pub(super) fn settings(config: &Config) -> BTreeMap<String, Setting> {
+    let rows = config.rows().into_iter().map(|row| {
+        let value = serde_json::to_value(&row.raw).unwrap_or_default();
+        (row.name.to_owned(), Setting { value, origin: row.origin.to_string() })
+    });
+    rows.collect()
+}
+
+pub(super) fn tool() -> Tool {
+    Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
+}
+
+/// The settings for an engine on one of several rails alone: its address, and its part of the
+/// channels.
+pub(super) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, BenchError> {
+    let rails = engine.rails();
+    let Some(info) = rails.get(rail) else {
+        let answer = format!("rail {rail} of {}", rails.len());
+        return Err(BenchError::Protocol { ask: "open_rail", answer });
+    };
+    let config = engine.config();
+    let mut builder = Config::builder();
+    for row in config.rows() {
+        builder = builder.set(row.name, &row.value)?;
+    }
+    let channels = match config.channels {
+        0 => 0,
+        all => (all as usize / rails.len()).max(1),
+    };
+    let builder = builder
+        .set("rails", &info.address.ip().to_string())?
+        .set("channels", &channels.to_string())?
+        .set("listen_port", "0")?
+        .set("trace_file", "")?;
+    Ok(builder.build()?)
+}
+
+/// Answers until the client says good-bye, is gone, or `stop`.
+fn serve_one(engine: &Engine, peer: &Peer, stop: Stop<'_>) -> Result<(), BenchError> {
+    let link = Link::new(engine, peer.clone());
+    let mut session = Session::new(&link, stop);
+    while let Some(ask) = session.next_ask()? {
+        match ask {
+            Ask::StillThere => {}
+            Ask::Bye => return link.answer(&Answer::Done),
+            Ask::Begin { transfers } => session.sample(transfers)?,
+            other => {
+                let answer = session.handle(other).unwrap_or_else(|error| failed(&error));
+                link.answer(&answer)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What one client has asked for so far.
+struct Session<'l> {
+    link: &'l Link<'l>,
+    stop: Stop<'l>,
+    task: Option<Task<'l>>,
+    /// The sample under way, or how it failed.
+    sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
+    raw: Option<RawServer>,
+    others: Others,
+}
+
+/// A size that was set up.
+struct Task<'l> {
+    buffers: Buffers,
+    work: TaskWork<'l>,
+}
+
+enum TaskWork<'l> {
+    Stream(Work<'l>),
+    PingPong(PingPong<'l>),
+}
+
+/// Engines on single rails, each with a thread that serves it; they end when this is dropped.
+#[derive(Default)]
+struct Others {
+    done: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<'l> Session<'l> {
+    fn new(link: &'l Link<'l>, stop: Stop<'l>) -> Self {
+        Self { link, stop, task: None, sample: None, raw: None, others: Others::default() }
+    }
+
+    /// The next question, or `None` when the service is to end.
+    fn next_ask(&self) -> Result<Option<Ask>, BenchError> {
+        let mut heard = Instant::now();
+        loop {
+            if let Some(bytes) = self.link.next(SLICE) {
+                match serde_json::from_slice(&bytes) {
+                    Ok(ask) => return Ok(Some(ask)),
+                    Err(error) => self.link.answer(&misunderstood(&error))?,
+                }
+            }
+            if (self.stop)() {
+                return Ok(None);
+            }
+            if heard.elapsed() > KEEP_ALIVE {
+                // Its delivery fails when the client is gone.
+                self.link.answer(&Answer::StillHere)?;
+                heard = Instant::now();
+            }
+        }
+    }
+
+    fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
+        match ask {
+            Ask::Hello { control_version } => self.hello(control_version),
+            Ask::OpenRail { rail } => self.open_rail(rail),
+            Ask::SetUp(set_up) => self.set_up(&set_up),
+            Ask::Poison => {
+                self.task()?.buffers.poison()?;
+                Ok(Answer::Done)
+            }
+            Ask::End => self.count(),
+            Ask::Verify { mode, slots, round } => {
+                match self.task()?.buffers.verify(mode, slots, round) {
+                    Ok(bytes) => Ok(Answer::Verified { bytes }),
+                    Err(BenchError::Mismatch(mismatch)) => Ok(Answer::Mismatch(mismatch)),
+                    Err(error) => Err(error),
+                }
+            }
+            Ask::TearDown => {
+                self.task = None;
+                Ok(Answer::Done)
+            }
+            Ask::RawOpen(spec) => {
+                // The old one's memory goes first.
+                self.raw = None;
+                let rails = self.link.engine.rails();
+                let addresses: Vec<_> = rails.iter().map(|rail| rail.address.ip()).collect();
+                let raw = self.raw.insert(RawServer::open(spec, &addresses)?);
+                Ok(Answer::RawReady { addresses: raw.addresses()? })
+            }
+            Ask::RawAccept => Ok(Answer::RawAccepted { congestion: self.raw()?.accept()? }),
+            Ask::RawBegin { pieces } => {
+                self.raw()?.begin(pieces)?;
+                Ok(Answer::Done)
+            }
+            Ask::RawEnd => Ok(Answer::RawCounted { cpu_seconds: self.raw()?.end()? }),
+            Ask::RawVerify => {
+                self.raw()?.verify()?;
+                Ok(Answer::Done)
+            }
+            Ask::RawClose => {
+                self.raw = None;
+                Ok(Answer::Done)
+            }
+            // The caller takes these itself.
+            Ask::StillThere | Ask::Bye | Ask::Begin { .. } => Ok(Answer::Done),
+        }
+    }
+
+    fn hello(&self, theirs: u32) -> Result<Answer, BenchError> {
+        if theirs != CONTROL_VERSION {
+            let message = format!("its bench speaks version {CONTROL_VERSION}, this one {theirs}");
+            let help = Some("use the same version of polyrail at both ends".into());
+            return Err(BenchError::Remote { message, help, code: exit::PEER });
+        }
+        Ok(Answer::Hello(Box::new(About {
+            control_version: CONTROL_VERSION,
+            tool: tool(),
+            host: crate::host::describe(),
+            config: settings(self.link.engine.config()),
+        })))
+    }
+
+    fn open_rail(&mut self, rail: usize) -> Result<Answer, BenchError> {
+        let config = lone_rail_config(self.link.engine, rail)?;
+        let engine = Engine::builder().config(config).build()?;
+        let Some(&address) = engine.addresses().first() else {
+            return Err(BenchError::Protocol { ask: "open_rail", answer: "no address".into() });
+        };
+        let done = Arc::clone(&self.others.done);
+        self.others.threads.push(thread::spawn(move || {
+            serve(&engine, &|| done.load(Ordering::Relaxed), |_, _| false);
+        }));
+        Ok(Answer::Opened { address })
+    }
+
+    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
+        // The old one's memory goes first.
+        self.task = None;
+        let buffers = set_up.buffers(self.link.engine, End::Server)?;
+        let regions = Regions::of(&buffers);
+        let work = if set_up.latency {
+            TaskWork::PingPong(PingPong::new(self.link, &buffers, set_up, &set_up.regions)?)
+        } else {
+            let (engine, peer) = (self.link.engine, &self.link.peer);
+            let theirs = &set_up.regions;
+            TaskWork::Stream(Work::new(engine, peer, &buffers, set_up, theirs, End::Server)?)
+        };
+        self.task = Some(Task { buffers, work });
+        Ok(Answer::Ready(regions))
+    }
+
+    /// Takes part in a sample until it is over or the client says something.
+    ///
+    /// What goes wrong in it is told when the client asks for the count, since the client listens
+    /// to nothing before.
+    fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
+        let before = Snapshot::take(self.link.engine);
+        let (link, stop) = (self.link, self.stop);
+        let is_over = || link.has_news() || stop();
+        let result = match self.task.as_ref().map(|task| &task.work) {
+            None => return link.answer(&failed(&not_set_up())),
+            Some(TaskWork::Stream(work)) => {
+                let started = work.start(transfers);
+                link.answer(&Answer::Done)?;
+                started.and_then(|started| started.finish(is_over))
+            }
+            Some(TaskWork::PingPong(game)) => {
+                let ready = game.start();
+                link.answer(&Answer::Done)?;
+                ready.and_then(|ready| ready.play(End::Server, transfers, is_over)).map(Some)
+            }
+        };
+        self.sample = Some((before, result));
+        Ok(())
+    }
+
+    fn count(&mut self) -> Result<Answer, BenchError> {
+        let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
+        let ran = result?;
+        let after = Snapshot::take(self.link.engine);
+        let interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
+        let rails = interval.rails;
+        let sample = PeerSample {
+            seconds: ran.map_or(interval.seconds, |ran| ran.seconds),
+            cpu_seconds: interval.cpu_seconds,
+            tx_bytes: rails.iter().map(|rail| rail.tx_bytes).sum(),
+            rx_bytes: rails.iter().map(|rail| rail.rx_bytes).sum(),
+            rx_bytes_per_rail: rails.iter().map(|rail| rail.rx_bytes).collect(),
+        };
+        Ok(Answer::Counted(Counted { sample, load: interval.load, rails }))
+    }
+
+    fn task(&self) -> Result<&Task<'l>, BenchError> {
+        self.task.as_ref().ok_or_else(not_set_up)
+    }
+
+    fn raw(&mut self) -> Result<&mut RawServer, BenchError> {
+        self.raw.as_mut().ok_or_else(not_set_up)
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic there has been printed; what it served is over either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn failed(error: &BenchError) -> Answer {
+    let help = error.help();
+    Answer::Failed { message: error.to_string(), help, code: error.exit_code() }
+}
+
+fn misunderstood(error: &serde_json::Error) -> Answer {
+    let message = format!("it does not understand the question: {error}");
+    let help = Some("use the same version of polyrail at both ends".into());
+    Answer::Failed { message, help, code: exit::PEER }
+}
+
+fn not_set_up() -> BenchError {
+    let answer = "nothing is set up that this belongs to".into();
+    BenchError::Protocol { ask: "a step of the measurement", answer }
+}
+
+const SLICE: Duration = Duration::from_millis(200);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -1,0 +1,89 @@
+//! The other process of a run on one machine: this program again, as the serving end.
+//!
+//! It prints the address it listens on as its first line, and ends when its standard input does,
+//! so that it never outlives the process that started it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine};
+use polyrail_report::exit;
+
+use super::args::settings_for_child;
+use super::error::BenchError;
+use super::interrupt::Interrupt;
+use super::serve::serve;
+
+/// The serving process; it is ended when this is dropped.
+pub(super) struct Served {
+    child: Child,
+    pub(super) address: SocketAddr,
+}
+
+impl Served {
+    /// Runs `command`, which is this program in some place, with the settings given, and waits
+    /// until it listens.
+    pub(super) fn start(mut command: Command, config: &Config) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::system("starting the other process", source);
+        command.args(["bench", "--serve-parent"]).args(settings_for_child(config));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+        }
+        match line.trim().parse() {
+            Ok(address) => Ok(Self { child, address }),
+            // It has said why on standard error, which is ours too.
+            Err(_) => {
+                drop(child.stdin.take());
+                let status = child.wait().map_err(failed)?;
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                let code = code.filter(|code| *code != 0).unwrap_or(exit::ENVIRONMENT);
+                Err(BenchError::PeerStart { status: status.to_string(), code })
+            }
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Both fail only where it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves the process at the other end of standard input and output.
+pub(super) fn serve_parent(config: Config) -> Result<(), BenchError> {
+    Interrupt::ignore_ctrl_c()?;
+    let engine = Engine::builder().config(config).build()?;
+    let address = engine.addresses().first().copied();
+    let address = address.map_or(String::new(), |address| address.to_string());
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{address}")
+        .and_then(|()| stdout.flush())
+        .map_err(|source| BenchError::system("writing the address", source))?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    thread::spawn(move || {
+        // Nothing is ever written to it: this returns when the parent ends, in whichever way.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        over.store(true, Ordering::Relaxed);
+    });
+    // The client says itself what went wrong with it.
+    serve(&engine, &|| is_over.load(Ordering::Relaxed), |_, _| false);
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

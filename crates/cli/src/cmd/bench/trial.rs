@@ -1,0 +1,185 @@
+//! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
+
+use std::time::Duration;
+
+use polyrail_report::{Histogram, Sample};
+
+use super::buffers::{Buffers, Verify};
+use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, unexpected};
+use super::drive::Ran;
+use super::error::BenchError;
+use super::interrupt::Interrupt;
+use super::latency::PingPong;
+use super::observe::{Load, RailDelta, Snapshot};
+use super::plan::Plan;
+use super::work::{End, Work};
+
+/// A size that is set up at both ends.
+pub(super) struct Trial<'l> {
+    link: &'l Link<'l>,
+    set_up: SetUp,
+    buffers: Buffers,
+    work: TrialWork<'l>,
+    interrupt: &'l Interrupt,
+}
+
+enum TrialWork<'l> {
+    Stream(Work<'l>),
+    PingPong(PingPong<'l>),
+}
+
+/// A measured interval with everything that was seen of it.
+pub(super) struct Taken {
+    pub(super) sample: Sample,
+    pub(super) times: Histogram,
+    /// By rail, as the sending side counts it; of both directions the sum.
+    pub(super) rails: Vec<RailDelta>,
+    pub(super) local_load: Load,
+    pub(super) peer_load: Load,
+    pub(super) verified_bytes: u64,
+}
+
+impl<'l> Trial<'l> {
+    /// Registers memory and prepares requests at both ends.
+    pub(super) fn set_up(
+        link: &'l Link<'l>,
+        plan: &Plan,
+        size: u64,
+        seed: u64,
+        interrupt: &'l Interrupt,
+    ) -> Result<Self, BenchError> {
+        let mut set_up = SetUp {
+            op: plan.op,
+            layout: plan.layout(size),
+            depth: plan.depth(size),
+            bidir: plan.bidir,
+            latency: plan.latency,
+            seed,
+            regions: Regions::default(),
+        };
+        let buffers = set_up.buffers(link.engine, End::Client)?;
+        set_up.regions = Regions::of(&buffers);
+        let ask = Ask::SetUp(set_up.clone());
+        let theirs = match link.ask(&ask)? {
+            Answer::Ready(regions) => regions,
+            other => return Err(unexpected(&ask, &other)),
+        };
+        let work = if plan.latency {
+            TrialWork::PingPong(PingPong::new(link, &buffers, &set_up, &theirs)?)
+        } else {
+            let (engine, peer) = (link.engine, &link.peer);
+            TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
+        };
+        Ok(Self { link, set_up, buffers, work, interrupt })
+    }
+
+    /// Runs unmeasured for `time` and says how many transfers take `aim` then.
+    pub(super) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
+        let least = self.set_up.depth.max(1);
+        let mut transfers = least * 2;
+        let mut left = time.as_secs_f64();
+        loop {
+            let (ran, _) = self.run(transfers)?;
+            left -= ran.seconds;
+            let rate = transfers as f64 / ran.seconds.max(1e-9);
+            if left <= 0.0 {
+                return Ok(((rate * aim.as_secs_f64()) as u64).max(least));
+            }
+            // Twice as many, but no more than the time that is left.
+            let fitting = (rate * left * 1.1) as u64;
+            transfers = (transfers * 2).min(fitting.max(1));
+        }
+    }
+
+    /// Poisons the destinations, moves the data, and compares.
+    pub(super) fn sample(
+        &self,
+        verify: Verify,
+        transfers: u64,
+        round: u64,
+    ) -> Result<Taken, BenchError> {
+        self.buffers.poison()?;
+        self.link.tell(&Ask::Poison)?;
+        let before = Snapshot::take(self.link.engine);
+        let (ran, counted) = self.run(transfers)?;
+        let interval = before.until(&Snapshot::take(self.link.engine), Some(ran.thread_cpu));
+        let verified_bytes = self.verify(verify, transfers, round)?;
+
+        let ways = self.ways();
+        // Of two directions at once the longer one ends the sample.
+        let seconds =
+            if self.set_up.bidir { ran.seconds.max(counted.sample.seconds) } else { ran.seconds };
+        let micros = |q| ran.times.quantile_ns(q).map(|ns| ns as f64 / 1e3);
+        let is_sender = self.set_up.sends(End::Client);
+        let sender = if is_sender { &interval.load } else { &counted.load };
+        let sample = Sample {
+            transfers: transfers * ways,
+            bytes: transfers * ways * self.set_up.layout.size,
+            seconds,
+            local_cpu_seconds: interval.cpu_seconds,
+            p50_us: micros(0.5),
+            p99_us: micros(0.99),
+            window_full_share: sender.window_full_share,
+            socket_full_share: sender.socket_full_share,
+            peer: counted.sample,
+        };
+        let rails = match (is_sender, self.set_up.sends(End::Server)) {
+            (true, true) => sum(interval.rails, &counted.rails),
+            (true, false) => interval.rails,
+            (false, _) => counted.rails,
+        };
+        let (local_load, peer_load) = (interval.load, counted.load);
+        Ok(Taken { sample, times: ran.times, rails, local_load, peer_load, verified_bytes })
+    }
+
+    /// Gives back the memory of both ends.
+    pub(super) fn tear_down(self) -> Result<(), BenchError> {
+        self.link.tell(&Ask::TearDown)
+    }
+
+    /// Directions in use.
+    pub(super) fn ways(&self) -> u64 {
+        let sends = [End::Client, End::Server].map(|end| u64::from(self.set_up.sends(end)));
+        sends.iter().sum()
+    }
+
+    /// Moves data, with both ends counting.
+    fn run(&self, transfers: u64) -> Result<(Ran, Counted), BenchError> {
+        self.interrupt.check()?;
+        self.link.tell(&Ask::Begin { transfers })?;
+        let stop = || self.interrupt.is_raised();
+        let ran = match &self.work {
+            TrialWork::Stream(work) => work.start(transfers)?.finish(stop)?,
+            TrialWork::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
+        };
+        let counted = match self.link.ask(&Ask::End)? {
+            Answer::Counted(counted) => counted,
+            other => return Err(unexpected(&Ask::End, &other)),
+        };
+        match ran {
+            Some(ran) => Ok((ran, counted)),
+            // This end always posts something; `Work` sees to it.
+            None => Err(BenchError::Protocol { ask: "begin", answer: "nothing to post".into() }),
+        }
+    }
+
+    fn verify(&self, mode: Verify, transfers: u64, round: u64) -> Result<u64, BenchError> {
+        let slots = transfers.min(self.set_up.layout.slots);
+        let here = self.buffers.verify(mode, slots, round)?;
+        let ask = Ask::Verify { mode, slots, round };
+        match self.link.ask(&ask)? {
+            Answer::Verified { bytes } => Ok(here + bytes),
+            other => Err(unexpected(&ask, &other)),
+        }
+    }
+}
+
+/// Both ends' sides of the same rails, as far as both have them.
+fn sum(mut mine: Vec<RailDelta>, theirs: &[RailDelta]) -> Vec<RailDelta> {
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        mine.tx_bytes += theirs.tx_bytes;
+        mine.retransmits += theirs.retransmits;
+        mine.resent_chunks += theirs.resent_chunks;
+    }
+    mine
+}
