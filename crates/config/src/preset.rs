@@ -36,7 +36,6 @@ const THROUGHPUT: &[PresetValue] = &[
     value("sockets", "2", "two connections of a channel are served by two cores of the kernel"),
     value("append_batch", "64", "a burst of operations reaches the flows in one fetch"),
     value("inline_bytes", "4KiB", "the posting thread is not held up by copying into the kernel"),
-    value("proxy_spin_us", "50", "proxies rarely sleep between the chunks of a stream"),
 ];
 
 const CPU: &[PresetValue] = &[
@@ -45,7 +44,6 @@ const CPU: &[PresetValue] = &[
     value("rx_proxies", "1", "one proxy for all rails"),
     value("append_batch", "64", "fewer visits to the ops pool"),
     value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
-    value("proxy_spin_us", "0", "an idle proxy sleeps at once"),
     value("wait_spin_us", "0", "a waiting thread sleeps at once"),
 ];
 

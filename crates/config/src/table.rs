@@ -194,7 +194,7 @@ settings! {
     inline_bytes: u64 = 16 * KIB, Kind::bytes(0, MIB);
 
     /// How long an idle proxy polls before it sleeps. Longer saves the wake-up, and burns CPU.
-    proxy_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
+    proxy_spin_us: u32 = 0, Kind::micros(0, 1_000_000);
 
     /// How long a waiting call polls before it sleeps. Longer saves the wake-up, and burns CPU.
     wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);

@@ -112,8 +112,8 @@ fn make_proxies(
 ) -> Result<ProxySet, EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
-    // One for each rail, as long as half of the CPUs are left to the application.
-    let automatic = rails.min((cpu_count / 4).max(1)) as u32;
+    // One for each rail, but no more than can run at once.
+    let automatic = rails.min(cpu_count).max(1) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let mut all = Vec::new();
     let mut add = |prefix: &str, count: u32, cpus: &[u32]| {

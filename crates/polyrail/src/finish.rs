@@ -70,15 +70,12 @@ impl TxSide {
             return;
         }
         let segments = zip_places(op.prepared.plan.segments(), &receive.places);
-        let plan = match Plan::new(segments, pass.engine.settings.chunk_bytes) {
-            Ok(plan) => plan,
-            Err(_) => {
-                // Both halves were cut before; together they have too many pieces.
-                let receive = receive.receive;
-                self.tell(now, &Message::SendFailed { receive }, Purpose::Tell);
-                pass.finishes.push(Finish::Failed(op, Failure::Refused(RefusalCode::Busy)));
-                return;
-            }
+        let Ok(plan) = Plan::new(segments, pass.engine.settings.chunk_bytes) else {
+            // Both halves were cut before; together they have too many pieces.
+            let receive = receive.receive;
+            self.tell(now, &Message::SendFailed { receive }, Purpose::Tell);
+            pass.finishes.push(Finish::Failed(op, Failure::Refused(RefusalCode::Busy)));
+            return;
         };
         let made = Made {
             plan,

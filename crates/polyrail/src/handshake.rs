@@ -195,9 +195,8 @@ impl Handshake {
     }
 
     fn decode(&mut self) -> Result<Option<Step>, HelloError> {
-        let (prefix, body) = match self.input.split_first_chunk::<PREFIX_BYTES>() {
-            Some(split) => split,
-            None => return Ok(None),
+        let Some((prefix, body)) = self.input.split_first_chunk::<PREFIX_BYTES>() else {
+            return Ok(None);
         };
         let Some(known) = self.prefix else {
             self.prefix = Some(Prefix::decode(prefix)?);

@@ -25,6 +25,9 @@ use crate::tx_flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
 const CHECK_NS: u64 = 50_000_000;
+/// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
+/// one host, nothing against one between hosts.
+const ACK_HOLD_NS: u64 = 20_000;
 /// Payload that nobody wants is read to here.
 const SCRATCH_BYTES: u64 = 256 << 10;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
@@ -78,7 +81,9 @@ struct Core {
     /// The flow that last brought bytes.
     hot: Option<usize>,
     events: Vec<PollEvent>,
+    /// Flows with acknowledgements to send, and until when those may wait.
     owing: Vec<usize>,
+    hold_acks_until: u64,
     scratch: Memory,
     next_check: u64,
     finishes: Vec<Finish>,
@@ -88,8 +93,6 @@ struct Core {
 struct Outbound {
     peer: Arc<PeerShared>,
     flows: Vec<usize>,
-    /// Which flow is asked first: small transfers take turns.
-    first: usize,
 }
 
 enum AnyFlow {
@@ -105,6 +108,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) scratch: &'a Memory,
     /// To be done when no lock is held.
     pub(crate) finishes: Vec<Finish>,
+    /// Something came that a caller may be waiting for.
+    pub(crate) for_caller: bool,
 }
 
 impl Pass<'_> {
@@ -126,6 +131,7 @@ impl Proxy {
                 hot: None,
                 events: Vec::new(),
                 owing: Vec::new(),
+                hold_acks_until: 0,
                 scratch: Memory::anonymous(SCRATCH_BYTES)?,
                 next_check: 0,
                 finishes: Vec::new(),
@@ -277,13 +283,11 @@ impl Proxy {
         self.counters.passes.fetch_add(1, Ordering::Relaxed);
         let scratch = core.scratch.clone();
         let finishes = std::mem::take(&mut core.finishes);
-        let mut pass = Pass { engine, now: monotonic_ns(), scratch: &scratch, finishes };
+        let mut pass =
+            Pass { engine, now: monotonic_ns(), scratch: &scratch, finishes, for_caller: false };
         while let Some(command) = self.commands.pop() {
             core.obey(command, self, &mut pass);
         }
-        // What was owed from the pass before goes out first: late enough for an answer to have
-        // overtaken it, early enough for everybody else.
-        core.flush_owed(engine, self);
         core.note_events();
         let mut worked = core.read_ready(self, &mut pass);
         worked |= core.write_wanted(self, &mut pass);
@@ -292,8 +296,14 @@ impl Proxy {
             core.next_check = pass.now + CHECK_NS;
         }
         worked |= run_finishes(&mut pass);
-        core.finishes = pass.finishes;
-        if !engine.settings.caller_driven {
+        // With callers at the wheel, something that they wait for is likely to be answered at once:
+        // the answer goes first, and saves its peer a look at the acknowledgement.
+        if engine.settings.caller_driven && pass.for_caller && pass.now >= core.hold_acks_until {
+            core.hold_acks_until = pass.now + ACK_HOLD_NS;
+        }
+        let (now, finishes) = (pass.now, pass.finishes);
+        core.finishes = finishes;
+        if now >= core.hold_acks_until {
             core.flush_owed(engine, self);
         }
         if worked {
@@ -376,7 +386,10 @@ impl Core {
             match read {
                 Ok(true) => {
                     worked = true;
-                    self.hot = Some(key);
+                    // Acknowledgements can wait for a look at all flows; data is waited for.
+                    if matches!(self.flows.get(key), Some(AnyFlow::Rx(_))) {
+                        self.hot = Some(key);
+                    }
                 }
                 Ok(false) => {}
                 Err(down) => {
@@ -400,9 +413,8 @@ impl Core {
             if !outbound.peer.tx_wanted.load(Ordering::Acquire) || outbound.flows.is_empty() {
                 continue;
             }
-            outbound.first = (outbound.first + 1) % outbound.flows.len();
-            let (late, early) = outbound.flows.split_at(outbound.first);
-            for key in early.iter().chain(late) {
+            // Always in the same order: small messages stay on one flow, where the peer looks first.
+            for key in &outbound.flows {
                 let Some(AnyFlow::Tx(flow)) = self.flows.get_mut(*key) else { continue };
                 match flow.write(pass) {
                     Ok(wrote) => worked |= wrote,
@@ -434,13 +446,20 @@ impl Core {
         }
     }
 
+    /// Sends the acknowledgements that wait.
     fn flush_owed(&mut self, engine: &Arc<EngineShared>, proxy: &Proxy) {
-        for key in std::mem::take(&mut self.owing) {
+        while let Some(key) = self.owing.pop() {
             let Some(AnyFlow::Rx(flow)) = self.flows.get_mut(key) else { continue };
             if let Err(down) = flow.flush_acks() {
                 let scratch = self.scratch.clone();
                 let now = monotonic_ns();
-                let mut pass = Pass { engine, now, scratch: &scratch, finishes: Vec::new() };
+                let mut pass = Pass {
+                    engine,
+                    now,
+                    scratch: &scratch,
+                    finishes: Vec::new(),
+                    for_caller: false,
+                };
                 self.drop_flow(key, down, proxy, &mut pass);
                 run_finishes(&mut pass);
             }
@@ -500,7 +519,7 @@ impl Core {
         let key = self.flows.insert(AnyFlow::Tx(Box::new(tx_flow)));
         match self.outbound.iter_mut().find(|o| Arc::ptr_eq(&o.peer, &peer)) {
             Some(outbound) => outbound.flows.push(key),
-            None => self.outbound.push(Outbound { peer, flows: vec![key], first: 0 }),
+            None => self.outbound.push(Outbound { peer, flows: vec![key] }),
         }
         self.watch(key, &socket, proxy, pass);
     }
@@ -550,7 +569,6 @@ impl Core {
                 let _ = proxy.poller.remove(flow.socket().as_fd());
                 for outbound in &mut self.outbound {
                     outbound.flows.retain(|other| *other != key);
-                    outbound.first = 0;
                 }
                 let (peer, index) = (flow.peer.clone(), flow.flow);
                 let slot = &peer.flows[index.0 as usize];

@@ -50,8 +50,6 @@ pub(crate) struct RxFlow {
 struct Current {
     header: Option<ChunkHeader>,
     land: bool,
-    /// A refusal that the data path found after the chunk was admitted.
-    refusal: Option<RefusalCode>,
     /// The regions of its places, each once.
     targets: Vec<Arc<RegionCore>>,
     crc: u32,
@@ -77,7 +75,6 @@ impl RxFlow {
             current: Current {
                 header: None,
                 land: false,
-                refusal: None,
                 targets: Vec::new(),
                 crc: 0,
                 began_ns: 0,
@@ -128,6 +125,11 @@ impl RxFlow {
 
     /// Sends what acknowledgements the socket takes.
     pub(crate) fn flush_acks(&mut self) -> Result<(), Down> {
+        while !self.peer.rx().receiver.is_quiet() {
+            // Another flow is inside a non-blocking system call for a chunk that was taken from it:
+            // microseconds.
+            std::thread::yield_now();
+        }
         while !self.unsent.is_empty() {
             let mut from = IoVecs::<Out>::new();
             from.push_bytes(&self.unsent);
@@ -163,7 +165,9 @@ impl RxFlow {
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let pinned = landing && pin_all(&self.current.targets, &mut pins);
         if landing && !pinned {
-            self.current.refusal = Some(RefusalCode::RegionDropped);
+            let mut rx = self.peer.rx();
+            rx.receiver.end_landing(self.flow);
+            rx.receiver.bar(self.flow, RefusalCode::RegionDropped);
             self.current.land = false;
         }
         let mut into = IoVecs::<In>::new();
@@ -193,7 +197,7 @@ impl RxFlow {
             self.current.crc = continue_crc(&self.current, &wanted, bytes)?;
         }
         drop(pins);
-        if landing && !self.peer.rx().receiver.end_landing(self.flow) {
+        if pinned && !self.peer.rx().receiver.end_landing(self.flow) {
             self.current.land = false;
         }
         match received {
@@ -295,7 +299,6 @@ impl Current {
         registry: &Registry,
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
-        self.refusal = None;
         self.targets.clear();
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
@@ -334,30 +337,23 @@ impl Current {
             return Ok(());
         }
         let region = Finder::default().find(&self.targets, &place);
-        let done = match region.gate.pin() {
-            Some(_pin) => region.memory.write_at(place.offset, bytes),
+        let done = region.gate.pin().map(|_pin| region.memory.write_at(place.offset, bytes));
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.land = receiver.end_landing(flow);
+        match done {
+            Some(written) => written.map_err(|error| Down(error.to_string())),
             None => {
-                self.refusal = Some(RefusalCode::RegionDropped);
+                receiver.bar(flow, RefusalCode::RegionDropped);
                 self.land = false;
                 Ok(())
             }
-        };
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.land &= receiver.end_landing(flow);
-        done.map_err(|error| Down(error.to_string()))
+        }
     }
 
     fn end(&mut self, flow: FlowIndex, receiver: &mut Receiver) -> Settled {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let intact = checked.is_none_or(|header| header.checksum == self.crc);
-        match self.refusal {
-            Some(code) => {
-                // Not landed, whatever the receiver thinks of it.
-                receiver.handle_chunk_end(flow, false);
-                Settled::Refuse(code)
-            }
-            None => receiver.handle_chunk_end(flow, intact),
-        }
+        receiver.handle_chunk_end(flow, intact)
     }
 }
 

@@ -16,6 +16,11 @@ use crate::peer::PeerShared;
 use crate::proxy::Pass;
 
 pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+    pass.for_caller |= match landed.op {
+        WireOp::Write => landed.flags.contains(Flags::NOTIFY),
+        WireOp::ReadData | WireOp::SendData => true,
+        WireOp::Control => false,
+    };
     match landed.op {
         WireOp::Write => {
             if landed.flags.contains(Flags::NOTIFY) {

@@ -261,8 +261,8 @@ impl EngineShared {
 
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
-        self.settings.caller_driven
-            && self.proxies.all.iter().fold(false, |any, proxy| proxy.try_poll(self) || any)
+        // Callers drive a single proxy.
+        self.settings.caller_driven && self.proxies.all[0].try_poll(self)
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -396,7 +396,8 @@ impl EngineShared {
 
     pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
         let now = monotonic_ns();
-        Pass { engine: self, now, scratch: &self.scratch, finishes: Vec::new() }
+        let scratch = &self.scratch;
+        Pass { engine: self, now, scratch, finishes: Vec::new(), for_caller: false }
     }
 
     fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool) {

@@ -108,7 +108,7 @@ impl TxFlow {
                 break;
             }
             self.compute_checksums(pass)?;
-            match self.send_once() {
+            match self.send_once(pass) {
                 Ok(bytes) => {
                     written += bytes;
                     self.note_writable(pass);
@@ -243,7 +243,7 @@ impl TxFlow {
     }
 
     /// One system call over all queued frames.
-    fn send_once(&mut self) -> Result<usize, SendError> {
+    fn send_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
@@ -278,7 +278,7 @@ impl TxFlow {
         drop(pins);
         match sent {
             Ok(bytes) => {
-                self.sent(bytes);
+                self.sent(bytes, pass);
                 Ok(bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendError::Full),
@@ -286,7 +286,7 @@ impl TxFlow {
         }
     }
 
-    fn sent(&mut self, bytes: usize) {
+    fn sent(&mut self, bytes: usize, pass: &mut Pass<'_>) {
         let mut rest = bytes;
         let mut whole = 0;
         let (mut chunks, mut payload_bytes) = (0, 0);
@@ -316,6 +316,8 @@ impl TxFlow {
             for _ in 0..whole {
                 tx.sender.handle_written(self.flow);
             }
+            // A transfer that was cancelled may have waited for just this.
+            drain_tx(&mut tx, pass);
         }
     }
 

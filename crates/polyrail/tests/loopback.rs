@@ -152,7 +152,9 @@ fn both_directions_and_many_transfers_at_once_are_byte_exact() {
         transfers.push(p.a.write(&p.to_b, &from_a.all(), &remote(&p.a, in_b).all()).unwrap());
         transfers.push(p.b.write(&p.to_a, &from_b.all(), &remote(&p.b, in_a).all()).unwrap());
     }
-    transfers.iter().for_each(|transfer| drop(transfer.wait(LONG).unwrap()));
+    for transfer in transfers {
+        transfer.wait(LONG).unwrap();
+    }
     assert!(targets_b.iter().all(|target| bytes(target) == pattern(len, 1)));
     assert!(targets_a.iter().all(|target| bytes(target) == pattern(len, 2)));
 }
@@ -350,6 +352,9 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
     let source = filled(&p.a, 64, 1);
     let _send = p.a.send(&p.to_b, 77, &source.all()).unwrap();
     let _receive = p.a.recv(&p.to_b, 78, &source.all()).unwrap();
+    while p.to_b.flows_up() != (4, 4) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     p.a.notify(&p.to_b, b"x").unwrap().wait(LONG).unwrap();
     let dump = p.a.dump();
     for part in ["4 of 4 flows up", "send tag 77", "receive 1: room for 64", "rail lo@127.0.0.3"] {

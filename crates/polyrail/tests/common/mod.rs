@@ -6,11 +6,11 @@ use std::time::Duration;
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion};
 
 /// Long enough for a loaded machine; no test waits it out unless it fails.
-pub const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-pub const FOUR_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
+pub(crate) const FOUR_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
-pub fn config(settings: &[(&str, &str)]) -> Config {
+pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
     let mut builder = Config::builder().set("rails", FOUR_RAILS).unwrap();
     for (name, value) in settings {
         builder = builder.set(name, value).unwrap();
@@ -18,21 +18,21 @@ pub fn config(settings: &[(&str, &str)]) -> Config {
     builder.build().unwrap()
 }
 
-pub fn engine(settings: &[(&str, &str)]) -> Engine {
+pub(crate) fn engine(settings: &[(&str, &str)]) -> Engine {
     Engine::builder().config(config(settings)).build().unwrap()
 }
 
-pub struct Pair {
-    pub a: Engine,
-    pub b: Engine,
+pub(crate) struct Pair {
+    pub(crate) a: Engine,
+    pub(crate) b: Engine,
     /// b, as a knows it.
-    pub to_b: Peer,
+    pub(crate) to_b: Peer,
     /// a, as b knows it.
-    pub to_a: Peer,
+    pub(crate) to_a: Peer,
 }
 
 /// Two engines that know each other.
-pub fn pair(settings: &[(&str, &str)]) -> Pair {
+pub(crate) fn pair(settings: &[(&str, &str)]) -> Pair {
     let (a, b) = (engine(settings), engine(settings));
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let to_a = b.add_peer(&a.metadata()).unwrap();
@@ -40,7 +40,7 @@ pub fn pair(settings: &[(&str, &str)]) -> Pair {
 }
 
 /// Bytes that tell their position: a swapped or shifted chunk is seen.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|i| {
             let mut x = (i / 8 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
@@ -50,20 +50,20 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-pub fn filled(engine: &Engine, len: usize, seed: u64) -> Region {
+pub(crate) fn filled(engine: &Engine, len: usize, seed: u64) -> Region {
     engine.register(Memory::from(pattern(len, seed))).unwrap()
 }
 
-pub fn zeroed(engine: &Engine, len: usize) -> Region {
+pub(crate) fn zeroed(engine: &Engine, len: usize) -> Region {
     engine.register(Memory::from(vec![0; len])).unwrap()
 }
 
 /// A region as the other engine sees it.
-pub fn remote(engine: &Engine, region: &Region) -> RemoteRegion {
+pub(crate) fn remote(engine: &Engine, region: &Region) -> RemoteRegion {
     engine.import(&region.describe()).unwrap()
 }
 
-pub fn bytes(region: &Region) -> Vec<u8> {
+pub(crate) fn bytes(region: &Region) -> Vec<u8> {
     let mut out = vec![0; region.len() as usize];
     region.read_at(0, &mut out).unwrap();
     out
