@@ -17,7 +17,7 @@ use crate::control::{Control, ControlHandle};
 use crate::error::EngineError;
 use crate::proxy::{Proxy, ProxySet};
 use crate::rails::{self, Rail};
-use crate::settings::{CAPABILITIES, EngineSettings, cpus};
+use crate::settings::{EngineSettings, cpus};
 use crate::shared::{EngineShared, Parts};
 use crate::trace::Trace;
 
@@ -44,7 +44,7 @@ pub(crate) fn start(
         instance,
         host: boot_id().map_err(system("boot id"))?,
         name: name.unwrap_or_else(|| format!("{host}:{pid}")),
-        capabilities: CAPABILITIES,
+        capabilities: settings.capabilities(),
         rails: cards,
     };
     let trace = match config.trace_file.as_str() {

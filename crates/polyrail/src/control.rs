@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use polyrail_config::BindDevice;
-use polyrail_proto::hello::{Card, FlowHello, Hello, HelloError, RefusedCode, Reply};
+use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, HelloError, RefusedCode, Reply};
 use polyrail_proto::wire::WIRE_VERSION;
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -25,7 +25,6 @@ use crate::handshake::{Handshake, Purpose, Step, Then};
 use crate::peer::{PeerShared, seconds};
 use crate::proxy::Command as ProxyCommand;
 use crate::rx_flow::RxFlow;
-use crate::settings::CAPABILITIES;
 use crate::shared::EngineShared;
 
 /// How often peers are looked after while anything is outstanding.
@@ -306,7 +305,9 @@ impl Control {
     }
 
     fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
-        if peer.is_gone() || self.engine.is_closing() {
+        // Of flows that answer, the other side connects.
+        let answering = peer.answering.load(Ordering::Acquire);
+        if peer.is_gone() || answering || self.engine.is_closing() {
             return;
         }
         let engine = self.engine.clone();
@@ -337,7 +338,7 @@ impl Control {
                     flows: peer.layout.flows(),
                     epoch,
                     window_chunks: engine.config.window_chunks,
-                    capabilities: CAPABILITIES,
+                    capabilities: engine.settings.capabilities(),
                 });
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
                 let purpose = Purpose::Flow { peer, flow, epoch, pause };
@@ -463,20 +464,24 @@ impl Control {
     /// Whether a connection is welcome.
     fn answer(&mut self, key: usize, hello: Hello) -> (Reply, Option<Then>) {
         let refused = |code, reason: String| (Reply::Refused { code, reason }, None);
-        let welcome = Reply::Accepted(self.engine.card.clone());
+        let own = self.engine.card.capabilities;
+        let welcome =
+            |capabilities| Reply::Accepted(Card { capabilities, ..self.engine.card.clone() });
         let flow = match hello {
             Hello::Introduction(card) if self.engine.has_parted(card.instance) => {
                 // It asks by its own will, as after `remove_peer` here.
                 tracing::debug!(target: "polyrail::peer", peer = %card.name, "introduced again");
-                return (welcome, None);
+                return (welcome(own), None);
             }
-            Hello::Introduction(_) => return (welcome, None),
+            Hello::Introduction(_) => return (welcome(own), None),
             Hello::Flow(flow) => flow,
         };
         if flow.target != self.engine.card.instance {
             return refused(RefusedCode::WrongInstance, "it was started again since".to_owned());
         }
-        if !CAPABILITIES.contains(flow.capabilities) {
+        let duplex = flow.capabilities.contains(Capabilities::DUPLEX);
+        let needed = flow.capabilities.without(Capabilities::DUPLEX);
+        if !self.engine.card.capabilities.contains(needed) {
             return refused(RefusedCode::Capability, "a feature in use is unknown here".to_owned());
         }
         let limit = self.engine.config.flow_limit;
@@ -496,13 +501,17 @@ impl Control {
         }
         match self.engine.add_peer(flow.card.clone(), false) {
             Ok(peer) => {
+                let duplex =
+                    duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
                 let then = Then {
+                    duplex,
                     peer,
                     flow: FlowIndex(flow.flow),
                     epoch: flow.epoch,
                     window_chunks: flow.window_chunks,
                 };
-                (welcome, Some(then))
+                let agreed = if duplex { own } else { own.without(Capabilities::DUPLEX) };
+                (welcome(agreed), Some(then))
             }
             Err(error) => {
                 tracing::warn!(target: "polyrail::peer", key, %error, "peer not added");
@@ -521,11 +530,22 @@ impl Control {
             (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
                 let _ = answer.send(Err(format!("refused: {reason}")));
             }
-            (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(_)) => {
+            (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
                     let socket = Arc::new(socket);
-                    self.hand_over(proxy, ProxyCommand::AddTx { peer, flow, socket });
+                    let duplex = card.capabilities.contains(Capabilities::DUPLEX);
+                    let command = if duplex {
+                        let rail = peer.layout.pair_of(flow).0;
+                        let window = self.engine.config.window_chunks;
+                        let arriving =
+                            RxFlow::new(peer.clone(), flow, epoch, rail, window, socket.clone());
+                        let arriving = Box::new(arriving.duplex());
+                        ProxyCommand::AddBoth { peer, flow, socket, arriving }
+                    } else {
+                        ProxyCommand::AddTx { peer, flow, socket }
+                    };
+                    self.hand_over(proxy, command);
                 }
             }
             (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
@@ -552,11 +572,18 @@ impl Control {
         if let Err(error) = tcp::apply(&socket, &options) {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }
-        let Then { peer, flow, epoch, window_chunks } = then;
-        let proxies = &self.engine.proxies.rx;
-        let proxy = proxies[flow.0 as usize % proxies.len()];
-        let flow = RxFlow::new(peer, flow, epoch, rail, window_chunks, Arc::new(socket));
-        self.hand_over(proxy, ProxyCommand::AddRx { flow: Box::new(flow) });
+        let Then { peer, flow, epoch, window_chunks, duplex } = then;
+        let socket = Arc::new(socket);
+        let arriving = RxFlow::new(peer.clone(), flow, epoch, rail, window_chunks, socket.clone());
+        if duplex {
+            let proxy = peer.flows[flow.0 as usize].proxy;
+            let arriving = Box::new(arriving.duplex());
+            self.hand_over(proxy, ProxyCommand::AddBoth { peer, flow, socket, arriving });
+        } else {
+            let proxies = &self.engine.proxies.rx;
+            let proxy = proxies[flow.0 as usize % proxies.len()];
+            self.hand_over(proxy, ProxyCommand::AddRx { flow: Box::new(arriving) });
+        }
     }
 
     fn hand_over(&self, proxy: usize, command: ProxyCommand) {

@@ -47,6 +47,8 @@ pub(crate) struct Then {
     pub(crate) flow: FlowIndex,
     pub(crate) epoch: u64,
     pub(crate) window_chunks: u32,
+    /// Our flow of the same number goes back on this connection.
+    pub(crate) duplex: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

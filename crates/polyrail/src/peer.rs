@@ -28,6 +28,8 @@ pub(crate) struct PeerShared {
     pub(crate) same_host: bool,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
+    /// Whether flows towards it are the other direction of those that arrive from it.
+    pub(crate) answering: AtomicBool,
     pub(crate) layout: Layout,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
@@ -154,6 +156,7 @@ impl PeerShared {
             number,
             same_host: options.same_host,
             connecting: AtomicBool::new(false),
+            answering: AtomicBool::new(false),
             posted: ArrayQueue::new(options.ops_pool as usize),
             tx_wanted: AtomicBool::new(false),
             flows,
@@ -243,6 +246,18 @@ impl PeerShared {
 
     pub(crate) fn flows_up(&self) -> usize {
         self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Whether flows to the peer are to be the other direction of those that come from it. Decided
+    /// with the first of them, unless flows are being connected already.
+    pub(crate) fn answers(&self, flows: u32) -> bool {
+        if self.layout.flows() != flows {
+            return false;
+        }
+        if !self.connecting.swap(true, Ordering::AcqRel) {
+            self.answering.store(true, Ordering::Release);
+        }
+        self.answering.load(Ordering::Acquire)
     }
 
     /// Says that there is something to send.

@@ -4,6 +4,7 @@
 //! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
 //! itself instead of waking its thread.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -63,6 +64,13 @@ pub(crate) enum Command {
     AddRx {
         flow: Box<RxFlow>,
     },
+    /// Data both ways on one connection.
+    AddBoth {
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        socket: Arc<Socket>,
+        arriving: Box<RxFlow>,
+    },
     /// The peer is gone: its flows are closed.
     DropPeer {
         peer: Arc<PeerShared>,
@@ -95,9 +103,13 @@ struct Outbound {
     flows: Vec<usize>,
 }
 
+/// A connection and what it carries.
 enum AnyFlow {
     Tx(Box<TxFlow>),
     Rx(Box<RxFlow>),
+    /// Data both ways: where one thread drives both directions anyway, so that small messages and
+    /// their answers need one TCP connection, whose acknowledgements then travel with data.
+    Both(Box<TxFlow>, Box<RxFlow>),
 }
 
 /// What a pass over the flows has at hand.
@@ -222,7 +234,12 @@ impl Proxy {
                     break;
                 }
             }
-            core.flush_owed(engine, self);
+            if !core.owing.is_empty() {
+                core.hold_acks_until = 0;
+                if self.pass(&mut core, engine) {
+                    continue;
+                }
+            }
             let limit = core.sleep_limit(until);
             drop(core);
             self.note_thread();
@@ -301,11 +318,10 @@ impl Proxy {
         if engine.settings.caller_driven && pass.for_caller && pass.now >= core.hold_acks_until {
             core.hold_acks_until = pass.now + ACK_HOLD_NS;
         }
-        let (now, finishes) = (pass.now, pass.finishes);
-        core.finishes = finishes;
-        if now >= core.hold_acks_until {
-            core.flush_owed(engine, self);
+        if pass.now >= core.hold_acks_until {
+            core.flush_owed(self, &mut pass);
         }
+        core.finishes = pass.finishes;
         if worked {
             self.counters.busy_passes.fetch_add(1, Ordering::Relaxed);
         }
@@ -340,7 +356,7 @@ impl Core {
     fn mark_readable(&mut self, key: usize) {
         match self.flows.get_mut(key) {
             Some(AnyFlow::Tx(flow)) => flow.readable = true,
-            Some(AnyFlow::Rx(flow)) => flow.readable = true,
+            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.readable = true,
             None => return,
         }
         if !self.ready.contains(&key) {
@@ -356,7 +372,7 @@ impl Core {
             }
             if event.writable {
                 match self.flows.get_mut(key) {
-                    Some(AnyFlow::Tx(flow)) => {
+                    Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
                         flow.writable = true;
                         flow.peer.want_tx();
                     }
@@ -381,13 +397,23 @@ impl Core {
                     // A full inbox leaves the flow readable: it is looked at again on `Resume`.
                     (read, flow.readable && !pass.engine.inbox.is_full())
                 }
+                Some(AnyFlow::Both(flow, arriving)) => {
+                    let read = arriving.read(pass).and_then(|any| {
+                        flow.take_acks(arriving.take_acks(), pass)?;
+                        Ok(any)
+                    });
+                    if arriving.owes_acks() && !self.owing.contains(&key) {
+                        self.owing.push(key);
+                    }
+                    (read, arriving.readable && !pass.engine.inbox.is_full())
+                }
                 None => continue,
             };
             match read {
                 Ok(true) => {
                     worked = true;
                     // Acknowledgements can wait for a look at all flows; data is waited for.
-                    if matches!(self.flows.get(key), Some(AnyFlow::Rx(_))) {
+                    if !matches!(self.flows.get(key), Some(AnyFlow::Tx(_))) {
                         self.hot = Some(key);
                     }
                 }
@@ -415,8 +441,12 @@ impl Core {
             }
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &outbound.flows {
-                let Some(AnyFlow::Tx(flow)) = self.flows.get_mut(*key) else { continue };
-                match flow.write(pass) {
+                let wrote = match self.flows.get_mut(*key) {
+                    Some(AnyFlow::Tx(flow)) => flow.write(pass, None),
+                    Some(AnyFlow::Both(flow, arriving)) => flow.write(pass, Some(arriving)),
+                    _ => continue,
+                };
+                match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),
                 }
@@ -435,7 +465,7 @@ impl Core {
     fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         let mut broken = Vec::new();
         for (key, flow) in &mut self.flows {
-            if let AnyFlow::Tx(flow) = flow
+            if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
                 && let Err(down) = flow.check_stall(pass)
             {
                 broken.push((key, down));
@@ -447,23 +477,27 @@ impl Core {
     }
 
     /// Sends the acknowledgements that wait.
-    fn flush_owed(&mut self, engine: &Arc<EngineShared>, proxy: &Proxy) {
+    fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let mut still_owing = Vec::new();
         while let Some(key) = self.owing.pop() {
-            let Some(AnyFlow::Rx(flow)) = self.flows.get_mut(key) else { continue };
-            if let Err(down) = flow.flush_acks() {
-                let scratch = self.scratch.clone();
-                let now = monotonic_ns();
-                let mut pass = Pass {
-                    engine,
-                    now,
-                    scratch: &scratch,
-                    finishes: Vec::new(),
-                    for_caller: false,
-                };
-                self.drop_flow(key, down, proxy, &mut pass);
-                run_finishes(&mut pass);
+            let flushed = match self.flows.get_mut(key) {
+                Some(AnyFlow::Rx(flow)) => flow.flush_acks(),
+                Some(AnyFlow::Both(flow, arriving)) => {
+                    if flow.take_along(arriving, false) {
+                        flow.write(pass, None).map(drop)
+                    } else {
+                        // In the middle of a frame: when that is out, or with it.
+                        still_owing.push(key);
+                        Ok(())
+                    }
+                }
+                _ => continue,
+            };
+            if let Err(down) = flushed {
+                self.drop_flow(key, down, proxy, pass);
             }
         }
+        self.owing.append(&mut still_owing);
     }
 
     /// `None` if nothing has to be checked before something happens.
@@ -479,8 +513,31 @@ impl Core {
 
     fn obey(&mut self, command: Command, proxy: &Proxy, pass: &mut Pass<'_>) {
         match command {
-            Command::AddTx { peer, flow, socket } => self.add_tx(peer, flow, socket, proxy, pass),
-            Command::AddRx { flow } => self.add_rx(flow, proxy, pass),
+            Command::AddTx { peer, flow, socket } => {
+                if !peer.is_gone() {
+                    self.departs(&peer, flow, &socket, pass);
+                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
+                    let key = self.flows.insert(AnyFlow::Tx(tx_flow));
+                    self.outbound_of(peer).push(key);
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
+            Command::AddRx { flow } => {
+                if self.arrives(&flow, proxy, pass) {
+                    let socket = flow.socket().clone();
+                    let key = self.flows.insert(AnyFlow::Rx(flow));
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
+            Command::AddBoth { peer, flow, socket, arriving } => {
+                if self.arrives(&arriving, proxy, pass) {
+                    self.departs(&peer, flow, &socket, pass);
+                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
+                    let key = self.flows.insert(AnyFlow::Both(tx_flow, arriving));
+                    self.outbound_of(peer).push(key);
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
             Command::DropPeer { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =
@@ -499,56 +556,52 @@ impl Core {
         }
     }
 
-    fn add_tx(
+    /// A flow towards the peer is connected.
+    fn departs(
         &mut self,
-        peer: Arc<PeerShared>,
+        peer: &Arc<PeerShared>,
         flow: FlowIndex,
-        socket: Arc<Socket>,
-        proxy: &Proxy,
-        pass: &mut Pass<'_>,
+        socket: &Arc<Socket>,
+        pass: &Pass<'_>,
     ) {
-        if peer.is_gone() {
-            return;
-        }
         let slot = &peer.flows[flow.0 as usize];
         *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
         peer.tx().sender.handle_flow_up(polyrail_proto::Time(pass.now), flow);
         slot.up.store(true, Ordering::Release);
         peer.want_tx();
-        let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone());
-        let key = self.flows.insert(AnyFlow::Tx(Box::new(tx_flow)));
-        match self.outbound.iter_mut().find(|o| Arc::ptr_eq(&o.peer, &peer)) {
-            Some(outbound) => outbound.flows.push(key),
-            None => self.outbound.push(Outbound { peer, flows: vec![key] }),
-        }
-        self.watch(key, &socket, proxy, pass);
     }
 
-    fn add_rx(&mut self, flow: Box<RxFlow>, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let same = |other: &AnyFlow| match other {
-            AnyFlow::Rx(other) => other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer),
-            AnyFlow::Tx(_) => false,
-        };
-        let old = self.flows.iter().find(|(_, other)| same(other)).map(|(key, _)| key);
-        if let Some(key) = old {
-            if let Some(AnyFlow::Rx(old)) = self.flows.get(key)
-                && old.epoch >= flow.epoch
-            {
-                return;
+    fn outbound_of(&mut self, peer: Arc<PeerShared>) -> &mut Vec<usize> {
+        let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
+        let index = known.unwrap_or_else(|| {
+            self.outbound.push(Outbound { peer, flows: Vec::new() });
+            self.outbound.len() - 1
+        });
+        &mut self.outbound[index].flows
+    }
+
+    /// A flow of the peer is connected; an older connection of it is closed. Says whether it is
+    /// welcome.
+    fn arrives(&mut self, flow: &RxFlow, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let same = |other: &RxFlow| other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer);
+        let old = self.flows.iter().find_map(|(key, other)| match other {
+            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => Some((key, other.epoch)),
+            _ => None,
+        });
+        if let Some((key, epoch)) = old {
+            if epoch >= flow.epoch {
+                return false;
             }
             self.drop_flow(key, Down("replaced by a newer connection".into()), proxy, pass);
         }
         if flow.peer.is_gone() {
-            return;
+            return false;
         }
         flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
-        let socket = flow.socket().clone();
-        let key = self.flows.insert(AnyFlow::Rx(flow));
-        self.watch(key, &socket, proxy, pass);
+        true
     }
 
     fn watch(&mut self, key: usize, socket: &Socket, proxy: &Proxy, pass: &mut Pass<'_>) {
-        use std::os::fd::AsFd;
         if let Err(error) = proxy.poller.add(socket.as_fd(), key as u64) {
             self.drop_flow(key, error.into(), proxy, pass);
         } else {
@@ -557,60 +610,75 @@ impl Core {
     }
 
     fn drop_flow(&mut self, key: usize, why: Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-        use std::os::fd::AsFd;
         let Some(flow) = self.flows.try_remove(key) else { return };
         if self.hot == Some(key) {
             self.hot = None;
         }
         match flow {
-            AnyFlow::Tx(flow) => {
-                // What the kernel still holds is sent again elsewhere: it must not arrive later.
-                let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
-                let _ = proxy.poller.remove(flow.socket().as_fd());
-                for outbound in &mut self.outbound {
-                    outbound.flows.retain(|other| *other != key);
-                }
-                let (peer, index) = (flow.peer.clone(), flow.flow);
-                let slot = &peer.flows[index.0 as usize];
-                slot.up.store(false, Ordering::Release);
-                *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
-                    slot.stats.past_retransmits.add(info.retransmits);
-                }
-                slot.stats.down.add(1);
-                let mut tx = peer.tx();
-                let given_back = tx.sender.handle_flow_down(index);
-                slot.stats.resent_chunks.add(given_back as u64);
-                drain_tx(&mut tx, pass);
-                drop(tx);
-                drop(flow);
-                peer.want_tx();
-                pass.engine.wake_tx(&peer);
-                pass.engine.control.flow_lost(peer, index, why.0);
-            }
-            AnyFlow::Rx(flow) => {
-                let _ = proxy.poller.remove(flow.socket().as_fd());
-                let mut rx = flow.peer.rx();
-                rx.receiver.handle_flow_down(flow.flow);
-                let mut landed = Vec::new();
-                while let Some(event) = rx.receiver.poll_event() {
-                    landed.push(event);
-                }
-                drop(rx);
-                for event in landed {
-                    pass.landed(&flow.peer, event);
-                }
-                flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
-                pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0);
+            AnyFlow::Tx(flow) => self.departed(key, &flow, &why, proxy, pass),
+            AnyFlow::Rx(flow) => arrived(&flow, &why, proxy, pass),
+            AnyFlow::Both(flow, arriving) => {
+                self.departed(key, &flow, &why, proxy, pass);
+                arrived(&arriving, &why, proxy, pass);
             }
         }
     }
+
+    /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
+    fn departed(
+        &mut self,
+        key: usize,
+        flow: &TxFlow,
+        why: &Down,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+    ) {
+        // What the kernel still holds is sent again elsewhere: it must not arrive later.
+        let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
+        let _ = proxy.poller.remove(flow.socket().as_fd());
+        for outbound in &mut self.outbound {
+            outbound.flows.retain(|other| *other != key);
+        }
+        let (peer, index) = (&flow.peer, flow.flow);
+        let slot = &peer.flows[index.0 as usize];
+        slot.up.store(false, Ordering::Release);
+        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
+            slot.stats.past_retransmits.add(info.retransmits);
+        }
+        slot.stats.down.add(1);
+        let mut tx = peer.tx();
+        let given_back = tx.sender.handle_flow_down(index);
+        slot.stats.resent_chunks.add(given_back as u64);
+        drain_tx(&mut tx, pass);
+        drop(tx);
+        peer.want_tx();
+        pass.engine.wake_tx(peer);
+        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
+    }
+}
+
+/// A flow from a peer is gone.
+fn arrived(flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
+    let _ = proxy.poller.remove(flow.socket().as_fd());
+    let mut rx = flow.peer.rx();
+    rx.receiver.handle_flow_down(flow.flow);
+    let mut landed = Vec::new();
+    while let Some(event) = rx.receiver.poll_event() {
+        landed.push(event);
+    }
+    drop(rx);
+    for event in landed {
+        pass.landed(&flow.peer, event);
+    }
+    flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
+    pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
 }
 
 impl AnyFlow {
     fn peer(&self) -> &Arc<PeerShared> {
         match self {
-            Self::Tx(flow) => &flow.peer,
+            Self::Tx(flow) | Self::Both(flow, _) => &flow.peer,
             Self::Rx(flow) => &flow.peer,
         }
     }

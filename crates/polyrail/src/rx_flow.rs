@@ -43,6 +43,8 @@ pub(crate) struct RxFlow {
     /// Acknowledgements that wait for room in the socket, or for the end of the pass.
     unsent: Vec<u8>,
     landed: Vec<Landed>,
+    /// On a connection that carries data both ways: acknowledgements of what goes the other way.
+    acks: Option<Vec<AckFrame>>,
     pub(crate) readable: bool,
 }
 
@@ -85,7 +87,31 @@ impl RxFlow {
             ack_now: false,
             unsent: Vec::new(),
             landed: Vec::new(),
+            acks: None,
             readable: true,
+        }
+    }
+
+    /// The other direction of the connection carries data too.
+    pub(crate) fn duplex(mut self) -> Self {
+        self.acks = Some(Vec::new());
+        self
+    }
+
+    /// Acknowledgements that came since the last call, in order.
+    pub(crate) fn take_acks(&mut self) -> Vec<AckFrame> {
+        self.acks.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Moves the acknowledgements that wait to `out`, for whoever writes to the connection; if
+    /// `all`, with one of what landed and need not be acknowledged yet.
+    pub(crate) fn take_unsent(&mut self, all: bool, out: &mut Vec<u8>) {
+        if all && self.sequence > self.acknowledged {
+            self.queue_ack();
+        }
+        if !self.unsent.is_empty() {
+            self.wait_until_quiet();
+            out.append(&mut self.unsent);
         }
     }
 
@@ -125,11 +151,7 @@ impl RxFlow {
 
     /// Sends what acknowledgements the socket takes.
     pub(crate) fn flush_acks(&mut self) -> Result<(), Down> {
-        while !self.peer.rx().receiver.is_quiet() {
-            // Another flow is inside a non-blocking system call for a chunk that was taken from it:
-            // microseconds.
-            std::thread::yield_now();
-        }
+        self.wait_until_quiet();
         while !self.unsent.is_empty() {
             let mut from = IoVecs::<Out>::new();
             from.push_bytes(&self.unsent);
@@ -140,6 +162,14 @@ impl RxFlow {
             }
         }
         Ok(())
+    }
+
+    fn wait_until_quiet(&self) {
+        while !self.peer.rx().receiver.is_quiet() {
+            // Another flow is inside a non-blocking system call for a chunk that was taken from it:
+            // microseconds.
+            std::thread::yield_now();
+        }
     }
 
     fn queue_ack(&mut self) {
@@ -226,6 +256,10 @@ impl RxFlow {
         loop {
             match self.reader.next().map_err(|error| Down(error.to_string()))? {
                 ReaderEvent::Need(Need::Head | Need::Payload) => break,
+                ReaderEvent::Ack(ack) => match &mut self.acks {
+                    Some(acks) => acks.push(ack),
+                    None => return Err(Down("acknowledgement of nothing".into())),
+                },
                 ReaderEvent::Chunk { header, places, table, meta } => {
                     let verdict = self.current.begin(
                         self.flow,

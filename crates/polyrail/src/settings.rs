@@ -12,8 +12,8 @@ use polyrail_sys::threads::allowed_cpus;
 use crate::error::EngineError;
 use crate::request::RequestLimits;
 
-/// What this engine can do; both ends of a flow must be able to.
-pub(crate) const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
+/// What every engine of this version can do.
+const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
 
 pub(crate) struct EngineSettings {
     pub(crate) chunk_bytes: u64,
@@ -73,6 +73,12 @@ impl EngineSettings {
             notification_bytes: config.notification_bytes,
             transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
         })
+    }
+
+    /// What this engine can do; both ends of a flow must be able to.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        // Both directions of a connection have one owner only where one thread drives both.
+        if self.caller_driven { CAPABILITIES.with(Capabilities::DUPLEX) } else { CAPABILITIES }
     }
 
     /// Socket options of a flow to a peer on this host, or elsewhere.

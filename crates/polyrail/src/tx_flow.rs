@@ -17,6 +17,7 @@ use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
+use crate::rx_flow::RxFlow;
 
 /// Frames gathered into one system call, at most.
 const GATHER_FRAMES: usize = 64;
@@ -32,6 +33,8 @@ pub(crate) struct TxFlow {
     socket: Arc<Socket>,
     frames: VecDeque<Frame>,
     queued_bytes: u64,
+    /// Goes out before the next frame: acknowledgements of what comes the other way.
+    prefix: Vec<u8>,
     /// Buffers of heads that are sent, to be used again.
     spare_heads: Vec<Vec<u8>>,
     pub(crate) writable: bool,
@@ -81,6 +84,7 @@ impl TxFlow {
             socket,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             queued_bytes: 0,
+            prefix: Vec::new(),
             spare_heads: Vec::new(),
             writable: true,
             readable: true,
@@ -98,13 +102,25 @@ impl TxFlow {
     }
 
     /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.
-    pub(crate) fn write(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    ///
+    /// `arriving` is the other direction of a connection that carries data both ways: its
+    /// acknowledgements go along.
+    pub(crate) fn write(
+        &mut self,
+        pass: &mut Pass<'_>,
+        mut arriving: Option<&mut RxFlow>,
+    ) -> Result<bool, Down> {
         let mut written = 0;
         while self.writable && written < VISIT_BYTES {
             if self.queued_bytes == 0 || self.frames.is_empty() {
                 self.pull(pass);
             }
-            if self.frames.is_empty() {
+            if let Some(arriving) = &mut arriving
+                && !self.frames.is_empty()
+            {
+                self.take_along(arriving, true);
+            }
+            if self.frames.is_empty() && self.prefix.is_empty() {
                 break;
             }
             self.compute_checksums(pass)?;
@@ -151,6 +167,16 @@ impl TxFlow {
             }
         }
         Ok(any)
+    }
+
+    /// Puts the acknowledgements of the other direction before the next frame, if the stream stands
+    /// between two; says whether it did.
+    pub(crate) fn take_along(&mut self, arriving: &mut RxFlow, all: bool) -> bool {
+        let between = self.frames.front().is_none_or(|frame| frame.head_sent == 0);
+        if between {
+            arriving.take_unsent(all, &mut self.prefix);
+        }
+        between
     }
 
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
@@ -247,6 +273,9 @@ impl TxFlow {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
+        if !self.prefix.is_empty() {
+            from.push_bytes(&self.prefix);
+        }
         'frames: for frame in &self.frames {
             if from.is_full() {
                 break;
@@ -287,7 +316,9 @@ impl TxFlow {
     }
 
     fn sent(&mut self, bytes: usize, pass: &mut Pass<'_>) {
-        let mut rest = bytes;
+        let prefix = bytes.min(self.prefix.len());
+        self.prefix.drain(..prefix);
+        let mut rest = bytes - prefix;
         let mut whole = 0;
         let (mut chunks, mut payload_bytes) = (0, 0);
         while let Some(frame) = self.frames.front_mut() {
@@ -322,12 +353,25 @@ impl TxFlow {
     }
 
     fn handle_acks(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
-        let peer = self.peer.clone();
-        let mut tx = peer.tx();
         let (frames, rest) = self.acks[..self.ack_bytes].as_chunks::<ACK_BYTES>();
         let left = rest.len();
-        for frame in frames {
-            let ack = AckFrame::decode(frame).map_err(|error| Down(error.to_string()))?;
+        let decoded: Result<SmallVec<[AckFrame; 8]>, _> =
+            frames.iter().map(AckFrame::decode).collect();
+        let decoded = decoded.map_err(|error| Down(error.to_string()))?;
+        self.acks.copy_within(self.ack_bytes - left..self.ack_bytes, 0);
+        self.ack_bytes = left;
+        self.take_acks(decoded, pass)
+    }
+
+    /// The peer acknowledged frames.
+    pub(crate) fn take_acks(
+        &mut self,
+        acks: impl IntoIterator<Item = AckFrame>,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
+        let peer = self.peer.clone();
+        let mut tx = peer.tx();
+        for ack in acks {
             let before = tx.sender.in_flight(self.flow);
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
@@ -342,8 +386,6 @@ impl TxFlow {
             }
         }
         drain_tx(&mut tx, pass);
-        self.acks.copy_within(self.ack_bytes - left..self.ack_bytes, 0);
-        self.ack_bytes = left;
         if tx.sender.has_work() {
             peer.want_tx();
         }

@@ -37,6 +37,21 @@ pub struct Capabilities(pub u64);
 impl Capabilities {
     /// CRC-32C of each chunk.
     pub const CHECKSUM: Self = Self(1);
+    /// The accepting side may send on the same connection: its flow of the same number needs none
+    /// of its own. The reply's card has the bit if it will.
+    pub const DUPLEX: Self = Self(2);
+
+    /// Either's.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// All but `other`.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
 
     /// What both have.
     #[must_use]

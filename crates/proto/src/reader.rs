@@ -6,7 +6,10 @@
 //! chunk and the head of the next. Small frames arrive many at a time in the buffer and their
 //! payload is copied out of it, which is cheaper than a system call for each.
 
-use crate::wire::{CHUNK_HEADER_BYTES, ChunkHeader, MAX_HEAD_BYTES, PIECE_BYTES, Place, WireError};
+use crate::wire::{
+    ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, MAX_HEAD_BYTES, PIECE_BYTES, Place,
+    WireError,
+};
 
 /// Payload from which on the next frame is expected to be large as well: then the tail of a read
 /// is kept so short that it can't swallow payload that belongs in place.
@@ -56,6 +59,8 @@ pub enum ReaderEvent<'a> {
     },
     /// The chunk is complete.
     End,
+    /// An acknowledgement of what goes the other way on this connection.
+    Ack(AckFrame),
     /// Nothing more without reading from the stream.
     Need(Need),
 }
@@ -201,6 +206,15 @@ impl FrameReader {
     }
 
     fn head(&mut self) -> Result<ReaderEvent<'_>, WireError> {
+        let bytes = &self.buffer[self.start..self.end];
+        if bytes.first().is_some_and(|kind| AckFrame::is_kind(*kind)) {
+            let Some(frame) = bytes.first_chunk::<ACK_BYTES>() else {
+                return Ok(ReaderEvent::Need(Need::Head));
+            };
+            let ack = AckFrame::decode(frame).map_err(|error| self.broken(error))?;
+            self.start += ACK_BYTES;
+            return Ok(ReaderEvent::Ack(ack));
+        }
         let header = match self.peek_header() {
             None => return Ok(ReaderEvent::Need(Need::Head)),
             Some(Ok(header)) => header,

@@ -17,6 +17,9 @@
 //! 0  kind u8 (2 ack, 3 refusal)   1 code u8   2 zero u48   8 sequence u64
 //! ```
 //!
+//! A connection that carries data both ways (see [`crate::hello::Capabilities::DUPLEX`]) has frames
+//! of both kinds in each direction; the first byte tells them apart.
+//!
 //! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
 //! refusal names one frame, and covers the ones before it too.
 
@@ -395,6 +398,11 @@ impl Place {
 }
 
 impl AckFrame {
+    /// Whether a frame that begins with this byte is an acknowledgement.
+    pub fn is_kind(kind: u8) -> bool {
+        kind == KIND_ACK || kind == KIND_REFUSAL
+    }
+
     /// The frame as bytes.
     pub fn encode(self) -> [u8; ACK_BYTES] {
         let (kind, code, sequence) = match self {
