@@ -1,2 +1,34 @@
-//! See the crate's description.
+//! A simulated network for the protocol core: virtual time, seeded faults, and an oracle that looks
+//! at every byte.
+//!
+//! A [`Simulation`] runs two [`node::Node`]s on one [`network::Network`]. Each node drives the
+//! protocol core as a real engine does: frames are encoded and read back through partial writes and
+//! reads, and system calls take time, so that what other threads do falls into them. The
+//! [`oracle::Oracle`] owns the memory, knows what every operation must bring, takes memory away the
+//! moment an operation is over, and keeps a ledger of what ended how.
+//!
+//! A [`Scenario`] and a seed decide everything; a run that fails can be run again. The tests in
+//! `tests/simulation.rs` have one scenario for each hazard.
 #![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod link;
+pub mod memory;
+pub mod network;
+pub mod node;
+pub mod oracle;
+pub mod rng;
+pub mod scenario;
+pub mod simulation;
+pub mod world;
+
+pub use clock::Clock;
+pub use link::Link;
+pub use memory::Memory;
+pub use network::Network;
+pub use node::{Node, Sabotage};
+pub use oracle::Oracle;
+pub use rng::Rng;
+pub use scenario::{Dish, Fault, Scenario};
+pub use simulation::{Injection, Simulation, Summary, Violation};
+pub use world::{Tally, World};

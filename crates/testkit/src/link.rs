@@ -1,0 +1,319 @@
+//! One direction of a connection: a stream of bytes through a send buffer, a wire, and a receive
+//! buffer, as a kernel has them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use polyrail_proto::Time;
+
+use crate::rng::Rng;
+
+/// Most bytes that travel as one packet.
+const PACKET_BYTES: u64 = 8 << 10;
+
+/// A stream of bytes from a writer to a reader. Order is kept and nothing is lost, but either may
+/// learn late, or never, that the other is gone.
+#[derive(Debug)]
+pub struct Link {
+    sending: VecDeque<u8>,
+    transit: VecDeque<Packet>,
+    received: VecDeque<u8>,
+    send_capacity: usize,
+    receive_capacity: usize,
+    writer: Writer,
+    /// The reader is told of a reset once it has read what came before.
+    reset: bool,
+    reader_gone: bool,
+    stalled_until: Time,
+    delivered: u64,
+}
+
+/// How a writer left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// What is in the send buffer is still delivered, then the stream ends.
+    Finish,
+    /// What is in the send buffer is lost; what is on the wire arrives, then a reset.
+    Abort,
+    /// What is in the send buffer is lost, and the reader never hears of it.
+    Vanish,
+}
+
+/// What a reader finds when there are no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The writer finished.
+    Finished,
+    /// The connection was reset.
+    Reset,
+}
+
+/// One direction of a rail, which all of its connections share.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// Bytes per second.
+    pub rate: u64,
+    /// Time on the wire.
+    pub latency: Duration,
+    /// Whether anything moves.
+    pub up: bool,
+    /// When it has sent what was given to it.
+    pub busy_until: Time,
+}
+
+/// What came of [`Link::advance`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advance {
+    /// The reader has something new: bytes or the end.
+    pub readable: bool,
+    /// The writer has more room.
+    pub writable: bool,
+    /// When there is more to do; nothing if that depends on the reader, the writer, or the rail.
+    pub next: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Packet {
+    arrives: Time,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    Here,
+    Left(Leave),
+    /// It left, and the reader was told.
+    Told,
+}
+
+impl Link {
+    /// A link with buffers of these sizes, in bytes.
+    pub fn new(send_capacity: usize, receive_capacity: usize) -> Self {
+        Self {
+            sending: VecDeque::new(),
+            transit: VecDeque::new(),
+            received: VecDeque::new(),
+            send_capacity,
+            receive_capacity,
+            writer: Writer::Here,
+            reset: false,
+            reader_gone: false,
+            stalled_until: Time::default(),
+            delivered: 0,
+        }
+    }
+
+    /// Bytes that [`Self::write`] would take.
+    pub fn room(&self) -> usize {
+        self.send_capacity - self.sending.len()
+    }
+
+    /// Puts the beginning of `bytes` into the send buffer; says how many fitted.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let taken = bytes.len().min(self.room());
+        if self.writer == Writer::Here {
+            self.sending.extend(&bytes[..taken]);
+        }
+        taken
+    }
+
+    /// Bytes that can be read now.
+    pub fn readable(&self) -> usize {
+        self.received.len()
+    }
+
+    /// Takes at most `max` bytes out of the receive buffer.
+    pub fn read(&mut self, max: usize) -> Vec<u8> {
+        let count = max.min(self.received.len());
+        self.received.drain(..count).collect()
+    }
+
+    /// Whether the stream is over for its reader, and how.
+    pub fn ended(&self) -> Option<Ended> {
+        if !self.received.is_empty() {
+            None
+        } else if self.reset {
+            Some(Ended::Reset)
+        } else if self.writer == Writer::Told {
+            Some(Ended::Finished)
+        } else {
+            None
+        }
+    }
+
+    /// Bytes that have reached the reader's side since the beginning: what a transport knows of its
+    /// own progress.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The writer closes its end.
+    pub fn leave(&mut self, how: Leave) {
+        if self.writer == Writer::Here {
+            self.writer = Writer::Left(how);
+            if how != Leave::Finish {
+                self.sending.clear();
+            }
+        }
+    }
+
+    /// The reader closes its end: what still comes goes nowhere.
+    pub fn reader_leaves(&mut self) {
+        self.reader_gone = true;
+        self.received.clear();
+    }
+
+    /// The connection is torn in the middle. What lies in the receive buffer can still be read.
+    pub fn tear(&mut self) {
+        self.sending.clear();
+        self.transit.clear();
+        self.writer = Writer::Told;
+        self.reset = true;
+    }
+
+    /// Nothing of this stream moves before `until`.
+    pub fn stall(&mut self, until: Time) {
+        self.stalled_until = self.stalled_until.max(until);
+    }
+
+    /// Moves what can move by `now`: from the wire to the reader, and from the writer to the wire.
+    pub fn advance(&mut self, now: Time, lane: &mut Lane, rng: &mut Rng) -> Advance {
+        let mut advance = Advance::default();
+        if !lane.up {
+            return advance;
+        }
+        if now < self.stalled_until {
+            advance.next = Some(self.stalled_until);
+            return advance;
+        }
+        while self.transit.front().is_some_and(|packet| packet.arrives <= now) {
+            let Some(packet) = self.transit.pop_front() else { break };
+            self.delivered += packet.bytes.len() as u64;
+            if !self.reader_gone {
+                self.received.extend(&packet.bytes);
+                advance.readable = true;
+            }
+        }
+        if !self.sending.is_empty() && self.window_open() && lane.busy_until <= now {
+            self.send_packet(now, lane, rng);
+            advance.writable = true;
+        }
+        self.tell_end(&mut advance);
+        let arrival = self.transit.front().map(|packet| packet.arrives);
+        let departure = (!self.sending.is_empty() && self.window_open()).then_some(lane.busy_until);
+        advance.next = [arrival, departure].into_iter().flatten().min();
+        advance
+    }
+
+    /// Whether the receive buffer has room for what is on the wire and more.
+    fn window_open(&self) -> bool {
+        let wire: usize = self.transit.iter().map(|packet| packet.bytes.len()).sum();
+        self.reader_gone || self.received.len() + wire < self.receive_capacity
+    }
+
+    fn send_packet(&mut self, now: Time, lane: &mut Lane, rng: &mut Rng) {
+        let count = (rng.between(1, PACKET_BYTES) as usize).min(self.sending.len());
+        let bytes: Vec<u8> = self.sending.drain(..count).collect();
+        let nanos = (count as u64).saturating_mul(1_000_000_000) / lane.rate.max(1);
+        lane.busy_until = now.after(Duration::from_nanos(nanos));
+        let jitter = Duration::from_nanos(rng.below(lane.latency.as_nanos() as u64 / 2 + 1));
+        let arrives = lane.busy_until.after(lane.latency + jitter);
+        // Packets of one connection do not overtake each other.
+        let arrives = self.transit.back().map_or(arrives, |last| arrives.max(last.arrives));
+        self.transit.push_back(Packet { arrives, bytes });
+    }
+
+    fn tell_end(&mut self, advance: &mut Advance) {
+        let Writer::Left(how) = self.writer else { return };
+        if how != Leave::Vanish && self.sending.is_empty() && self.transit.is_empty() {
+            self.writer = Writer::Told;
+            self.reset = how == Leave::Abort;
+            advance.readable = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> Lane {
+        let latency = Duration::from_micros(10);
+        Lane { rate: 100_000_000, latency, up: true, busy_until: Time::default() }
+    }
+
+    /// Lets time pass until nothing moves by itself any more.
+    fn settle(link: &mut Link, lane: &mut Lane, now: &mut Time) {
+        let mut rng = Rng::new(1);
+        while let Some(next) = link.advance(*now, lane, &mut rng).next {
+            *now = next.max(*now);
+        }
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_and_after_their_time() {
+        let (mut link, mut lane, mut now) = (Link::new(1000, 1000), lane(), Time(0));
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(link.write(&bytes), 256);
+        link.advance(now, &mut lane, &mut Rng::new(1));
+        assert_eq!(link.readable(), 0);
+        settle(&mut link, &mut lane, &mut now);
+        assert!(now >= Time(10_000));
+        assert_eq!(link.read(usize::MAX), bytes);
+    }
+
+    #[test]
+    fn buffers_are_limits() {
+        let (mut link, mut lane, mut now) = (Link::new(10_000, 100), lane(), Time(0));
+        assert_eq!(link.write(&[7; 30_000]), 10_000);
+        settle(&mut link, &mut lane, &mut now);
+        let there = link.readable();
+        assert!((100..10_000).contains(&there), "{there}: a reader that does not read stops it");
+        let mut total = link.read(usize::MAX).len();
+        while total < 10_000 {
+            settle(&mut link, &mut lane, &mut now);
+            total += link.read(usize::MAX).len();
+        }
+        assert_eq!((total, link.delivered()), (10_000, 10_000));
+    }
+
+    #[test]
+    fn a_rail_that_is_down_keeps_what_is_on_the_wire_for_later() {
+        let (mut link, mut lane, mut now) = (Link::new(1000, 1000), lane(), Time(0));
+        link.write(b"late");
+        link.advance(now, &mut lane, &mut Rng::new(1));
+        lane.up = false;
+        link.leave(Leave::Finish);
+        now = Time(1_000_000_000);
+        settle(&mut link, &mut lane, &mut now);
+        assert_eq!((link.readable(), link.ended()), (0, None));
+        lane.up = true;
+        settle(&mut link, &mut lane, &mut now);
+        assert_eq!(link.ended(), None, "bytes come before the end");
+        assert_eq!(link.read(10), b"late");
+        assert_eq!(link.ended(), Some(Ended::Finished));
+    }
+
+    #[test]
+    fn bytes_in_the_receive_buffer_outlive_a_reset() {
+        let (mut link, mut lane, mut now) = (Link::new(1000, 1000), lane(), Time(0));
+        link.write(b"here");
+        settle(&mut link, &mut lane, &mut now);
+        link.write(b"lost");
+        link.tear();
+        assert_eq!((link.ended(), link.read(100)), (None, b"here".to_vec()));
+        assert_eq!(link.ended(), Some(Ended::Reset));
+        assert_eq!(link.write(b"unaware"), 7);
+        settle(&mut link, &mut lane, &mut now);
+        assert_eq!(link.readable(), 0, "nothing follows a gap");
+    }
+
+    #[test]
+    fn one_who_vanishes_is_never_missed() {
+        let (mut link, mut lane, mut now) = (Link::new(1000, 1000), lane(), Time(0));
+        link.write(b"never");
+        link.leave(Leave::Vanish);
+        settle(&mut link, &mut lane, &mut now);
+        assert_eq!((link.readable(), link.ended()), (0, None));
+    }
+}

@@ -1,0 +1,294 @@
+//! The network between nodes: rails that carry connections, and everything that can go wrong.
+
+use std::time::Duration;
+
+use polyrail_proto::{FlowIndex, Time};
+
+use crate::link::{Advance, Ended, Lane, Leave, Link};
+use crate::rng::Rng;
+
+/// Which node.
+pub type NodeId = usize;
+
+/// Which connection; never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u32);
+
+/// The two streams of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the side that connected: chunks.
+    Data,
+    /// Back to it: acknowledgements.
+    Acks,
+}
+
+/// A rail as a scenario describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct RailSettings {
+    /// Bytes per second, each way.
+    pub rate: u64,
+    /// Time on the wire, one way.
+    pub latency: Duration,
+}
+
+/// Sizes of the buffers of a connection, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    /// At the writer.
+    pub send: usize,
+    /// At the reader.
+    pub receive: usize,
+}
+
+/// Every rail and every connection there ever was.
+#[derive(Debug)]
+pub struct Network {
+    rails: Vec<Rail>,
+    connections: Vec<Connection>,
+    buffers: Buffers,
+}
+
+/// One path between two nodes.
+#[derive(Debug)]
+struct Rail {
+    settings: RailSettings,
+    /// A lane for what each node sends, by the node's number.
+    lanes: Vec<Lane>,
+}
+
+/// A connection from `client`, which sends data, to `server`, which acknowledges it.
+#[derive(Debug)]
+pub struct Connection {
+    /// Index of the rail that carries it.
+    pub rail: usize,
+    /// Who connected.
+    pub client: NodeId,
+    /// Who was connected to.
+    pub server: NodeId,
+    /// Which flow of the client it is.
+    pub flow: FlowIndex,
+    /// Counts the connections of the flow.
+    pub epoch: u64,
+    /// Whether the server has welcomed it.
+    pub accepted: bool,
+    data: Link,
+    acks: Link,
+    client_failed: bool,
+    client_left: bool,
+    server_left: bool,
+}
+
+impl Network {
+    /// A network of `nodes` nodes, each two of which are joined by all rails.
+    pub fn new(nodes: usize, rails: &[RailSettings], buffers: Buffers) -> Self {
+        let rail = |settings: &RailSettings| {
+            let (rate, latency) = (settings.rate, settings.latency);
+            let lane = Lane { rate, latency, up: true, busy_until: Time::default() };
+            Rail { settings: *settings, lanes: vec![lane; nodes] }
+        };
+        Self { rails: rails.iter().map(rail).collect(), connections: Vec::new(), buffers }
+    }
+
+    /// How many rails there are.
+    pub fn rails(&self) -> usize {
+        self.rails.len()
+    }
+
+    /// Begins a connection of `flow`. `None` if the rail is down.
+    pub fn connect(
+        &mut self,
+        rail: usize,
+        (client, server): (NodeId, NodeId),
+        flow: FlowIndex,
+        epoch: u64,
+    ) -> Option<ConnectionId> {
+        if !self.is_up(rail) {
+            return None;
+        }
+        let link = || Link::new(self.buffers.send, self.buffers.receive);
+        self.connections.push(Connection {
+            rail,
+            client,
+            server,
+            flow,
+            epoch,
+            accepted: false,
+            data: link(),
+            acks: link(),
+            client_failed: false,
+            client_left: false,
+            server_left: false,
+        });
+        Some(ConnectionId(self.connections.len() as u32 - 1))
+    }
+
+    /// Facts about a connection.
+    pub fn connection(&self, id: ConnectionId) -> &Connection {
+        &self.connections[id.0 as usize]
+    }
+
+    /// The server welcomes the client.
+    pub fn accept(&mut self, id: ConnectionId) {
+        self.connections[id.0 as usize].accepted = true;
+    }
+
+    /// Connections of which at least one end is open.
+    pub fn open(&self) -> Vec<ConnectionId> {
+        let open = |c: &Connection| !(c.client_left && c.server_left);
+        let all = self.connections.iter().enumerate();
+        all.filter(|(_, c)| open(c)).map(|(index, _)| ConnectionId(index as u32)).collect()
+    }
+
+    /// A stream of a connection, for its writer and its reader.
+    pub fn link(&mut self, id: ConnectionId, direction: Direction) -> &mut Link {
+        let connection = &mut self.connections[id.0 as usize];
+        match direction {
+            Direction::Data => &mut connection.data,
+            Direction::Acks => &mut connection.acks,
+        }
+    }
+
+    /// Moves the bytes of one stream as far as they come by `now`.
+    pub fn advance(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        direction: Direction,
+        rng: &mut Rng,
+    ) -> Advance {
+        let connection = &mut self.connections[id.0 as usize];
+        let (link, from) = match direction {
+            Direction::Data => (&mut connection.data, connection.client),
+            Direction::Acks => (&mut connection.acks, connection.server),
+        };
+        link.advance(now, &mut self.rails[connection.rail].lanes[from], rng)
+    }
+
+    /// Whether the client knows that its connection is of no more use.
+    pub fn client_sees_failure(&self, id: ConnectionId) -> bool {
+        let connection = &self.connections[id.0 as usize];
+        connection.client_failed || connection.acks.ended().is_some()
+    }
+
+    /// Whether, and how, the connection is over for the server.
+    pub fn server_sees_end(&self, id: ConnectionId) -> Option<Ended> {
+        self.connections[id.0 as usize].data.ended()
+    }
+
+    /// The client closes its end.
+    pub fn client_leaves(&mut self, id: ConnectionId, how: Leave) {
+        let connection = &mut self.connections[id.0 as usize];
+        connection.client_left = true;
+        connection.data.leave(how);
+        connection.acks.reader_leaves();
+    }
+
+    /// The server closes its end.
+    pub fn server_leaves(&mut self, id: ConnectionId, how: Leave) {
+        let connection = &mut self.connections[id.0 as usize];
+        connection.server_left = true;
+        connection.acks.leave(how);
+        connection.data.reader_leaves();
+    }
+
+    /// Tears a connection; both ends learn of it, the server after what it has received.
+    pub fn reset(&mut self, id: ConnectionId) {
+        let connection = &mut self.connections[id.0 as usize];
+        connection.client_failed = true;
+        connection.data.tear();
+        connection.acks.tear();
+    }
+
+    /// Only the client learns that its connection failed; what it sent goes on to arrive.
+    pub fn half_open(&mut self, id: ConnectionId) {
+        self.connections[id.0 as usize].client_failed = true;
+    }
+
+    /// Takes a rail down: what is on it stays there.
+    pub fn set_up(&mut self, rail: usize, up: bool) {
+        for lane in &mut self.rails[rail].lanes {
+            lane.up = up;
+        }
+    }
+
+    /// Whether a rail is up.
+    pub fn is_up(&self, rail: usize) -> bool {
+        self.rails[rail].lanes.iter().all(|lane| lane.up)
+    }
+
+    /// Makes a rail slower: its rate becomes 1/`divisor` of what its settings say.
+    pub fn slow_down(&mut self, rail: usize, divisor: u64) {
+        let rail = &mut self.rails[rail];
+        for lane in &mut rail.lanes {
+            lane.rate = (rail.settings.rate / divisor.max(1)).max(1);
+        }
+    }
+
+    /// Time on the wire of a rail.
+    pub fn latency(&self, rail: usize) -> Duration {
+        self.rails[rail].settings.latency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network() -> (Network, ConnectionId) {
+        let rail = RailSettings { rate: 100_000_000, latency: Duration::from_micros(5) };
+        let buffers = Buffers { send: 1000, receive: 1000 };
+        let mut network = Network::new(2, &[rail, rail], buffers);
+        let id = network.connect(1, (0, 1), FlowIndex(1), 1).unwrap();
+        (network, id)
+    }
+
+    /// Delivers everything that can be delivered.
+    fn settle(network: &mut Network, id: ConnectionId) {
+        let mut rng = Rng::new(3);
+        for direction in [Direction::Data, Direction::Acks] {
+            let mut now = Time(0);
+            while let Some(next) = network.advance(now, id, direction, &mut rng).next {
+                now = next.max(now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_half_open_connection_still_brings_what_its_client_gave_up() {
+        let (mut network, id) = network();
+        network.link(id, Direction::Data).write(b"late duplicate");
+        network.half_open(id);
+        assert!(network.client_sees_failure(id));
+        network.client_leaves(id, Leave::Finish);
+        settle(&mut network, id);
+        assert_eq!(network.link(id, Direction::Data).read(100), b"late duplicate");
+        assert_eq!(network.server_sees_end(id), Some(Ended::Finished));
+    }
+
+    #[test]
+    fn a_server_that_leaves_is_noticed_by_its_client() {
+        let (mut network, id) = network();
+        network.accept(id);
+        network.server_leaves(id, Leave::Abort);
+        settle(&mut network, id);
+        assert!(network.client_sees_failure(id));
+        assert_eq!(network.open(), [id]);
+        network.client_leaves(id, Leave::Abort);
+        assert!(network.open().is_empty());
+    }
+
+    #[test]
+    fn nothing_connects_over_a_rail_that_is_down() {
+        let (mut network, id) = network();
+        network.set_up(1, false);
+        assert!(network.connect(1, (0, 1), FlowIndex(1), 2).is_none());
+        assert!(network.connect(0, (0, 1), FlowIndex(0), 1).is_some());
+        network.link(id, Direction::Data).write(b"stuck");
+        settle(&mut network, id);
+        assert_eq!(network.link(id, Direction::Data).readable(), 0);
+        network.set_up(1, true);
+        settle(&mut network, id);
+        assert_eq!(network.link(id, Direction::Data).readable(), 5);
+    }
+}

@@ -1,0 +1,288 @@
+//! Incoming flows: one thread each, which reads chunks into place and acknowledges them.
+
+use polyrail_proto::wire::{Flags, Op, RefusalCode};
+use polyrail_proto::{FlowIndex, Need, Settled, Time, Verdict};
+
+use super::operations::{admit, span_of};
+use super::{Node, Sabotage};
+use crate::link::Leave;
+use crate::memory::Span;
+use crate::network::{ConnectionId, Direction};
+use crate::world::{Actor, World};
+
+mod stream;
+
+use stream::{Arriving, Call, Step, Stream};
+
+/// Steps of a flow in one turn: others may come in between.
+const STEPS_A_TURN: u32 = 4;
+
+/// The receiving end of a flow: the stream that is read, and the one that takes its place.
+#[derive(Debug, Default)]
+pub(super) struct RxFlow {
+    stream: Option<Stream>,
+    next: Option<(ConnectionId, Time)>,
+    epoch: u64,
+}
+
+impl RxFlow {
+    /// Whether the chunk that is being read goes into that slot.
+    pub(super) fn touches(&self, slot: u32) -> bool {
+        let chunk = self.stream.as_ref().and_then(|stream| stream.chunk.as_ref());
+        chunk.is_some_and(|chunk| chunk.slots.contains(&slot))
+    }
+}
+
+impl Node {
+    /// A connection reaches this node.
+    pub fn accept(&mut self, world: &mut World, id: ConnectionId) {
+        let connection = world.network.connection(id);
+        if connection.accepted || !world.network.is_up(connection.rail) || self.lost {
+            return;
+        }
+        let (flow, epoch, client) = (connection.flow, connection.epoch, connection.client);
+        let latency = world.network.latency(connection.rail);
+        let rx = &mut self.rx[flow.0 as usize];
+        if epoch <= rx.epoch {
+            // An older attempt that was slower.
+            return world.network.server_leaves(id, Leave::Abort);
+        }
+        rx.epoch = epoch;
+        // The thread that owns the flow learns of it in its own time; meanwhile it goes on reading
+        // what is left of the old stream.
+        let at = world.now().after(latency * world.rng.below(20) as u32);
+        if let Some((older, _)) = rx.next.replace((id, at)) {
+            world.network.server_leaves(older, Leave::Abort);
+        }
+        world.network.accept(id);
+        world.clock.wake(Actor::Rx(self.id, flow.0), at);
+        world.clock.wake_in(Actor::Tx(client, flow.0), latency);
+    }
+
+    /// A turn of the thread of an incoming flow.
+    pub fn run_rx(&mut self, world: &mut World, flow: u32) {
+        if !self.go_on_with_call(world, flow) {
+            return;
+        }
+        if self.lost {
+            return self.close_stream(world, flow, Leave::Abort);
+        }
+        if let Some((id, at)) = self.rx[flow as usize].next {
+            if at <= world.now() {
+                self.close_stream(world, flow, Leave::Finish);
+                self.rx[flow as usize].next = None;
+                self.rx[flow as usize].stream = Some(Stream::new(id));
+            } else {
+                world.clock.wake(Actor::Rx(self.id, flow), at);
+            }
+        }
+        for _ in 0..STEPS_A_TURN {
+            if self.rx[flow as usize].stream.is_none() || !self.step(world, flow) {
+                return;
+            }
+        }
+        world.soon(Actor::Rx(self.id, flow), 500);
+    }
+
+    /// Says whether there is more to do at once.
+    fn step(&mut self, world: &mut World, flow: u32) -> bool {
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
+        match stream.next_step() {
+            Err(error) => {
+                world.oracle.violate(format!("frame on flow {flow}: {error}"));
+                false
+            }
+            Ok(Step::Chunk { header, places, crc, meta }) => {
+                let admission = admit(self, &world.memories[self.id], &header, &places);
+                let handled =
+                    self.receiver.handle_chunk(FlowIndex(flow), &header, &meta, || admission);
+                match handled {
+                    Ok(Verdict::Discard) => world.tally.discarded += 1,
+                    Ok(Verdict::Refuse(code)) => {
+                        world.tally.refused += 1;
+                        world.tally.sent_away += u64::from(code == RefusalCode::Busy);
+                    }
+                    Ok(Verdict::Land) => {}
+                    Err(error) => {
+                        world.oracle.violate(format!("chunk on flow {flow}: {error}"));
+                        return false;
+                    }
+                }
+                let lands = matches!(handled, Ok(Verdict::Land));
+                let active = self.receiver.active_count() as u64;
+                world.tally.most_active = world.tally.most_active.max(active);
+                let slots = places.iter().map(|place| place.key.slot).collect();
+                if let Some(stream) = &mut self.rx[flow as usize].stream {
+                    stream.chunk = Some(Arriving { header, crc, slots, lands });
+                }
+                if self.settings.sabotage == Sabotage::AcksEarly {
+                    self.acknowledge(world, flow, true);
+                }
+                true
+            }
+            Ok(Step::Payload { place, bytes }) => {
+                let landing = self.may_land(world, flow);
+                let places = vec![span_of(&place)];
+                self.call(world, flow, bytes, places, landing, false)
+            }
+            Ok(Step::End) => {
+                self.end_chunk(world, flow);
+                true
+            }
+            Ok(Step::Ack(ack)) => {
+                world.oracle.violate(format!("{ack:?} on flow {flow}, which carries data one way"));
+                false
+            }
+            Ok(Step::Need(need)) => self.read(world, flow, need),
+        }
+    }
+
+    fn may_land(&mut self, world: &mut World, flow: u32) -> bool {
+        let allowed = self.receiver.begin_landing(FlowIndex(flow));
+        let stream = self.rx[flow as usize].stream.as_mut();
+        if let Some(chunk) = stream.and_then(|stream| stream.chunk.as_mut()) {
+            world.tally.taken += u64::from(chunk.lands && !allowed);
+            chunk.lands &= allowed;
+        }
+        allowed || self.settings.sabotage == Sabotage::LandsUnasked
+    }
+
+    /// One read from the stream. Says whether there is more to do at once.
+    fn read(&mut self, world: &mut World, flow: u32, need: Need) -> bool {
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
+        let id = stream.id;
+        let link = world.network.link(id, Direction::Data);
+        let available = link.readable();
+        if available == 0 {
+            if world.network.server_sees_end(id).is_some() {
+                self.close_stream(world, flow, Leave::Finish);
+            } else {
+                self.acknowledge(world, flow, need == Need::Head);
+            }
+            return false;
+        }
+        let wanted: Vec<Span> = match need {
+            Need::Head => Vec::new(),
+            Need::Payload => stream.reader.wanted().map(|place| span_of(&place)).collect(),
+        };
+        let direct: u64 = wanted.iter().map(|span| span.len).sum();
+        let room = direct as usize + stream.reader.spare().len();
+        let bytes = link.read(world.rng.size(available.min(room)));
+        world.poke(id, Direction::Data);
+        let landing = need == Need::Payload && self.may_land(world, flow);
+        self.call(world, flow, bytes, wanted, landing, true)
+    }
+
+    /// Begins to put bytes into place. What needs no memory of the user is done at once.
+    fn call(
+        &mut self,
+        world: &mut World,
+        flow: u32,
+        bytes: Vec<u8>,
+        places: Vec<Span>,
+        landing: bool,
+        direct: bool,
+    ) -> bool {
+        let until = if landing { self.call_end(world) } else { world.now() };
+        if let Some(stream) = &mut self.rx[flow as usize].stream {
+            stream.call = Some(Call { bytes, places, landing, done: 0, direct, until });
+        }
+        self.go_on_with_call(world, flow)
+    }
+
+    /// Says whether the thread is out of its system call.
+    fn go_on_with_call(&mut self, world: &mut World, flow: u32) -> bool {
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return true };
+        let Some(mut call) = stream.call.take() else { return true };
+        // Some of the bytes go into place early, some late, and others do something in between.
+        let left = call.payload() - call.done;
+        let inside = world.now() < call.until;
+        let count = if inside { world.rng.below(left as u64 + 1) as usize } else { left };
+        if call.landing {
+            for (span, range) in call.ranges(count) {
+                let bytes = &call.bytes[range];
+                world.oracle.landing(self.id, span, bytes);
+                world.memories[self.id].bytes_mut(span).copy_from_slice(bytes);
+            }
+            call.done += count;
+            if inside {
+                world.clock.wake(Actor::Rx(self.id, flow), call.until);
+                stream.call = Some(call);
+                return false;
+            }
+            self.receiver.end_landing(FlowIndex(flow));
+            self.left_call(world);
+        }
+        if let Some(stream) = &mut self.rx[flow as usize].stream {
+            stream.took(&call);
+        }
+        true
+    }
+
+    /// What others waited for may be possible now.
+    fn left_call(&mut self, world: &mut World) {
+        self.settle(world);
+        for flow in 0..self.rx.len() {
+            let stream = self.rx[flow].stream.as_ref();
+            if stream.is_some_and(|stream| stream.sequence > stream.acknowledged) {
+                world.soon(Actor::Rx(self.id, flow as u32), 500);
+            }
+        }
+    }
+
+    fn end_chunk(&mut self, world: &mut World, flow: u32) {
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return };
+        let Some(chunk) = stream.chunk.take() else {
+            return world.oracle.violate("a chunk ends that never began");
+        };
+        let flags = chunk.header.flags;
+        let intact = !flags.contains(Flags::CHECKSUM) || chunk.crc == chunk.header.checksum;
+        let settled = self.receiver.handle_chunk_end(FlowIndex(flow), intact);
+        stream.sequence += 1;
+        stream.urgent |= flags.contains(Flags::ACK_NOW) || chunk.header.op == Op::Control;
+        if let Settled::Refuse(code) = settled {
+            world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
+            stream.refusals.push_back((stream.sequence, code));
+        }
+        // What landed is known here before the peer hears that it did.
+        self.take_landed(world);
+        self.settle(world);
+        self.acknowledge(world, flow, false);
+    }
+
+    /// Writes acknowledgements that are due. `drained` says that nothing else is there to be read.
+    fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
+        let quiet = self.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
+        let early = self.settings.sabotage == Sabotage::AcksEarly;
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return };
+        let sequence = stream.sequence + u64::from(early && stream.chunk.is_some());
+        let owed = sequence - stream.acknowledged.min(sequence);
+        let enough = owed >= u64::from(self.settings.window_chunks / 4).max(1);
+        if owed > 0 && (stream.urgent || drained || enough || !stream.refusals.is_empty()) {
+            if quiet {
+                stream.queue_acks(sequence);
+            } else {
+                world.tally.held_back += 1;
+            }
+        }
+        let link = world.network.link(stream.id, Direction::Acks);
+        let count = world.rng.size(stream.out.len().min(link.room()));
+        link.write(&stream.out[..count]);
+        stream.out.drain(..count);
+        if count > 0 {
+            world.poke(stream.id, Direction::Acks);
+        }
+        if !stream.out.is_empty() {
+            world.soon(Actor::Rx(self.id, flow), 1000);
+        }
+    }
+
+    fn close_stream(&mut self, world: &mut World, flow: u32, how: Leave) {
+        if let Some(stream) = self.rx[flow as usize].stream.take() {
+            self.receiver.handle_flow_down(FlowIndex(flow));
+            world.network.server_leaves(stream.id, how);
+            world.poke(stream.id, Direction::Acks);
+            self.left_call(world);
+        }
+    }
+}

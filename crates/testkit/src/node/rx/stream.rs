@@ -1,0 +1,141 @@
+//! A stream of chunks as a thread reads it: the reader, the system call that is under way, and what
+//! the peer is owed.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, RefusalCode, WireError};
+use polyrail_proto::{FrameReader, Need, ReaderEvent, Time};
+
+use crate::memory::Span;
+use crate::network::ConnectionId;
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) id: ConnectionId,
+    pub(super) reader: FrameReader,
+    pub(super) call: Option<Call>,
+    pub(super) chunk: Option<Arriving>,
+    /// Frames that were read to their end.
+    pub(super) sequence: u64,
+    /// Frames of them that the peer was told of.
+    pub(super) acknowledged: u64,
+    pub(super) refusals: VecDeque<(u64, RefusalCode)>,
+    /// The peer would like to hear without delay.
+    pub(super) urgent: bool,
+    /// Acknowledgements that are not written yet.
+    pub(super) out: Vec<u8>,
+}
+
+/// The chunk that is being read.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    pub(super) header: ChunkHeader,
+    pub(super) crc: u32,
+    pub(super) slots: Vec<u32>,
+    /// It may land, as far as the thread knows.
+    pub(super) lands: bool,
+}
+
+/// A read into memory that is under way.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) bytes: Vec<u8>,
+    /// Where the payload at the beginning of `bytes` goes, in order; what follows is for the reader.
+    pub(super) places: Vec<Span>,
+    pub(super) landing: bool,
+    /// Payload that is in place.
+    pub(super) done: usize,
+    /// Whether the bytes came from the stream; or else from the reader's own buffer.
+    pub(super) direct: bool,
+    pub(super) until: Time,
+}
+
+/// What a reader says, without holding on to it.
+pub(super) enum Step {
+    Chunk { header: ChunkHeader, places: Vec<Place>, crc: u32, meta: Vec<u8> },
+    Payload { place: Place, bytes: Vec<u8> },
+    End,
+    Ack(AckFrame),
+    Need(Need),
+}
+
+impl Stream {
+    pub(super) fn new(id: ConnectionId) -> Self {
+        Self {
+            id,
+            reader: FrameReader::new(),
+            call: None,
+            chunk: None,
+            sequence: 0,
+            acknowledged: 0,
+            refusals: VecDeque::new(),
+            urgent: false,
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_step(&mut self) -> Result<Step, WireError> {
+        Ok(match self.reader.next()? {
+            ReaderEvent::Chunk { header, places, table, meta } => {
+                let crc = crc32c::crc32c_append(crc32c::crc32c(table), meta);
+                Step::Chunk { header, places: places.to_vec(), crc, meta: meta.to_vec() }
+            }
+            ReaderEvent::Buffered { place, bytes } => {
+                Step::Payload { place, bytes: bytes.to_vec() }
+            }
+            ReaderEvent::End => Step::End,
+            ReaderEvent::Ack(ack) => Step::Ack(ack),
+            ReaderEvent::Need(need) => Step::Need(need),
+        })
+    }
+
+    /// The bytes of a call are where they belong; the reader goes on behind them.
+    pub(super) fn took(&mut self, call: &Call) {
+        let (payload, rest) = call.bytes.split_at(call.payload());
+        if let Some(chunk) = &mut self.chunk {
+            chunk.crc = crc32c::crc32c_append(chunk.crc, payload);
+        }
+        if call.direct {
+            self.reader.spare()[..rest.len()].copy_from_slice(rest);
+            self.reader.advance(call.bytes.len());
+        }
+    }
+
+    pub(super) fn queue_acks(&mut self, sequence: u64) {
+        while let Some((sequence, code)) = self.refusals.pop_front() {
+            self.out.extend(AckFrame::Refusal { sequence, code }.encode());
+            self.acknowledged = sequence;
+        }
+        if sequence > self.acknowledged {
+            self.out.extend(AckFrame::Ack { sequence }.encode());
+            self.acknowledged = sequence;
+        }
+        self.urgent = false;
+    }
+}
+
+impl Call {
+    /// Bytes that go to places.
+    pub(super) fn payload(&self) -> usize {
+        let places: u64 = self.places.iter().map(|span| span.len).sum();
+        self.bytes.len().min(places as usize)
+    }
+
+    /// Where the next `count` bytes of payload go.
+    pub(super) fn ranges(&self, count: usize) -> Vec<(Span, Range<usize>)> {
+        let mut ranges = Vec::new();
+        let (from, to) = (self.done, self.done + count);
+        let mut at = 0;
+        for span in &self.places {
+            let end = at + span.len as usize;
+            let (first, last) = (from.max(at), to.min(end));
+            if first < last {
+                let offset = span.offset + (first - at) as u64;
+                ranges.push((Span { offset, len: (last - first) as u64, ..*span }, first..last));
+            }
+            at = end;
+        }
+        ranges
+    }
+}

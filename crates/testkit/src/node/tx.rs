@@ -1,0 +1,324 @@
+//! Outgoing flows: one thread each, which connects, writes chunks, and reads acknowledgements.
+
+use std::fmt;
+use std::time::Duration;
+
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::{Chunk, FlowIndex, Source, Time};
+
+use super::{Node, Request};
+use crate::link::Leave;
+use crate::memory::Span;
+use crate::network::{ConnectionId, Direction};
+use crate::world::{Actor, World};
+
+/// An attempt to connect is given up after so many times the pause between attempts.
+const CONNECT_PATIENCE: u32 = 10;
+
+/// The sending end of a flow.
+#[derive(Debug, Default)]
+pub(super) struct TxFlow {
+    state: TxState,
+    epoch: u64,
+    frame: Option<Frame>,
+    /// Inside a system call that will take so many bytes of the frame.
+    call: Option<(usize, Time)>,
+    /// Frames that the kernel has, but the sender was not told of yet: another thread wrote them
+    /// and is slow to say so.
+    unreported: u32,
+    report_at: Time,
+    /// The beginning of an acknowledgement frame.
+    ack: Vec<u8>,
+    delivered: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum TxState {
+    #[default]
+    Down,
+    Connecting {
+        id: ConnectionId,
+        until: Time,
+    },
+    Up {
+        id: ConnectionId,
+    },
+}
+
+/// A frame that is being written.
+#[derive(Debug)]
+struct Frame {
+    token: u64,
+    head: Vec<u8>,
+    payload: Vec<Span>,
+    at: usize,
+    len: usize,
+}
+
+impl fmt::Display for TxFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let writing = if self.frame.is_some() { ", in mid-frame" } else { "" };
+        write!(f, "{:?}, epoch {}{writing}", self.state, self.epoch)
+    }
+}
+
+impl Node {
+    /// A turn of the thread of an outgoing flow.
+    pub fn run_tx(&mut self, world: &mut World, flow: u32) {
+        if let Some((count, until)) = self.tx[flow as usize].call {
+            if world.now() < until {
+                return world.clock.wake(Actor::Tx(self.id, flow), until);
+            }
+            self.tx[flow as usize].call = None;
+            self.end_write(world, flow, count);
+        }
+        match self.tx[flow as usize].state {
+            TxState::Down if self.lost => {}
+            TxState::Down => self.connect(world, flow),
+            TxState::Connecting { id, until } => self.await_welcome(world, flow, id, until),
+            TxState::Up { id } => self.drive(world, flow, id),
+        }
+    }
+
+    /// Whether a turn of the flow would pull a chunk.
+    pub(super) fn can_pull(&self, flow: u32) -> bool {
+        let tx = &self.tx[flow as usize];
+        let up = matches!(tx.state, TxState::Up { .. });
+        up && tx.frame.is_none() && self.sender.has_room(FlowIndex(flow))
+    }
+
+    /// Closes the flow, whatever it is doing; its chunks are given back.
+    pub(super) fn drop_flow(&mut self, world: &mut World, flow: u32) {
+        let tx = &mut self.tx[flow as usize];
+        tx.frame = None;
+        tx.call = None;
+        tx.unreported = 0;
+        let how = [Leave::Finish, Leave::Abort, Leave::Vanish][world.rng.index(3)];
+        match std::mem::take(&mut tx.state) {
+            TxState::Down => return,
+            TxState::Connecting { id, .. } => world.network.client_leaves(id, how),
+            TxState::Up { id } => {
+                self.last_up = world.now();
+                world.network.client_leaves(id, how);
+                world.poke(id, Direction::Data);
+                world.tally.flows_lost += 1;
+                let given_back = self.sender.handle_flow_down(FlowIndex(flow));
+                world.tally.given_back += given_back as u64;
+            }
+        }
+        self.retry(world, flow);
+    }
+
+    fn retry(&mut self, world: &mut World, flow: u32) {
+        let pause = self.settings.retry.as_nanos() as u64;
+        world.soon(Actor::Tx(self.id, flow), 2 * pause);
+    }
+
+    fn connect(&mut self, world: &mut World, flow: u32) {
+        let up = self.tx.iter().any(|tx| matches!(tx.state, TxState::Up { .. }));
+        if !up && world.now().since(self.last_up) >= self.settings.silence {
+            return self.lose_peer(world);
+        }
+        let tx = &mut self.tx[flow as usize];
+        tx.epoch += 1;
+        let rail = (flow / self.settings.sockets) as usize % world.network.rails();
+        let (ends, index) = ((self.id, self.peer), FlowIndex(flow));
+        let Some(id) = world.network.connect(rail, ends, index, tx.epoch) else {
+            return self.retry(world, flow);
+        };
+        let until = world.now().after(self.settings.retry * CONNECT_PATIENCE);
+        self.tx[flow as usize].state = TxState::Connecting { id, until };
+        let latency = world.network.latency(rail);
+        world.clock.wake_in(Actor::Accept(id), latency);
+        world.clock.wake(Actor::Tx(self.id, flow), until);
+    }
+
+    fn await_welcome(&mut self, world: &mut World, flow: u32, id: ConnectionId, until: Time) {
+        if world.network.client_sees_failure(id) || world.now() >= until {
+            self.drop_flow(world, flow);
+        } else if world.network.connection(id).accepted {
+            let epoch = self.tx[flow as usize].epoch;
+            self.tx[flow as usize] =
+                TxFlow { state: TxState::Up { id }, epoch, ..TxFlow::default() };
+            self.sender.handle_flow_up(world.now(), FlowIndex(flow));
+            self.drive(world, flow, id);
+        } else {
+            world.clock.wake(Actor::Tx(self.id, flow), until);
+        }
+    }
+
+    fn drive(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
+        self.note_delivery(world, flow, id);
+        let stalled = self.sender.is_stalled(world.now(), FlowIndex(flow), self.settings.stall);
+        world.tally.stalled += u64::from(stalled);
+        if stalled || world.network.client_sees_failure(id) {
+            self.drop_flow(world, flow);
+            return self.pump(world);
+        }
+        self.report_written(world, flow);
+        if !self.read_acks(world, flow, id) {
+            return;
+        }
+        self.begin_write(world, flow, id);
+        self.pump(world);
+        if self.sender.in_flight(FlowIndex(flow)) > 0 {
+            let at = self.sender.flow_progress(FlowIndex(flow)).after(self.settings.stall);
+            world.clock.wake(Actor::Tx(self.id, flow), at);
+        }
+    }
+
+    fn note_delivery(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
+        let delivered = world.network.link(id, Direction::Data).delivered();
+        let before = std::mem::replace(&mut self.tx[flow as usize].delivered, delivered);
+        if delivered > before && self.settings.transport_progress {
+            self.sender.handle_progress(world.now(), FlowIndex(flow));
+        }
+    }
+
+    fn report_written(&mut self, world: &mut World, flow: u32) {
+        let tx = &mut self.tx[flow as usize];
+        if tx.report_at > world.now() {
+            return world.clock.wake(Actor::Tx(self.id, flow), tx.report_at);
+        }
+        for _ in 0..std::mem::take(&mut tx.unreported) {
+            self.sender.handle_written(FlowIndex(flow));
+        }
+    }
+
+    /// Says whether the flow is still of use.
+    fn read_acks(&mut self, world: &mut World, flow: u32, id: ConnectionId) -> bool {
+        let link = world.network.link(id, Direction::Acks);
+        let available = link.readable();
+        let bytes = link.read(world.rng.size(available));
+        if bytes.len() < available {
+            world.soon(Actor::Tx(self.id, flow), 1000);
+        }
+        if !bytes.is_empty() {
+            world.poke(id, Direction::Acks);
+        }
+        self.tx[flow as usize].ack.extend(bytes);
+        while let Some((frame, rest)) = self.tx[flow as usize].ack.split_first_chunk::<ACK_BYTES>()
+        {
+            let (frame, rest) = (AckFrame::decode(frame), rest.to_vec());
+            self.tx[flow as usize].ack = rest;
+            let in_flight = self.sender.in_flight(FlowIndex(flow));
+            let now = world.now();
+            let handled = frame.and_then(|ack| self.sender.handle_ack(now, FlowIndex(flow), ack));
+            if let Err(error) = handled {
+                world.oracle.violate(format!("acknowledgement on flow {flow}: {error}"));
+                return false;
+            }
+            let unreported = self.tx[flow as usize].unreported as usize;
+            let left = self.sender.in_flight(FlowIndex(flow));
+            world.tally.early += u64::from(left < in_flight && left < unreported);
+        }
+        true
+    }
+
+    fn begin_write(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
+        if self.tx[flow as usize].frame.is_none() {
+            let Some(chunk) = self.sender.pull(world.now(), FlowIndex(flow)) else { return };
+            let in_flight = self.sender.channel_in_flight(FlowIndex(flow));
+            if in_flight > self.settings.window_chunks {
+                world.oracle.violate(format!("{in_flight} chunks in flight on flow {flow}"));
+            }
+            let floor = std::mem::replace(&mut self.floor, chunk.header.floor);
+            if floor > chunk.header.floor || chunk.header.floor > chunk.header.transfer {
+                world.oracle.violate(format!("the floor fell below {floor} on flow {flow}"));
+            }
+            let frame = self.frame(world, &chunk);
+            self.tx[flow as usize].frame = Some(frame);
+        }
+        let room = world.network.link(id, Direction::Data).room();
+        let tx = &mut self.tx[flow as usize];
+        let Some(frame) = &tx.frame else { return };
+        let count = world.rng.size((frame.len - frame.at).min(room));
+        if count > 0 {
+            let until = self.call_end(world);
+            self.tx[flow as usize].call = Some((count, until));
+            world.clock.wake(Actor::Tx(self.id, flow), until);
+        }
+    }
+
+    /// The kernel takes the bytes at the end of the call: until then they may be read.
+    fn end_write(&mut self, world: &mut World, flow: u32, count: usize) {
+        let tx = &mut self.tx[flow as usize];
+        let (Some(frame), TxState::Up { id }) = (&mut tx.frame, tx.state) else { return };
+        if !self.outgoing.contains_key(&frame.token) {
+            let token = frame.token;
+            world.oracle.violate(format!("memory of transfer {token} is read after its end"));
+        }
+        let memory = &world.memories[self.id];
+        let mut bytes = frame.bytes(memory, count);
+        let payload = bytes.len() - frame.head.len().saturating_sub(frame.at).min(bytes.len());
+        if payload > 0 && world.rng.per_mille(self.settings.corrupt_per_mille) {
+            let index = bytes.len() - 1 - world.rng.index(payload);
+            bytes[index] ^= 1 << world.rng.below(8);
+        }
+        let taken = world.network.link(id, Direction::Data).write(&bytes);
+        frame.at += taken;
+        if frame.at == frame.len {
+            tx.frame = None;
+            tx.unreported += 1;
+            let slow = world.rng.per_mille(50);
+            let delay = if slow { world.rng.below(self.settings.long_call_nanos) } else { 0 };
+            tx.report_at = world.now().after(Duration::from_nanos(delay));
+        }
+        world.poke(id, Direction::Data);
+    }
+
+    fn frame(&self, world: &World, chunk: &Chunk<Request>) -> Frame {
+        let pieces = chunk.source.plan().pieces(chunk.header.chunk);
+        let payload = pieces.clone().map(|piece| Span {
+            slot: piece.local_region,
+            offset: piece.local_offset,
+            len: piece.len,
+        });
+        let payload: Vec<Span> = payload.collect();
+        let mut header = chunk.header;
+        if self.settings.checksum {
+            header.flags = header.flags.with(Flags::CHECKSUM);
+        }
+        let meta = if header.meta_len > 0 { chunk.source.meta() } else { &[] };
+        let encode = |header: ChunkHeader| {
+            let mut head = Vec::new();
+            header.encode(pieces.clone(), meta, &mut head);
+            head
+        };
+        let mut head = encode(header);
+        if self.settings.checksum {
+            let crc = crc32c::crc32c(&head[CHUNK_HEADER_BYTES..]);
+            header.checksum = payload.iter().fold(crc, |crc, span| {
+                crc32c::crc32c_append(crc, world.memories[self.id].bytes(*span))
+            });
+            head = encode(header);
+        }
+        let len = head.len() + header.payload_len as usize;
+        Frame { token: chunk.token, head, payload, at: 0, len }
+    }
+
+    /// When a system call that begins now ends: usually soon.
+    pub(super) fn call_end(&self, world: &mut World) -> Time {
+        let most = match world.rng.per_mille(30) {
+            true => self.settings.long_call_nanos,
+            false => self.settings.call_nanos,
+        };
+        world.now().after(Duration::from_nanos(world.rng.below(most)))
+    }
+}
+
+impl Frame {
+    /// The next `count` bytes, from head and memory.
+    fn bytes(&self, memory: &crate::memory::Memory, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count);
+        let mut skip = self.at;
+        let payload = self.payload.iter().map(|span| memory.bytes(*span));
+        for part in std::iter::once(self.head.as_slice()).chain(payload) {
+            let from = skip.min(part.len());
+            skip -= from;
+            let take = (part.len() - from).min(count - bytes.len());
+            bytes.extend_from_slice(&part[from..from + take]);
+        }
+        bytes
+    }
+}

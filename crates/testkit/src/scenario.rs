@@ -1,0 +1,175 @@
+//! What a simulation is made of: the machines, what their users do, and what goes wrong.
+
+use std::time::Duration;
+
+use polyrail_proto::ReceiverLimits;
+
+use crate::network::{Buffers, NodeId, RailSettings};
+use crate::node::{NodeSettings, Sabotage};
+
+/// A simulation but for its seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The rails between the two nodes.
+    pub rails: Vec<RailSettings>,
+    /// Buffers of each connection.
+    pub buffers: Buffers,
+    /// How both nodes behave.
+    pub node: NodeSettings,
+    /// Bytes of each region of a node.
+    pub regions: Vec<usize>,
+    /// What the users do.
+    pub load: Load,
+    /// What goes wrong.
+    pub chaos: Chaos,
+    /// Everything must be over by then.
+    pub bound: Duration,
+}
+
+/// What the users do.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// What they post; one is drawn for each operation.
+    pub menu: Vec<Dish>,
+    /// Whether the menu is gone through from the beginning instead.
+    pub in_order: bool,
+    /// How many operations are posted (a send and its receive are one).
+    pub operations: usize,
+    /// How many are under way at once, at most.
+    pub depth: usize,
+    /// Most bytes of one operation.
+    pub max_bytes: u64,
+    /// Most segments of one operation.
+    pub max_segments: u64,
+    /// Longest pause between two operations.
+    pub pause: Duration,
+    /// How many of a thousand operations are cancelled after a while.
+    pub cancelled: u32,
+    /// How many of a thousand operations have a deadline that is short.
+    pub hurried: u32,
+    /// After how many of a thousand operations some region is dropped.
+    pub drops: u32,
+    /// How long after its posting an operation may be cancelled, or its deadline pass.
+    pub patience: Duration,
+}
+
+/// What a user may post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dish {
+    /// A write.
+    Write,
+    /// A write with a notification.
+    WriteNotify,
+    /// A read.
+    Read,
+    /// A send and a receive, in either order.
+    SendReceive,
+    /// A notification alone.
+    Notify,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub struct Chaos {
+    /// One of these is drawn each time.
+    pub faults: Vec<Fault>,
+    /// Longest pause between two faults.
+    pub pause: Duration,
+    /// Nothing goes wrong from then on, and all rails are as they were.
+    pub calm_at: Duration,
+    /// This node's process is killed then.
+    pub kill: Option<(NodeId, Duration)>,
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A connection is torn.
+    Reset,
+    /// A connection is torn for its sender; what was sent arrives all the same.
+    HalfOpen,
+    /// A stream stands still for a while.
+    Stall,
+    /// A rail is down for a while.
+    RailDown,
+    /// Every rail is down for a while.
+    Blackout,
+    /// A rail is slow from now on.
+    Slow,
+    /// A rail becomes slower and slower, and then goes down.
+    Dying,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::HalfOpen,
+        Self::Stall,
+        Self::RailDown,
+        Self::Blackout,
+        Self::Slow,
+        Self::Dying,
+    ];
+}
+
+impl Scenario {
+    /// Two nodes, two rails, a mixed load of small operations, and nothing that goes wrong.
+    pub fn calm() -> Self {
+        let rail = RailSettings { rate: 200_000_000, latency: Duration::from_micros(20) };
+        Self {
+            rails: vec![rail; 2],
+            buffers: Buffers { send: 32 << 10, receive: 64 << 10 },
+            node: NodeSettings {
+                channels: 2,
+                sockets: 1,
+                window_chunks: 8,
+                chunk_bytes: 8 << 10,
+                limits: ReceiverLimits::default(),
+                checksum: false,
+                corrupt_per_mille: 0,
+                stall: Duration::from_millis(2),
+                transport_progress: true,
+                silence: Duration::from_secs(20),
+                retry: Duration::from_micros(300),
+                call_nanos: 4000,
+                long_call_nanos: 400_000,
+                sabotage: Sabotage::None,
+            },
+            regions: vec![256 << 10; 2],
+            load: Load {
+                menu: vec![
+                    Dish::Write,
+                    Dish::WriteNotify,
+                    Dish::Read,
+                    Dish::SendReceive,
+                    Dish::Notify,
+                ],
+                in_order: false,
+                operations: 24,
+                depth: 6,
+                max_bytes: 48 << 10,
+                max_segments: 4,
+                pause: Duration::from_micros(100),
+                cancelled: 0,
+                hurried: 0,
+                drops: 0,
+                patience: Duration::from_millis(2),
+            },
+            chaos: Chaos {
+                faults: Vec::new(),
+                pause: Duration::from_micros(400),
+                calm_at: Duration::from_millis(20),
+                kill: None,
+            },
+            bound: Duration::from_secs(60),
+        }
+    }
+
+    /// The same, with these faults.
+    #[must_use]
+    pub fn with_faults(mut self, faults: &[Fault]) -> Self {
+        self.chaos.faults = faults.to_vec();
+        self
+    }
+}

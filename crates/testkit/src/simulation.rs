@@ -1,0 +1,310 @@
+//! A run: two nodes, their users, and the one who pulls cables, in virtual time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use polyrail_proto::{Failure, Time};
+
+use crate::clock::Clock;
+use crate::link::Leave;
+use crate::memory::Memory;
+use crate::network::{Direction, Network, NodeId};
+use crate::node::Node;
+use crate::oracle::{Kind, OpId, Oracle, Posting};
+use crate::rng::Rng;
+use crate::scenario::Scenario;
+use crate::world::{Actor, Tally, World};
+
+mod chaos;
+mod users;
+
+/// A scenario with a seed, which decide everything that happens.
+#[derive(Debug)]
+pub struct Simulation {
+    scenario: Scenario,
+    seed: u64,
+    world: World,
+    nodes: Vec<Node>,
+    dead: Vec<bool>,
+    /// What users and the one who pulls cables mean to do, and when.
+    agenda: BTreeMap<(Time, u64), Action>,
+    posted: usize,
+    injection: Option<(u64, Injection)>,
+    calm: bool,
+}
+
+/// Something done to a run from outside, at a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// The user cancels everything that is under way.
+    Cancel,
+    /// The user of that node drops its first region.
+    DropRegion(NodeId),
+    /// Every connection is torn.
+    Reset,
+    /// Every connection is torn for its sender alone.
+    HalfOpen,
+    /// The first rail is down for a while.
+    RailDown,
+}
+
+/// A run that went as it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Turns taken.
+    pub steps: u64,
+    /// How long it took, in virtual time.
+    pub took: Duration,
+    /// What happened how often.
+    pub tally: Tally,
+}
+
+/// A run that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The step in which it showed.
+    pub step: u64,
+    /// The moment.
+    pub at: Time,
+    /// What is wrong.
+    pub what: String,
+    /// How the nodes stand.
+    pub state: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, step, at, what, state } = self;
+        write!(f, "seed {seed:#x}, step {step}, {} us: {what}\n{state}", at.0 / 1000)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Post(Posting, u32),
+    End(OpId, Failure),
+    Drop(NodeId, u32),
+    Register(NodeId, u32),
+    RailUp(usize),
+    RailSlower(usize, u64),
+    Reset(crate::network::ConnectionId),
+    Kill(NodeId),
+}
+
+impl Simulation {
+    /// A run at its beginning.
+    pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let memory = |rng: &mut Rng| {
+            let mut memory = Memory::default();
+            scenario.regions.iter().for_each(|len| memory.add(*len, rng));
+            memory
+        };
+        let mut memories = vec![memory(&mut rng), memory(&mut rng)];
+        let corruption = scenario.node.corrupt_per_mille > 0;
+        let oracle = Oracle::new(&mut memories, corruption, &mut rng);
+        let world = World {
+            clock: Clock::default(),
+            network: Network::new(2, &scenario.rails, scenario.buffers),
+            memories,
+            oracle,
+            rng,
+            tally: Tally::default(),
+            dropped: Vec::new(),
+            receives: BTreeMap::new(),
+        };
+        let mut simulation = Self {
+            scenario: scenario.clone(),
+            seed,
+            world,
+            nodes: vec![Node::new(0, 1, scenario.node), Node::new(1, 0, scenario.node)],
+            dead: vec![false; 2],
+            agenda: BTreeMap::new(),
+            posted: 0,
+            injection: None,
+            calm: false,
+        };
+        simulation.begin();
+        simulation
+    }
+
+    /// The same run, with something done to it before the step of that number.
+    #[must_use]
+    pub fn inject(mut self, step: u64, injection: Injection) -> Self {
+        self.injection = Some((step, injection));
+        self
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// The first violation of what must be true.
+    pub fn run(mut self) -> Result<Summary, Violation> {
+        loop {
+            while let Some(actor) = self.world.clock.next_turn() {
+                self.turn(actor);
+                if self.world.now() > Time::default().after(self.scenario.bound) {
+                    self.world.oracle.violate("not over within the bound of virtual time");
+                }
+                if self.world.oracle.violation().is_some() {
+                    return Err(self.violation());
+                }
+            }
+            // Nothing will ever happen again by itself.
+            if !self.give_up_unpaired() {
+                break;
+            }
+        }
+        self.check_end();
+        match self.world.oracle.violation() {
+            Some(_) => Err(self.violation()),
+            None => Ok(Summary {
+                steps: self.world.clock.turns(),
+                took: self.world.now().since(Time::default()),
+                tally: self.world.tally,
+            }),
+        }
+    }
+
+    fn begin(&mut self) {
+        let flows = self.scenario.node.channels * self.scenario.node.sockets;
+        for node in 0..self.nodes.len() {
+            for flow in 0..flows {
+                self.world.soon(Actor::Tx(node, flow), 10_000);
+            }
+        }
+        self.world.soon(Actor::User, 50_000);
+        self.world.soon(Actor::Chaos, self.scenario.chaos.pause.as_nanos() as u64);
+        if let Some((node, after)) = self.scenario.chaos.kill {
+            self.plan(after, Action::Kill(node));
+        }
+    }
+
+    fn turn(&mut self, actor: Actor) {
+        if let Some((step, injection)) = self.injection
+            && step == self.world.clock.turns()
+        {
+            self.injected(injection);
+        }
+        let dead = match actor {
+            Actor::Tx(node, _) | Actor::Rx(node, _) | Actor::Timer(node) => self.dead[node],
+            Actor::Accept(id) => self.dead[self.world.network.connection(id).server],
+            Actor::Link(..) | Actor::User | Actor::Chaos => false,
+        };
+        if dead {
+            return;
+        }
+        let world = &mut self.world;
+        match actor {
+            Actor::Link(id, direction) => world.move_bytes(id, direction),
+            Actor::Accept(id) => {
+                let server = world.network.connection(id).server;
+                self.nodes[server].accept(world, id);
+            }
+            Actor::Tx(node, flow) => self.nodes[node].run_tx(world, flow),
+            Actor::Rx(node, flow) => self.nodes[node].run_rx(world, flow),
+            Actor::Timer(node) => self.nodes[node].run_timer(world),
+            Actor::User => self.run_user(),
+            Actor::Chaos => self.run_chaos(),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let world = &mut self.world;
+        match action {
+            Action::Post(posting, attempts) => self.post(posting, attempts),
+            Action::End(id, failure) => {
+                let node = world.oracle.operation(id).posting.node;
+                if !self.dead[node] {
+                    self.nodes[node].end(world, id, failure);
+                }
+            }
+            Action::Drop(node, slot) if !self.dead[node] => {
+                self.nodes[node].drop_region(world, slot);
+            }
+            Action::Drop(..) => {}
+            Action::Register(node, slot) => {
+                world.memories[node].register(slot, &mut world.rng);
+                world.soon(Actor::User, 1000);
+            }
+            Action::RailUp(rail) => {
+                world.network.set_up(rail, true);
+                world.poke_all();
+            }
+            Action::RailSlower(rail, divisor) => self.slow_down(rail, divisor),
+            Action::Reset(id) => world.reset(id),
+            Action::Kill(node) => self.kill(node),
+        }
+    }
+
+    fn plan(&mut self, after: Duration, action: Action) {
+        let at = self.world.now().after(after);
+        let number = self.world.rng.bits();
+        self.agenda.insert((at, number), action);
+        self.world.clock.wake(Actor::User, at);
+    }
+
+    /// Ends sends and receives that found no partner, once nothing else goes on. Says whether
+    /// there were any.
+    fn give_up_unpaired(&mut self) -> bool {
+        let operations = self.world.oracle.operations().iter().enumerate();
+        let unpaired: Vec<OpId> = operations
+            .filter(|(_, o)| o.outcome.is_none() && o.partner().is_none())
+            .filter(|(_, o)| matches!(o.posting.kind, Kind::Send { .. } | Kind::Receive { .. }))
+            .filter(|(_, o)| !self.dead[o.posting.node])
+            .map(|(index, _)| OpId(index as u32))
+            .collect();
+        for id in &unpaired {
+            self.act(Action::End(*id, Failure::Cancelled));
+        }
+        !unpaired.is_empty()
+    }
+
+    fn check_end(&mut self) {
+        let whole = !self.dead.contains(&true);
+        for (node, engine) in self.nodes.iter().enumerate() {
+            if whole && !(engine.is_idle() && engine.active_count() == 0) {
+                self.world.oracle.violate(format!("node {node} is not idle at the end"));
+            }
+        }
+        self.world.oracle.finish(&self.world.memories, whole);
+    }
+
+    fn violation(&self) -> Violation {
+        let nodes: Vec<String> = self.nodes.iter().map(Node::describe).collect();
+        let open = self.world.oracle.operations().iter().enumerate();
+        let open = open.filter(|(_, o)| o.outcome.is_none());
+        let open: Vec<String> = open
+            .map(|(index, o)| {
+                format!("operation {index}: {:?} of node {}", o.posting.kind, o.posting.node)
+            })
+            .collect();
+        Violation {
+            seed: self.seed,
+            step: self.world.clock.turns(),
+            at: self.world.now(),
+            what: self.world.oracle.violation().unwrap_or("nothing").to_owned(),
+            state: [nodes, open].concat().join("\n"),
+        }
+    }
+
+    fn kill(&mut self, node: NodeId) {
+        self.dead[node] = true;
+        self.world.oracle.node_lost(node);
+        for id in self.world.network.open() {
+            let connection = self.world.network.connection(id);
+            // Its kernel says so at once, or its machine is gone and keepalive finds out.
+            let after = Duration::from_micros(self.world.rng.below(20) * 1000);
+            if connection.client == node {
+                self.world.network.client_leaves(id, Leave::Vanish);
+            } else {
+                self.world.network.server_leaves(id, Leave::Vanish);
+            }
+            self.world.poke(id, Direction::Data);
+            self.plan(after, Action::Reset(id));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The one who pulls cables, and what is done to a run from outside.
+
+use std::time::Duration;
+
+use polyrail_proto::Failure;
+
+use super::{Action, Injection, Simulation};
+use crate::network::{ConnectionId, Direction};
+use crate::oracle::OpId;
+use crate::scenario::Fault;
+use crate::world::Actor;
+
+impl Simulation {
+    /// One fault, and the next a while later; or calm, when it is time.
+    pub(super) fn run_chaos(&mut self) {
+        if self.calm {
+            return;
+        }
+        let chaos = &self.scenario.chaos;
+        let calm_at = polyrail_proto::Time::default().after(chaos.calm_at);
+        if chaos.faults.is_empty() || self.world.now() >= calm_at {
+            self.calm = true;
+            for rail in 0..self.world.network.rails() {
+                self.world.network.set_up(rail, true);
+                self.world.network.slow_down(rail, 1);
+            }
+            return self.world.poke_all();
+        }
+        let fault = chaos.faults[self.world.rng.index(chaos.faults.len())];
+        let pause = chaos.pause.as_nanos() as u64;
+        self.strike(fault);
+        let next = self.world.now().after(Duration::from_nanos(self.world.rng.below(pause)));
+        self.world.clock.wake(Actor::Chaos, next.min(calm_at));
+    }
+
+    /// What the test wants to see at this step.
+    pub(super) fn injected(&mut self, injection: Injection) {
+        match injection {
+            Injection::Cancel => {
+                for index in 0..self.world.oracle.operations().len() {
+                    self.act(Action::End(OpId(index as u32), Failure::Cancelled));
+                }
+            }
+            Injection::DropRegion(node) => self.act(Action::Drop(node, 0)),
+            Injection::Reset => {
+                for id in self.world.network.open() {
+                    self.world.reset(id);
+                }
+            }
+            Injection::HalfOpen => {
+                for id in self.world.network.open() {
+                    self.world.half_open(id);
+                }
+            }
+            Injection::RailDown => self.take_down(0, Duration::from_millis(5)),
+        }
+    }
+
+    /// A rail has 1/`divisor` of its rate, and soon less, until it is dead.
+    pub(super) fn slow_down(&mut self, rail: usize, divisor: u64) {
+        if self.calm {
+            return;
+        }
+        self.world.network.slow_down(rail, divisor);
+        if divisor < 1000 {
+            let after = Duration::from_micros(200);
+            self.plan(after, Action::RailSlower(rail, divisor * 3));
+        } else {
+            self.take_down(rail, Duration::from_millis(3));
+            self.world.network.slow_down(rail, 1);
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let rail = self.world.rng.index(self.world.network.rails());
+        let pause = Duration::from_micros(self.world.rng.below(8000));
+        match fault {
+            Fault::Reset => {
+                if let Some(id) = self.some_connection() {
+                    self.world.reset(id);
+                }
+            }
+            Fault::HalfOpen => {
+                if let Some(id) = self.some_connection() {
+                    self.world.half_open(id);
+                }
+            }
+            Fault::Stall => {
+                if let Some(id) = self.some_connection() {
+                    let direction = [Direction::Data, Direction::Acks][self.world.rng.index(2)];
+                    let until = self.world.now().after(pause);
+                    self.world.network.link(id, direction).stall(until);
+                    self.world.poke(id, direction);
+                }
+            }
+            Fault::RailDown => self.take_down(rail, pause),
+            Fault::Blackout => {
+                for rail in 0..self.world.network.rails() {
+                    self.take_down(rail, pause);
+                }
+            }
+            Fault::Slow => {
+                let divisor = self.world.rng.between(1, 100);
+                self.world.network.slow_down(rail, divisor);
+            }
+            Fault::Dying => self.slow_down(rail, 2),
+        }
+    }
+
+    fn take_down(&mut self, rail: usize, pause: Duration) {
+        self.world.network.set_up(rail, false);
+        self.plan(pause, Action::RailUp(rail));
+    }
+
+    fn some_connection(&mut self) -> Option<ConnectionId> {
+        let open = self.world.network.open();
+        (!open.is_empty()).then(|| open[self.world.rng.index(open.len())])
+    }
+}

@@ -1,0 +1,206 @@
+//! What all nodes share: time, network, memory, randomness, and the oracle that watches.
+
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use polyrail_proto::Time;
+
+use crate::clock::Clock;
+use crate::memory::Memory;
+use crate::network::{ConnectionId, Direction, Network, NodeId};
+use crate::oracle::{OpId, Oracle, Outcome};
+use crate::rng::Rng;
+
+/// Who can have a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Actor {
+    /// A stream of a connection moves bytes.
+    Link(ConnectionId, Direction),
+    /// A connection reaches its server.
+    Accept(ConnectionId),
+    /// The thread of a node that owns an outgoing flow.
+    Tx(NodeId, u32),
+    /// The thread of a node that owns an incoming flow.
+    Rx(NodeId, u32),
+    /// The clock of a node: deadlines, silence.
+    Timer(NodeId),
+    /// The users of all nodes.
+    User,
+    /// Whoever pulls cables.
+    Chaos,
+}
+
+/// Everything but the nodes.
+#[derive(Debug)]
+pub struct World {
+    /// Virtual time.
+    pub clock: Clock<Actor>,
+    /// Rails and connections.
+    pub network: Network,
+    /// The memory of each node.
+    pub memories: Vec<Memory>,
+    /// The judge.
+    pub oracle: Oracle,
+    /// The one source of randomness.
+    pub rng: Rng,
+    /// What happened how often.
+    pub tally: Tally,
+    /// Slots whose region is gone, for the user to register another.
+    pub dropped: Vec<(NodeId, u32)>,
+    /// The operation behind each receive that was ever posted, by node and number.
+    pub receives: BTreeMap<(NodeId, u64), OpId>,
+}
+
+/// How often things happened: a test of a hazard shows with it that the hazard was there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Chunks that were read to scratch since they were here already or nobody wanted them.
+    pub discarded: u64,
+    /// Chunks refused, for whatever reason.
+    pub refused: u64,
+    /// Chunks refused because of their checksum.
+    pub corrupt: u64,
+    /// Chunks that were sent away because another copy was inside a system call.
+    pub sent_away: u64,
+    /// Chunks taken from a flow while it was landing them.
+    pub taken: u64,
+    /// Acknowledgements that were held back until a flow had left its system call.
+    pub held_back: u64,
+    /// Chunks that a dead flow gave back.
+    pub given_back: u64,
+    /// Outgoing flows closed since they stalled.
+    pub stalled: u64,
+    /// Outgoing flows closed for any reason.
+    pub flows_lost: u64,
+    /// Frames acknowledged before their writer had noted that they were written.
+    pub early: u64,
+    /// Operations that were done.
+    pub done: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Notifications delivered.
+    pub notified: u64,
+    /// Most transfers under way at a receiver at once.
+    pub most_active: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.discarded += other.discarded;
+        self.refused += other.refused;
+        self.corrupt += other.corrupt;
+        self.sent_away += other.sent_away;
+        self.taken += other.taken;
+        self.held_back += other.held_back;
+        self.given_back += other.given_back;
+        self.stalled += other.stalled;
+        self.flows_lost += other.flows_lost;
+        self.early += other.early;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.notified += other.notified;
+        self.most_active = self.most_active.max(other.most_active);
+    }
+}
+
+impl World {
+    /// The present moment.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Gives `actor` a turn soon: within `nanos`, at random, so that the order varies.
+    pub fn soon(&mut self, actor: Actor, nanos: u64) {
+        let delay = self.rng.below(nanos.max(1));
+        self.clock.wake_in(actor, Duration::from_nanos(delay));
+    }
+
+    /// A stream may have something to move.
+    pub fn poke(&mut self, id: ConnectionId, direction: Direction) {
+        self.clock.wake(Actor::Link(id, direction), self.now());
+    }
+
+    /// The streams of every open connection may have something to move: a rail changed.
+    pub fn poke_all(&mut self) {
+        for id in self.network.open() {
+            self.poke(id, Direction::Data);
+            self.poke(id, Direction::Acks);
+            if !self.network.connection(id).accepted {
+                self.soon(Actor::Accept(id), 1000);
+            }
+        }
+    }
+
+    /// The turn of a stream: moves bytes, and wakes those whom that concerns.
+    pub fn move_bytes(&mut self, id: ConnectionId, direction: Direction) {
+        let now = self.now();
+        let advance = self.network.advance(now, id, direction, &mut self.rng);
+        if let Some(next) = advance.next {
+            self.clock.wake(Actor::Link(id, direction), next);
+        }
+        let connection = self.network.connection(id);
+        let tx = Actor::Tx(connection.client, connection.flow.0);
+        let rx = Actor::Rx(connection.server, connection.flow.0);
+        let (writer, reader) = match direction {
+            Direction::Data => (tx, rx),
+            Direction::Acks => (rx, tx),
+        };
+        if advance.writable {
+            self.soon(writer, 2000);
+        }
+        if advance.readable {
+            self.soon(reader, 2000);
+        }
+    }
+
+    /// Tears a connection: both ends are told.
+    pub fn reset(&mut self, id: ConnectionId) {
+        self.network.reset(id);
+        self.wake_ends(id);
+    }
+
+    /// Tears a connection for its client alone.
+    pub fn half_open(&mut self, id: ConnectionId) {
+        self.network.half_open(id);
+        self.wake_ends(id);
+    }
+
+    /// An operation ended for the one who posted it.
+    pub fn ended(&mut self, id: OpId, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => self.tally.done += 1,
+            Outcome::Failed(_) => self.tally.failed += 1,
+        }
+        self.oracle.ended(&mut self.memories, &mut self.rng, id, outcome);
+        // The user may post the next one.
+        self.soon(Actor::User, 1000);
+    }
+
+    /// A failed operation has no effect any more.
+    pub fn settled(&mut self, id: OpId) {
+        self.oracle.settled(&mut self.memories, &mut self.rng, id);
+        self.soon(Actor::User, 1000);
+    }
+
+    /// A notification reaches the user of `node`.
+    pub fn notified(&mut self, node: NodeId, id: OpId) {
+        self.tally.notified += 1;
+        self.oracle.notified(&mut self.memories, &mut self.rng, node, id);
+    }
+
+    /// The region in a slot is gone.
+    pub fn region_dropped(&mut self, node: NodeId, slot: u32) {
+        self.oracle.region_dropped(&mut self.memories, &mut self.rng, node, slot);
+        self.dropped.push((node, slot));
+        self.soon(Actor::User, 1000);
+    }
+
+    fn wake_ends(&mut self, id: ConnectionId) {
+        let connection = self.network.connection(id);
+        let tx = Actor::Tx(connection.client, connection.flow.0);
+        let rx = Actor::Rx(connection.server, connection.flow.0);
+        self.soon(tx, 5000);
+        self.soon(rx, 5000);
+    }
+}

@@ -1,0 +1,394 @@
+//! The protocol core under everything that a network can do to it. One test for each hazard; each
+//! runs many seeds, and shows by its tally that the hazard was there.
+//!
+//! A failure prints its seed. `POLYRAIL_SIM_SEED=0x… cargo test -p polyrail-testkit --test simulation
+//! NAME -- --nocapture` runs that one again; `POLYRAIL_SIM_SEEDS=N` runs N of each test.
+
+use std::time::Duration;
+
+use polyrail_testkit::scenario::Dish;
+use polyrail_testkit::{Fault, Injection, Rng, Sabotage, Scenario, Simulation, Tally, Violation};
+
+/// Says how to run a seed again if it fails in any way, a panic of the core included.
+struct Replay<'a> {
+    test: &'a str,
+    seed: u64,
+}
+
+impl Drop for Replay<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Self { test, seed } = self;
+            eprintln!(
+                "replay: POLYRAIL_SIM_SEED={seed:#x} cargo test -p polyrail-testkit \
+                 --test simulation {test} -- --nocapture"
+            );
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    Some(
+        parsed.unwrap_or_else(|_| panic!("{name}={text} is not a number (decimal, or 0x and hex)")),
+    )
+}
+
+/// The seeds of a test: always the same unless told otherwise, so that CI is not a lottery.
+fn seeds(test: &str, count: u64) -> Vec<u64> {
+    if let Some(seed) = number("POLYRAIL_SIM_SEED") {
+        return vec![seed];
+    }
+    let name =
+        test.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    let mut rng = Rng::new(name);
+    (0..number("POLYRAIL_SIM_SEEDS").unwrap_or(count)).map(|_| rng.bits()).collect()
+}
+
+/// Runs a scenario with many seeds. The seed also varies the sizes of everything.
+fn sweep(test: &str, count: u64, scenario: impl Fn(&mut Rng) -> Scenario) -> Tally {
+    let mut tally = Tally::default();
+    for seed in seeds(test, count) {
+        let _replay = Replay { test, seed };
+        let scenario = scenario(&mut Rng::new(!seed));
+        match Simulation::new(&scenario, seed).run() {
+            Ok(summary) => tally += summary.tally,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    eprintln!("{test}: {tally:?}");
+    tally
+}
+
+/// Whether the tally must show the hazard: with a single seed it may not.
+fn whole_sweep() -> bool {
+    number("POLYRAIL_SIM_SEED").is_none()
+}
+
+/// Sizes of every kind, from a chunk in several windows to several transfers in a chunk.
+fn any_shape(rng: &mut Rng) -> Scenario {
+    let mut scenario = Scenario::calm();
+    let rails = rng.between(1, 4) as usize;
+    scenario.rails = (0..rails)
+        .map(|_| {
+            let mut rail = Scenario::calm().rails[0];
+            rail.rate = rng.between(50, 1000) * 1_000_000;
+            rail.latency = Duration::from_micros(rng.between(5, 100));
+            rail
+        })
+        .collect();
+    scenario.node.channels = rails as u32 * rng.between(1, 2) as u32;
+    scenario.node.sockets = rng.between(1, 2) as u32;
+    scenario.node.window_chunks = rng.between(1, 16) as u32;
+    scenario.node.chunk_bytes = 1 << rng.between(10, 16);
+    scenario.node.checksum = rng.per_mille(300);
+    if rng.per_mille(300) {
+        // Then silence is only a stall if it lasts longer than the slowest chunk can take.
+        scenario.node.transport_progress = false;
+        scenario.node.stall = Duration::from_millis(50);
+    }
+    scenario.buffers.send = 1 << rng.between(11, 17);
+    scenario.buffers.receive = 1 << rng.between(11, 18);
+    scenario
+}
+
+#[test]
+fn a_calm_network_brings_everything() {
+    let tally = sweep("a_calm_network_brings_everything", 60, any_shape);
+    if whole_sweep() {
+        assert!(tally.done > 1000 && tally.notified > 200, "{tally:?}");
+        assert_eq!((tally.flows_lost, tally.discarded), (0, 0), "nothing was ever sent twice");
+    }
+}
+
+#[test]
+fn partial_reads_and_writes_lose_nothing() {
+    let tally = sweep("partial_reads_and_writes_lose_nothing", 40, |rng| {
+        let mut scenario = any_shape(rng);
+        scenario.buffers.send = 200 + rng.below(3000) as usize;
+        scenario.buffers.receive = 200 + rng.below(3000) as usize;
+        scenario.load.max_bytes = 20 << 10;
+        scenario.node.call_nanos = 500;
+        scenario.node.transport_progress = true;
+        scenario
+    });
+    assert!(!whole_sweep() || tally.done > 700, "{tally:?}");
+}
+
+#[test]
+fn resets_lose_nothing() {
+    let tally = sweep("resets_lose_nothing", 50, |rng| any_shape(rng).with_faults(&[Fault::Reset]));
+    if whole_sweep() {
+        assert!(tally.given_back > 100 && tally.discarded > 20, "{tally:?}");
+    }
+}
+
+/// The worst hazard: a stream that its sender gave up goes on to bring what was sent again on other
+/// flows, and whose memory has been used for something else since.
+fn late_duplicates(rng: &mut Rng) -> Scenario {
+    let mut scenario =
+        any_shape(rng).with_faults(&[Fault::HalfOpen, Fault::HalfOpen, Fault::Stall]);
+    scenario.node.channels = scenario.node.channels.max(2);
+    scenario.chaos.pause = Duration::from_micros(200);
+    scenario.load.operations = 40;
+    scenario.node.long_call_nanos = 800_000;
+    scenario
+}
+
+#[test]
+fn late_duplicates_never_land() {
+    let tally = sweep("late_duplicates_never_land", 80, late_duplicates);
+    if whole_sweep() {
+        assert!(tally.discarded > 500 && tally.taken > 5 && tally.sent_away > 5, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_stalled_flow_is_replaced() {
+    let tally = sweep("a_stalled_flow_is_replaced", 40, |rng| {
+        let mut scenario = any_shape(rng).with_faults(&[Fault::Stall]);
+        scenario.node.stall = Duration::from_micros(500);
+        scenario.node.transport_progress = true;
+        scenario
+    });
+    assert!(!whole_sweep() || tally.stalled > 20, "{tally:?}");
+}
+
+#[test]
+fn a_slow_rail_is_not_a_dead_one() {
+    let tally = sweep("a_slow_rail_is_not_a_dead_one", 30, |rng| {
+        let mut scenario = any_shape(rng).with_faults(&[Fault::Slow]);
+        scenario.node.transport_progress = true;
+        scenario.node.stall = Duration::from_millis(50);
+        scenario
+    });
+    if whole_sweep() {
+        assert_eq!(tally.stalled, 0, "{tally:?}");
+        assert!(tally.done > 500, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_dying_rail_loses_nothing() {
+    let tally = sweep("a_dying_rail_loses_nothing", 40, |rng| {
+        any_shape(rng).with_faults(&[Fault::Dying, Fault::Slow])
+    });
+    assert!(!whole_sweep() || tally.flows_lost > 20, "{tally:?}");
+}
+
+#[test]
+fn rails_that_go_down_and_come_back_lose_nothing() {
+    let tally = sweep("rails_that_go_down_and_come_back_lose_nothing", 50, |rng| {
+        any_shape(rng).with_faults(&[Fault::RailDown, Fault::RailDown, Fault::Blackout])
+    });
+    assert!(!whole_sweep() || tally.given_back > 100, "{tally:?}");
+}
+
+#[test]
+fn corrupt_payload_is_sent_again() {
+    let tally = sweep("corrupt_payload_is_sent_again", 50, |rng| {
+        let mut scenario = late_duplicates(rng);
+        scenario.node.checksum = true;
+        scenario.node.corrupt_per_mille = 30;
+        scenario
+    });
+    assert!(!whole_sweep() || tally.corrupt > 50, "{tally:?}");
+}
+
+#[test]
+fn what_is_cancelled_or_late_has_no_effect_afterwards() {
+    let tally = sweep("what_is_cancelled_or_late_has_no_effect_afterwards", 80, |rng| {
+        let mut scenario = late_duplicates(rng);
+        scenario.load.cancelled = 300;
+        scenario.load.hurried = 200;
+        scenario.load.patience = Duration::from_micros(800);
+        scenario
+    });
+    if whole_sweep() {
+        assert!(tally.failed > 500 && tally.done > 500 && tally.held_back > 5, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_dropped_region_is_never_written() {
+    let tally = sweep("a_dropped_region_is_never_written", 60, |rng| {
+        let mut scenario = late_duplicates(rng);
+        scenario.regions = vec![96 << 10; 4];
+        scenario.load.drops = 400;
+        scenario.load.patience = Duration::from_micros(800);
+        scenario
+    });
+    assert!(!whole_sweep() || (tally.refused > 50 && tally.failed > 50), "{tally:?}");
+}
+
+#[test]
+fn a_receiver_at_its_limits_takes_everything_later() {
+    let tally = sweep("a_receiver_at_its_limits_takes_everything_later", 30, |rng| {
+        let mut scenario = any_shape(rng);
+        scenario.node.limits.transfers = 3;
+        scenario.load.depth = 12;
+        scenario
+    });
+    if whole_sweep() {
+        assert!(tally.sent_away > 50 && tally.most_active <= 3, "{tally:?}");
+    }
+}
+
+#[test]
+fn everything_at_once() {
+    let tally = sweep("everything_at_once", 120, |rng| {
+        let mut scenario = late_duplicates(rng).with_faults(&Fault::ALL);
+        scenario.regions = vec![128 << 10; 3];
+        scenario.load.cancelled = 100;
+        scenario.load.hurried = 100;
+        scenario.load.drops = 100;
+        scenario.load.patience = Duration::from_millis(2);
+        if rng.per_mille(300) {
+            scenario.node.checksum = true;
+            scenario.node.corrupt_per_mille = 10;
+        }
+        scenario
+    });
+    if whole_sweep() {
+        assert!(tally.done > 1000 && tally.failed > 300 && tally.early > 5, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_killed_hangs_nobody() {
+    let tally = sweep("a_peer_that_is_killed_hangs_nobody", 40, |rng| {
+        let mut scenario = any_shape(rng);
+        let after = Duration::from_micros(rng.below(3000));
+        scenario.chaos.kill = Some((rng.index(2), after));
+        scenario.node.silence = Duration::from_millis(50);
+        scenario
+    });
+    assert!(!whole_sweep() || tally.failed > 40, "{tally:?}");
+}
+
+/// Two writes, a read, a send with its receive and a notification, all small.
+fn a_bit_of_each() -> Scenario {
+    let mut scenario = Scenario::calm();
+    scenario.load.menu =
+        vec![Dish::WriteNotify, Dish::Read, Dish::SendReceive, Dish::Write, Dish::Notify];
+    scenario.load.in_order = true;
+    scenario.load.operations = 5;
+    scenario.load.max_bytes = 12 << 10;
+    scenario.load.max_segments = 2;
+    scenario.load.pause = Duration::from_micros(5);
+    scenario.node.chunk_bytes = 4 << 10;
+    scenario.regions = vec![64 << 10; 2];
+    scenario
+}
+
+/// Does the same thing to the same run, once before each of its steps.
+fn at_every_step(test: &str, injection: Injection) -> Tally {
+    let scenario = a_bit_of_each();
+    let mut tally = Tally::default();
+    for seed in seeds(test, 1) {
+        let _replay = Replay { test, seed };
+        let run = |simulation: Simulation| match simulation.run() {
+            Ok(summary) => summary,
+            Err(violation) => panic!("{violation}"),
+        };
+        let steps = run(Simulation::new(&scenario, seed)).steps;
+        for step in 1..=steps {
+            tally += run(Simulation::new(&scenario, seed).inject(step, injection)).tally;
+        }
+    }
+    eprintln!("{test}: {tally:?}");
+    tally
+}
+
+#[test]
+fn a_cancel_at_every_step_is_safe() {
+    let tally = at_every_step("a_cancel_at_every_step_is_safe", Injection::Cancel);
+    assert!(tally.failed > 100 && tally.done > 100, "{tally:?}");
+}
+
+#[test]
+fn a_region_drop_at_every_step_is_safe() {
+    for node in 0..2 {
+        let injection = Injection::DropRegion(node);
+        let tally = at_every_step("a_region_drop_at_every_step_is_safe", injection);
+        assert!(tally.failed > 50 && tally.done > 100, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_reset_at_every_step_is_survived() {
+    for injection in [Injection::Reset, Injection::HalfOpen] {
+        let tally = at_every_step("a_reset_at_every_step_is_survived", injection);
+        assert!(tally.given_back > 100 && tally.discarded > 10, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_rail_down_at_every_step_is_survived() {
+    let tally = at_every_step("a_rail_down_at_every_step_is_survived", Injection::RailDown);
+    assert!(tally.given_back > 100, "{tally:?}");
+}
+
+/// The first violation that a broken driver causes.
+fn caught(sabotage: Sabotage, scenario: impl Fn(&mut Rng) -> Scenario) -> Violation {
+    let run = |seed| {
+        let mut scenario = scenario(&mut Rng::new(seed));
+        scenario.node.sabotage = sabotage;
+        Simulation::new(&scenario, seed).run().err()
+    };
+    (0..300).find_map(run).unwrap_or_else(|| panic!("{sabotage:?} went unnoticed"))
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_lands_unasked() {
+    let violation = caught(Sabotage::LandsUnasked, late_duplicates);
+    assert!(violation.what.contains("land"), "{violation}");
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_acknowledges_early() {
+    let violation = caught(Sabotage::AcksEarly, any_shape);
+    assert!(violation.what.contains("is over, but"), "{violation}");
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_admits_everything() {
+    let dropping = |rng: &mut Rng| {
+        let mut scenario = late_duplicates(rng);
+        scenario.load.drops = 400;
+        scenario.load.menu = vec![Dish::Write, Dish::Read];
+        scenario
+    };
+    let violation = caught(Sabotage::AdmitsEverything, dropping);
+    assert!(violation.what.contains("land"), "{violation}");
+}
+
+fn cancelling(rng: &mut Rng) -> Scenario {
+    let mut scenario = late_duplicates(rng);
+    scenario.load.cancelled = 800;
+    scenario.load.drops = 400;
+    scenario.load.patience = Duration::from_micros(300);
+    scenario
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_acknowledges_while_a_flow_is_in_a_call() {
+    let violation = caught(Sabotage::AcksUnquiet, cancelling);
+    assert!(violation.what.contains("land"), "{violation}");
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_frees_a_region_in_use() {
+    let violation = caught(Sabotage::DropsAtOnce, cancelling);
+    assert!(violation.what.contains("land"), "{violation}");
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    let run = || Simulation::new(&late_duplicates(&mut Rng::new(5)), 5).run();
+    assert_eq!(run(), run());
+}
