@@ -194,18 +194,21 @@ impl Engine {
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
         let until = Instant::now().checked_add(timeout);
-        let mut taken = None;
-        while taken.is_none() {
+        let taken = loop {
             shared.wait_until(
                 until,
                 || !shared.inbox.is_empty(),
                 |limit| shared.inbox.sleep(limit),
             );
-            taken = shared.inbox.pop();
-            if until.is_some_and(|until| Instant::now() >= until) {
-                break;
+            let taken = shared.inbox.pop();
+            // Another thread may have been faster.
+            if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+                break taken;
             }
-        }
+            if shared.is_closing() {
+                break None;
+            }
+        };
         shared.resume_reading();
         taken
     }

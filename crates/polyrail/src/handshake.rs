@@ -126,7 +126,7 @@ impl Handshake {
         let bytes = Reply::Refused { code, reason: reason.to_owned() }.encode();
         let mut from = IoVecs::<Out>::new();
         from.push_bytes(&bytes);
-        let _ = send(self.socket.as_fd(), from);
+        let _ = send(self.socket.as_fd(), &mut from);
     }
 
     /// What a handshake that ran out of time was waiting for.
@@ -166,7 +166,7 @@ impl Handshake {
     fn write(&mut self) -> io::Result<Option<Step>> {
         let mut from = IoVecs::<Out>::new();
         from.push_bytes(&self.output);
-        let sent = send(self.socket.as_fd(), from)?;
+        let sent = send(self.socket.as_fd(), &mut from)?;
         self.output.drain(..sent);
         if !self.output.is_empty() {
             return Ok(None);
@@ -186,7 +186,7 @@ impl Handshake {
             self.input.resize(wanted, 0);
             let mut into = IoVecs::<In>::new();
             into.push_buffer(&mut self.input[have..]);
-            let received = receive(self.socket.as_fd(), into);
+            let received = receive(self.socket.as_fd(), &mut into);
             self.input.truncate(have + received.as_ref().copied().unwrap_or(0));
             return match received? {
                 0 => Ok(Some(Step::Failed("closed by the other side".to_owned()))),

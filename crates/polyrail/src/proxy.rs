@@ -32,7 +32,9 @@ const ACK_HOLD_NS: u64 = 20_000;
 /// Payload that nobody wants is read to here.
 const SCRATCH_BYTES: u64 = 256 << 10;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
-const ROUNDS_PER_POLL: u32 = 4;
+const ROUNDS_PER_POLL: u32 = 16;
+/// While polling: looks at the clock every so many rounds.
+const ROUNDS_PER_LOOK: u32 = 8;
 
 pub(crate) struct Proxy {
     pub(crate) name: String,
@@ -170,19 +172,16 @@ impl Proxy {
     }
 
     /// Drives the proxy for one pass, unless somebody does already.
-    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>) -> bool {
-        match self.core.try_lock() {
-            Ok(mut core) => self.pass(&mut core, engine),
-            Err(TryLockError::Poisoned(poisoned)) => self.pass(&mut poisoned.into_inner(), engine),
-            Err(TryLockError::WouldBlock) => false,
-        }
+    /// `now` is the machine's monotonic clock.
+    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>, now: u64) -> bool {
+        self.try_core().is_some_and(|mut core| self.pass(&mut core, engine, now))
     }
 
     /// Like [`Self::try_pass`], but also looks for events first.
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
-        let Ok(mut core) = self.core.try_lock() else { return false };
+        let Some(mut core) = self.try_core() else { return false };
         core.poll(&self.poller);
-        self.pass(&mut core, engine)
+        self.pass(&mut core, engine, monotonic_ns())
     }
 
     /// The proxy thread: drives until the engine closes.
@@ -210,44 +209,55 @@ impl Proxy {
         until: Option<Instant>,
         stop: &dyn Fn() -> bool,
     ) {
-        let mut idle_since: Option<Instant> = None;
+        let expired = || until.is_some_and(|until| Instant::now() >= until);
+        let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         loop {
             self.signal.awake();
-            let mut core = self.lock();
+            let Some(mut core) = self.try_core() else {
+                // Somebody else drives; what they move may be what is waited for.
+                if stop() || expired() {
+                    return;
+                }
+                std::thread::yield_now();
+                continue;
+            };
+            let mut now = monotonic_ns();
+            let mut busy_at = now;
             loop {
-                let worked = self.pass(&mut core, engine);
+                let worked = self.pass(&mut core, engine, now);
                 if stop() {
                     return;
                 }
                 if worked {
-                    idle_since = None;
+                    now = monotonic_ns();
+                    busy_at = now;
                     continue;
                 }
                 if spin.is_zero() {
                     break;
                 }
-                if core.poll_hot(&self.poller) {
+                // A look at the clock costs a tenth of a look at a socket.
+                if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     continue;
                 }
-                let since = *idle_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= spin || until.is_some_and(|until| Instant::now() >= until) {
+                now = monotonic_ns();
+                if now - busy_at >= spin_ns || expired() {
                     break;
                 }
             }
             if !core.owing.is_empty() {
                 core.hold_acks_until = 0;
-                if self.pass(&mut core, engine) {
+                if self.pass(&mut core, engine, monotonic_ns()) {
                     continue;
                 }
             }
             let limit = core.sleep_limit(until);
             drop(core);
             self.note_thread();
-            if until.is_some_and(|until| Instant::now() >= until) {
+            if expired() {
                 return;
             }
             self.sleep(limit);
-            idle_since = None;
             if stop() {
                 return;
             }
@@ -264,6 +274,14 @@ impl Proxy {
             passes: get(&self.counters.passes),
             busy_passes: get(&self.counters.busy_passes),
             sleeps: get(&self.counters.sleeps),
+        }
+    }
+
+    fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -296,12 +314,11 @@ impl Proxy {
     }
 
     /// One look at everything that has something to do. Says whether anything moved.
-    fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>) -> bool {
+    fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64) -> bool {
         self.counters.passes.fetch_add(1, Ordering::Relaxed);
         let scratch = core.scratch.clone();
         let finishes = std::mem::take(&mut core.finishes);
-        let mut pass =
-            Pass { engine, now: monotonic_ns(), scratch: &scratch, finishes, for_caller: false };
+        let mut pass = Pass { engine, now, scratch: &scratch, finishes, for_caller: false };
         while let Some(command) = self.commands.pop() {
             core.obey(command, self, &mut pass);
         }
@@ -483,7 +500,7 @@ impl Core {
             let flushed = match self.flows.get_mut(key) {
                 Some(AnyFlow::Rx(flow)) => flow.flush_acks(),
                 Some(AnyFlow::Both(flow, arriving)) => {
-                    if flow.take_along(arriving, false) {
+                    if flow.take_along(arriving) {
                         flow.write(pass, None).map(drop)
                     } else {
                         // In the middle of a frame: when that is out, or with it.

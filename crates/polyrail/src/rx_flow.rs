@@ -44,7 +44,7 @@ pub(crate) struct RxFlow {
     unsent: Vec<u8>,
     landed: Vec<Landed>,
     /// On a connection that carries data both ways: acknowledgements of what goes the other way.
-    acks: Option<Vec<AckFrame>>,
+    acks: Option<SmallVec<[AckFrame; 4]>>,
     pub(crate) readable: bool,
 }
 
@@ -94,12 +94,12 @@ impl RxFlow {
 
     /// The other direction of the connection carries data too.
     pub(crate) fn duplex(mut self) -> Self {
-        self.acks = Some(Vec::new());
+        self.acks = Some(SmallVec::new());
         self
     }
 
     /// Acknowledgements that came since the last call, in order.
-    pub(crate) fn take_acks(&mut self) -> Vec<AckFrame> {
+    pub(crate) fn take_acks(&mut self) -> SmallVec<[AckFrame; 4]> {
         self.acks.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -155,7 +155,7 @@ impl RxFlow {
         while !self.unsent.is_empty() {
             let mut from = IoVecs::<Out>::new();
             from.push_bytes(&self.unsent);
-            match send(self.socket.as_fd(), from) {
+            match send(self.socket.as_fd(), &mut from) {
                 Ok(bytes) => drop(self.unsent.drain(..bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -222,7 +222,7 @@ impl RxFlow {
             into.push_buffer(self.reader.spare());
         }
         let room = into.bytes();
-        let received = receive(self.socket.as_fd(), into);
+        let received = receive(self.socket.as_fd(), &mut into);
         if wants_crc && let Ok(bytes) = received {
             self.current.crc = continue_crc(&self.current, &wanted, bytes)?;
         }

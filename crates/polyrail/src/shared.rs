@@ -238,13 +238,13 @@ impl EngineShared {
         }
         let small =
             prepared.kind != Kind::Read && prepared.plan.bytes() <= self.config.inline_bytes;
-        self.send(peer, small);
+        self.send(peer, small, op.posted.0);
         Ok(op)
     }
 
     /// There is something to send to the peer that others than the user's thread may begin.
     pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.send(peer, false);
+        self.send(peer, false, 0);
     }
 
     /// Wakes whoever sends to the peer.
@@ -276,11 +276,10 @@ impl EngineShared {
         const SLICE: Duration = Duration::from_millis(100);
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
         if self.settings.caller_driven {
-            while !over() && until.is_none_or(|until| Instant::now() < until) {
-                let slice = Instant::now() + SLICE;
-                let limit = until.map_or(slice, |until| until.min(slice));
-                self.proxies.all[0].drive(self, spin, Some(limit), &|| over() || self.is_closing());
-                if self.is_closing() && !over() {
+            let stop = || over() || self.is_closing();
+            while !stop() {
+                self.proxies.all[0].drive(self, spin, until, &stop);
+                if stop() || until.is_some_and(|until| Instant::now() >= until) {
                     return;
                 }
             }
@@ -400,7 +399,7 @@ impl EngineShared {
         Pass { engine: self, now, scratch, finishes: Vec::new(), for_caller: false }
     }
 
-    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool) {
+    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, now: u64) {
         peer.want_tx();
         if !peer.connecting.load(Ordering::Relaxed) {
             self.connect_flows(peer);
@@ -411,7 +410,8 @@ impl EngineShared {
         let direct = small
             && (peer.posted.len() >= self.config.append_batch as usize
                 || !peer.tx().sender.is_busy());
-        if direct && peer.flows.iter().any(|flow| self.proxies.all[flow.proxy].try_pass(self)) {
+        if direct && peer.flows.iter().any(|flow| self.proxies.all[flow.proxy].try_pass(self, now))
+        {
             return;
         }
         if !self.settings.caller_driven {

@@ -25,18 +25,20 @@ const GATHER_FRAMES: usize = 64;
 const GATHER_BYTES: u64 = 256 << 10;
 /// Payload that one visit writes before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
+/// Payload up to this size is copied behind its head: cheaper than a piece of its own.
+const BATCHED_BYTES: u32 = 512;
 const ACK_BUFFER_BYTES: usize = 256 * ACK_BYTES;
 
 pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
     socket: Arc<Socket>,
+    /// Frames that are being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
-    queued_bytes: u64,
-    /// Goes out before the next frame: acknowledgements of what comes the other way.
-    prefix: Vec<u8>,
-    /// Buffers of heads that are sent, to be used again.
-    spare_heads: Vec<Vec<u8>>,
+    /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
+    /// other way: one piece for the system call instead of many.
+    batch: Vec<u8>,
+    batch_sent: usize,
     pub(crate) writable: bool,
     pub(crate) readable: bool,
     acks: Box<[u8; ACK_BUFFER_BYTES]>,
@@ -50,13 +52,14 @@ pub(crate) struct TxFlow {
 }
 
 struct Frame {
-    head: Vec<u8>,
-    head_sent: usize,
     source: Outgoing,
     transfer: TransferId,
     chunk: u32,
+    /// Bytes in the batch that are not sent: the head, and the payload if that is small.
+    batched: usize,
     payload: u32,
-    payload_sent: u32,
+    /// Payload that is not in the batch and not sent.
+    outside: u32,
 }
 
 struct Traced {
@@ -83,9 +86,8 @@ impl TxFlow {
             flow,
             socket,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
-            queued_bytes: 0,
-            prefix: Vec::new(),
-            spare_heads: Vec::new(),
+            batch: Vec::new(),
+            batch_sent: 0,
             writable: true,
             readable: true,
             acks: Box::new([0; ACK_BUFFER_BYTES]),
@@ -112,18 +114,17 @@ impl TxFlow {
     ) -> Result<bool, Down> {
         let mut written = 0;
         while self.writable && written < VISIT_BYTES {
-            if self.queued_bytes == 0 || self.frames.is_empty() {
-                self.pull(pass);
+            if self.is_between_frames() {
+                self.pull(pass)?;
+                if let Some(arriving) = &mut arriving
+                    && !self.frames.is_empty()
+                {
+                    arriving.take_unsent(true, &mut self.batch);
+                }
             }
-            if let Some(arriving) = &mut arriving
-                && !self.frames.is_empty()
-            {
-                self.take_along(arriving, true);
-            }
-            if self.frames.is_empty() && self.prefix.is_empty() {
+            if self.is_between_frames() {
                 break;
             }
-            self.compute_checksums(pass)?;
             match self.send_once(pass) {
                 Ok(bytes) => {
                     written += bytes;
@@ -153,7 +154,7 @@ impl TxFlow {
             let mut into = IoVecs::<In>::new();
             into.push_buffer(&mut self.acks[self.ack_bytes..]);
             let room = into.bytes();
-            let bytes = match receive(self.socket.as_fd(), into) {
+            let bytes = match receive(self.socket.as_fd(), &mut into) {
                 Ok(0) => return Err(Down("closed by the peer".into())),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -169,14 +170,18 @@ impl TxFlow {
         Ok(any)
     }
 
-    /// Puts the acknowledgements of the other direction before the next frame, if the stream stands
-    /// between two; says whether it did.
-    pub(crate) fn take_along(&mut self, arriving: &mut RxFlow, all: bool) -> bool {
-        let between = self.frames.front().is_none_or(|frame| frame.head_sent == 0);
+    /// Sends the acknowledgements of the other direction, if the stream stands between two frames;
+    /// says whether it does.
+    pub(crate) fn take_along(&mut self, arriving: &mut RxFlow) -> bool {
+        let between = self.is_between_frames();
         if between {
-            arriving.take_unsent(all, &mut self.prefix);
+            arriving.take_unsent(false, &mut self.batch);
         }
         between
+    }
+
+    fn is_between_frames(&self) -> bool {
+        self.frames.is_empty() && self.batch.is_empty()
     }
 
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
@@ -197,36 +202,52 @@ impl TxFlow {
         Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
 
-    fn pull(&mut self, pass: &mut Pass<'_>) {
+    fn pull(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
         let peer = self.peer.clone();
         let mut tx = peer.tx();
         fetch_posted(&peer, &mut tx, pass);
-        while self.frames.len() < GATHER_FRAMES && self.queued_bytes < GATHER_BYTES {
+        let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
+        let mut bytes = 0;
+        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES {
             let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
                 self.note_no_chunk(&tx, pass);
                 break;
             };
-            self.queue(chunk, pass);
+            bytes += u64::from(chunk.header.payload_len);
+            pulled.push(chunk);
         }
         // Nothing is left anywhere: nobody needs to look again before the next post.
-        if self.frames.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
+        if pulled.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
             peer.tx_wanted.store(false, Ordering::Release);
             // A post between the two lines above made the pool non-empty before its own store.
             if !peer.posted.is_empty() {
                 peer.want_tx();
             }
         }
+        drop(tx);
+        pulled.into_iter().try_for_each(|chunk| self.queue(chunk, pass))
     }
 
-    fn queue(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
-        let mut header = chunk.header;
+    fn queue(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), Down> {
+        let Chunk { mut header, source, .. } = chunk;
+        let plan = source.plan();
         if pass.engine.settings.checksum {
             header.flags = header.flags.with(Flags::CHECKSUM);
         }
-        let mut head = self.spare_heads.pop().unwrap_or_default();
-        head.clear();
-        let meta = if header.chunk == 0 { chunk.source.meta() } else { &[] };
-        header.encode(chunk.source.plan().pieces(header.chunk), meta, &mut head);
+        let begin = self.batch.len();
+        let meta = if header.chunk == 0 { source.meta() } else { &[] };
+        header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
+        if pass.engine.settings.checksum {
+            let mut crc = crc32c::crc32c(&self.batch[begin + CHUNK_HEADER_BYTES..]);
+            for piece in plan.pieces(header.chunk) {
+                let memory = &source.region(piece.local_region).memory;
+                let continued = memory.crc32c(crc, piece.local_offset, piece.len);
+                crc = continued.map_err(|error| Down(error.to_string()))?;
+            }
+            ChunkHeader::set_checksum(&mut self.batch[begin..], crc);
+        }
+        let inside = header.payload_len <= BATCHED_BYTES
+            && copy_payload(&source, header.chunk, &mut self.batch);
         if let Some(since) = self.window_full_since.take() {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
             stats.window_full_ns.add(pass.now.saturating_sub(since));
@@ -239,57 +260,47 @@ impl TxFlow {
                 pulled_ns: pass.now,
             });
         }
-        self.queued_bytes += u64::from(header.payload_len).max(1);
         self.frames.push_back(Frame {
-            head,
-            head_sent: 0,
-            source: chunk.source,
+            source,
             transfer: header.transfer,
             chunk: header.chunk,
+            batched: self.batch.len() - begin,
             payload: header.payload_len,
-            payload_sent: 0,
+            outside: if inside { 0 } else { header.payload_len },
         });
-    }
-
-    fn compute_checksums(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
-        if !pass.engine.settings.checksum {
-            return Ok(());
-        }
-        for frame in self.frames.iter_mut().filter(|f| f.head_sent == 0) {
-            let mut crc = crc32c::crc32c(&frame.head[CHUNK_HEADER_BYTES..]);
-            for piece in frame.source.plan().pieces(frame.chunk) {
-                let memory = &frame.source.region(piece.local_region).memory;
-                crc = memory
-                    .crc32c(crc, piece.local_offset, piece.len)
-                    .map_err(|error| Down(error.to_string()))?;
-            }
-            ChunkHeader::set_checksum(&mut frame.head, crc);
-        }
         Ok(())
     }
 
-    /// One system call over all queued frames.
+    /// One system call over all that is queued.
     fn send_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
-        if !self.prefix.is_empty() {
-            from.push_bytes(&self.prefix);
-        }
+        // The batch up to here is in the list.
+        let mut listed = self.batch_sent;
+        let mut end = self.batch_sent;
+        let mut whole = true;
         'frames: for frame in &self.frames {
-            if from.is_full() {
-                break;
+            end += frame.batched;
+            if frame.outside == 0 {
+                continue;
             }
-            if frame.head_sent < frame.head.len() {
-                from.push_bytes(&frame.head[frame.head_sent..]);
+            if listed < end {
+                if from.is_full() {
+                    whole = false;
+                    break;
+                }
+                from.push_bytes(&self.batch[listed..end]);
+                listed = end;
             }
-            let mut skip = u64::from(frame.payload_sent);
+            let mut skip = u64::from(frame.payload - frame.outside);
             for piece in frame.source.plan().pieces(frame.chunk) {
                 if skip >= piece.len {
                     skip -= piece.len;
                     continue;
                 }
                 if from.is_full() {
+                    whole = false;
                     break 'frames;
                 }
                 let region = frame.source.region(piece.local_region);
@@ -303,7 +314,10 @@ impl TxFlow {
                 skip = 0;
             }
         }
-        let sent = send(self.socket.as_fd(), from);
+        if whole && listed < self.batch.len() && !from.is_full() {
+            from.push_bytes(&self.batch[listed..]);
+        }
+        let sent = send(self.socket.as_fd(), &mut from);
         drop(pins);
         match sent {
             Ok(bytes) => {
@@ -316,35 +330,34 @@ impl TxFlow {
     }
 
     fn sent(&mut self, bytes: usize, pass: &mut Pass<'_>) {
-        let prefix = bytes.min(self.prefix.len());
-        self.prefix.drain(..prefix);
-        let mut rest = bytes - prefix;
-        let mut whole = 0;
+        let mut rest = bytes;
         let (mut chunks, mut payload_bytes) = (0, 0);
         while let Some(frame) = self.frames.front_mut() {
-            let head = rest.min(frame.head.len() - frame.head_sent);
-            frame.head_sent += head;
-            rest -= head;
-            let payload = rest.min((frame.payload - frame.payload_sent) as usize);
-            frame.payload_sent += payload as u32;
-            rest -= payload;
-            payload_bytes += payload as u64;
-            if frame.head_sent < frame.head.len() || frame.payload_sent < frame.payload {
+            let batched = rest.min(frame.batched);
+            frame.batched -= batched;
+            self.batch_sent += batched;
+            rest -= batched;
+            let outside = rest.min(frame.outside as usize);
+            frame.outside -= outside as u32;
+            rest -= outside;
+            if frame.batched > 0 || frame.outside > 0 {
                 break;
             }
-            self.queued_bytes -= u64::from(frame.payload).max(1);
-            whole += 1;
+            payload_bytes += u64::from(frame.payload);
             chunks += 1;
-            if let Some(frame) = self.frames.pop_front() {
-                self.spare_heads.push(frame.head);
-            }
+            self.frames.pop_front();
+        }
+        self.batch_sent += rest;
+        if self.batch_sent == self.batch.len() {
+            self.batch.clear();
+            self.batch_sent = 0;
         }
         let stats = &self.peer.flows[self.flow.0 as usize].stats;
         stats.tx_bytes.add(payload_bytes);
         stats.tx_chunks.add(chunks);
-        if whole > 0 {
+        if chunks > 0 {
             let mut tx = self.peer.tx();
-            for _ in 0..whole {
+            for _ in 0..chunks {
                 tx.sender.handle_written(self.flow);
             }
             // A transfer that was cancelled may have waited for just this.
@@ -366,9 +379,13 @@ impl TxFlow {
     /// The peer acknowledged frames.
     pub(crate) fn take_acks(
         &mut self,
-        acks: impl IntoIterator<Item = AckFrame>,
+        acks: impl IntoIterator<Item = AckFrame, IntoIter: ExactSizeIterator>,
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
+        let acks = acks.into_iter();
+        if acks.len() == 0 {
+            return Ok(());
+        }
         let peer = self.peer.clone();
         let mut tx = peer.tx();
         for ack in acks {
@@ -416,6 +433,23 @@ impl TxFlow {
             stats.socket_full_ns.add(pass.now.saturating_sub(since));
         }
     }
+}
+
+/// Copies the payload of a small chunk; says whether it could. If a region is gone, sending finds
+/// out and ends the transfer.
+fn copy_payload(source: &Outgoing, chunk: u32, out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    for piece in source.plan().pieces(chunk) {
+        let region = source.region(piece.local_region);
+        let at = out.len();
+        out.resize(at + piece.len as usize, 0);
+        let pin = region.gate.pin();
+        if pin.is_none() || region.memory.read_at(piece.local_offset, &mut out[at..]).is_err() {
+            out.truncate(begin);
+            return false;
+        }
+    }
+    true
 }
 
 enum SendError {
