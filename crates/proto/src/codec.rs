@@ -128,8 +128,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a text of at most `max` bytes; cuts a longer one at a character's boundary.
+/// Appends a text of at most `max` bytes; cuts a longer one at a character's boundary. Control
+/// characters, which no reader takes, become spaces: an error that holds a line break still arrives.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
+    let text = text.replace(char::is_control, " ");
     let mut end = text.len().min(max).min(usize::from(u16::MAX));
     while !text.is_char_boundary(end) {
         end -= 1;

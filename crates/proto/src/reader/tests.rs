@@ -59,6 +59,7 @@ fn read_back(mut stream: &[u8], memory: &mut [u8], reads: &[usize]) -> Result<u3
                 memory[place.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
             ReaderEvent::End => chunks += 1,
+            ReaderEvent::Ack(ack) => panic!("{ack:?} in a stream of chunks"),
             ReaderEvent::Need(_) if stream.is_empty() => return Ok(chunks),
             ReaderEvent::Need(_) => {
                 let mut budget = sizes.next().unwrap().min(stream.len());
