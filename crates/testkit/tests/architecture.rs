@@ -1,0 +1,332 @@
+//! The shape of the workspace: which crate may use which, where unsafe code may be, and what no
+//! file may contain. ARCHITECTURE.md has the picture; a failure here says what to do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A crate, as the picture has it.
+struct Rule {
+    /// Its folder in `crates`.
+    name: &'static str,
+    /// The crates that it may use.
+    below: &'static [&'static str],
+    /// Crates that only its tests, benches and examples may use.
+    for_tests: &'static [&'static str],
+    /// Whether it may hold unsafe code.
+    may_be_unsafe: bool,
+    /// Whether it leaves the operating system alone, so that it runs the same everywhere.
+    is_pure: bool,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "cli",
+        // From `sys` it takes the processor time of threads, for baselines that have no engine.
+        below: &["config", "lab", "polyrail", "report", "sys"],
+        ..Rule::ORDINARY
+    },
+    Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
+    // It forks and enters namespaces, which nobody else does.
+    Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "config", is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "report", is_pure: true, ..Rule::ORDINARY },
+    Rule {
+        name: "testkit",
+        below: &["proto"],
+        for_tests: &["config"],
+        is_pure: true,
+        ..Rule::ORDINARY
+    },
+];
+
+/// Crates through which a pure crate could reach the operating system.
+const NOT_PURE: &[&str] = &[
+    "getrandom",
+    "if-addrs",
+    "libc",
+    "memmap2",
+    "mio",
+    "nix",
+    "rand",
+    "rustix",
+    "signal-hook",
+    "socket2",
+];
+
+/// What the protocol core and its simulation must be given, and may not take.
+const NOT_SANS_IO: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "std::env",
+    "std::fs",
+    "std::process",
+    "std::thread",
+];
+
+/// Words that no source may contain, and what to do instead. In halves, for this file is a source.
+const BANNED: &[(&str, &str, &str)] = &[
+    ("to", "do!", "write the code, or leave the feature out and say so in the documentation"),
+    ("unimple", "mented!", "write the code, or return an error that says what is missing"),
+    ("FIX", "ME", "mend it, or open an issue"),
+    ("db", "g!(", "use `tracing`, or take it out"),
+    ("/wo", "rk/", "take the path of one machine out"),
+];
+
+const LINES_MAX: usize = 700;
+
+impl Rule {
+    const ORDINARY: Self =
+        Self { name: "", below: &[], for_tests: &[], may_be_unsafe: false, is_pure: false };
+
+    fn folder(&self) -> PathBuf {
+        crates().join(self.name)
+    }
+
+    fn manifest(&self) -> Manifest {
+        Manifest::read(&self.folder().join("Cargo.toml"))
+    }
+}
+
+/// What the rules need of a `Cargo.toml`.
+struct Manifest {
+    /// Sections and the keys in them, as `("dependencies", "polyrail-proto")`.
+    keys: Vec<(String, String)>,
+}
+
+impl Manifest {
+    fn read(path: &Path) -> Self {
+        Self::parse(&read(path))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut keys = Vec::new();
+        let mut section = String::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(heading) = line.strip_prefix('[') {
+                section = heading.trim_matches(['[', ']']).to_owned();
+                // `[dependencies.name]` is a dependency, too.
+                if let Some((outer, name)) = section.rsplit_once('.')
+                    && outer.ends_with("dependencies")
+                {
+                    keys.push((outer.to_owned(), name.to_owned()));
+                }
+            } else if let Some((key, _)) = line.split_once('=')
+                && !line.starts_with('#')
+            {
+                let name = key.trim().split('.').next().unwrap_or(key);
+                keys.push((section.clone(), name.trim_matches('"').to_owned()));
+            }
+        }
+        Self { keys }
+    }
+
+    /// Dependencies for tests, or all others.
+    fn dependencies(&self, for_tests: bool) -> Vec<&str> {
+        let of_kind = |section: &str| {
+            section.ends_with("dependencies") && section.ends_with("dev-dependencies") == for_tests
+        };
+        let named = self.keys.iter().filter(|(section, _)| of_kind(section));
+        named.map(|(_, name)| name.as_str()).collect()
+    }
+
+    fn has(&self, section: &str, key: &str) -> bool {
+        self.keys.iter().any(|(s, k)| s == section && k == key)
+    }
+}
+
+fn crates() -> PathBuf {
+    let testkit = Path::new(env!("CARGO_MANIFEST_DIR"));
+    testkit.parent().expect("the testkit is in a folder of crates").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The folder of a package of this workspace, if it is one.
+fn folder_of(package: &str) -> Option<&str> {
+    if package == "polyrail" { Some(package) } else { package.strip_prefix("polyrail-") }
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true if path.ends_with("target") => Vec::new(),
+            true => rust_files(&path),
+            false if path.extension().is_some_and(|extension| extension == "rs") => vec![path],
+            false => Vec::new(),
+        })
+        .collect()
+}
+
+fn assert_none(faults: Vec<String>) {
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn every_crate_has_a_place_in_the_picture() {
+    let mut folders: Vec<String> = fs::read_dir(crates())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("Cargo.toml").exists())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    let mut known: Vec<String> = RULES.iter().map(|rule| rule.name.to_owned()).collect();
+    folders.sort();
+    known.sort();
+    assert_eq!(folders, known, "give a new crate a rule here and a place in ARCHITECTURE.md");
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let mut faults = Vec::new();
+    for rule in RULES {
+        let manifest = rule.manifest();
+        for (for_tests, allowed) in
+            [(false, rule.below.to_vec()), (true, [rule.below, rule.for_tests].concat())]
+        {
+            for package in manifest.dependencies(for_tests) {
+                let Some(folder) = folder_of(package) else { continue };
+                if !allowed.contains(&folder) {
+                    faults.push(format!(
+                        "crates/{} depends on {package}; allowed: {allowed:?}. Move the code to \
+                         where it may be used, or change the picture in ARCHITECTURE.md and here",
+                        rule.name
+                    ));
+                }
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_rules_have_no_circle() {
+    let mut placed: Vec<&str> = Vec::new();
+    while placed.len() < RULES.len() {
+        let next = RULES.iter().find(|rule| {
+            !placed.contains(&rule.name) && rule.below.iter().all(|below| placed.contains(below))
+        });
+        placed.push(next.expect("each crate must have a place above all those it uses").name);
+    }
+}
+
+#[test]
+fn pure_crates_cannot_reach_the_operating_system() {
+    let mut faults = Vec::new();
+    for rule in RULES.iter().filter(|rule| rule.is_pure) {
+        for package in rule.manifest().dependencies(false) {
+            if NOT_PURE.contains(&package) {
+                faults.push(format!(
+                    "crates/{} is pure, but depends on {package}: take what it gives as an \
+                     argument instead",
+                    rule.name
+                ));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_protocol_core_and_its_simulation_take_no_clock_socket_or_thread() {
+    let mut faults = Vec::new();
+    for name in ["proto", "testkit"] {
+        for path in rust_files(&crates().join(name).join("src")) {
+            let text = read(&path);
+            for word in NOT_SANS_IO.iter().filter(|word| text.contains(**word)) {
+                faults.push(format!(
+                    "{} uses {word}: time and everything else from outside are arguments there, \
+                     or a seed would not replay",
+                    path.display()
+                ));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn unsafe_code_is_forbidden_but_for_the_crates_that_call_the_system() {
+    let mut faults = Vec::new();
+    for rule in RULES {
+        let roots = ["lib.rs", "main.rs"].map(|file| rule.folder().join("src").join(file));
+        for root in roots.into_iter().filter(|root| root.exists()) {
+            let forbids = read(&root).lines().any(|line| line == "#![forbid(unsafe_code)]");
+            if !forbids && !rule.may_be_unsafe {
+                faults.push(format!(
+                    "{} must say #![forbid(unsafe_code)]; unsafe calls belong in crates/sys, \
+                     behind a safe type",
+                    root.display()
+                ));
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn every_crate_takes_the_lints_of_the_workspace() {
+    let without = RULES.iter().filter(|rule| !rule.manifest().has("lints", "workspace"));
+    let name =
+        |rule: &Rule| format!("crates/{}/Cargo.toml needs [lints] workspace = true", rule.name);
+    assert_none(without.map(name).collect());
+
+    let workspace = Manifest::read(&crates().join("../Cargo.toml"));
+    for lint in ["undocumented_unsafe_blocks", "missing_safety_doc"] {
+        assert!(workspace.has("workspace.lints.clippy", lint), "the workspace must deny {lint}");
+    }
+}
+
+#[test]
+fn no_file_is_too_long_to_read() {
+    let lengths = rust_files(&crates()).into_iter().map(|path| (read(&path).lines().count(), path));
+    let long = lengths.filter(|(lines, _)| *lines > LINES_MAX);
+    assert_none(
+        long.map(|(lines, path)| {
+            format!(
+                "{} has {lines} lines of at most {LINES_MAX}: split it by what its parts do",
+                path.display()
+            )
+        })
+        .collect(),
+    );
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    let files = rust_files(&crates());
+    assert!(files.len() > 50, "the walk found no more than {} files", files.len());
+    let mut faults = Vec::new();
+    for path in files {
+        for (number, line) in read(&path).lines().enumerate() {
+            for (head, tail, remedy) in BANNED {
+                let word = format!("{head}{tail}");
+                if line.contains(&word) {
+                    faults.push(format!("{}:{}: `{word}`: {remedy}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn the_reader_of_manifests_sees_every_kind_of_dependency() {
+    let manifest = Manifest::parse(
+        "[package]\nname = \"x\"\n[dependencies]\n# a = 1\nb.workspace = true\n\
+         c = { version = \"1\" }\n[dependencies.d]\nversion = \"1\"\n[build-dependencies]\ne = \"1\"\n\
+         [target.'cfg(unix)'.dependencies]\nf = \"1\"\n[dev-dependencies]\n\"g\" = \"1\"\n\
+         [lints]\nworkspace = true\n",
+    );
+    assert_eq!(manifest.dependencies(false), ["b", "c", "d", "e", "f"]);
+    assert_eq!(manifest.dependencies(true), ["g"]);
+    assert!(manifest.has("lints", "workspace") && !manifest.has("lints", "b"));
+}
