@@ -64,6 +64,9 @@ pub struct Sample {
     pub seconds: f64,
     /// CPU time of this process, in seconds.
     pub local_cpu_seconds: f64,
+    /// The part of all CPU time of this machine that was not idle, 0 to 1: softirqs and other
+    /// programs included.
+    pub machine_busy_share: Option<f64>,
     /// Median time of the transfers, in microseconds.
     pub p50_us: Option<f64>,
     /// 99th percentile of the transfers' times, in microseconds.
@@ -161,6 +164,7 @@ pub(crate) mod tests {
             bytes: 2_500_000_000,
             seconds: 0.5,
             local_cpu_seconds: 0.4,
+            machine_busy_share: Some(0.9),
             p50_us: Some(50.0),
             p99_us: Some(60.0),
             window_full_share: 0.1,

@@ -198,6 +198,12 @@ impl<'a> Link<'a> {
         self.say(answer)
     }
 
+    /// Lets the server go on to its next client. It closes at once, so that it may be gone before
+    /// it could say that it has heard.
+    pub(super) fn say_good_bye(&self) {
+        let _ = self.say(&Ask::Bye);
+    }
+
     /// The next notification of this peer, or `None` after `timeout`.
     pub(super) fn next(&self, timeout: Duration) -> Option<Vec<u8>> {
         if let Some(bytes) = self.waiting().pop_front() {

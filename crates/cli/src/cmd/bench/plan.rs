@@ -111,10 +111,15 @@ impl Plan {
     /// The memory of one size.
     pub(super) fn layout(&self, size: u64) -> Layout {
         if self.latency {
-            Layout::single(size, self.segments)
-        } else {
-            Layout::new(size, self.segments, self.depth(size))
+            return Layout::single(size, self.segments);
         }
+        let depth = self.depth(size);
+        let mut layout = Layout::new(size, self.segments, depth);
+        // Each sample begins with the first slot: what it can't reach need not be there.
+        if let Some(iters) = self.iters {
+            layout.slots = layout.slots.min(iters.max(depth));
+        }
+        layout
     }
 
     /// Transfers that are outstanding at once: as told, or 16 as long as they are of the working

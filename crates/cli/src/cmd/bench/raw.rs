@@ -278,8 +278,8 @@ mod tests {
         let (server, flows) = play(&spec, 17);
         server.verify().unwrap();
         flows.iter().for_each(|flow| flow.verify(&spec).unwrap());
-        assert_eq!(flows.iter().map(Flow::received_pieces).sum::<u64>(), 17);
-        assert_eq!(server.flows.iter().map(Flow::received_pieces).sum::<u64>(), 17);
+        assert_eq!(flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
+        assert_eq!(server.flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         let (server, flows) = play(&spec, 9);
         server.verify().unwrap();
         flows[0].verify(&spec).unwrap();
-        assert_eq!((flows[0].received_pieces(), server.flows[0].received_pieces()), (9, 9));
+        assert_eq!((flows[0].landed_pieces(), server.flows[0].landed_pieces()), (9, 9));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine, Peer};
+use polyrail::{Config, Engine, Peer, TransferError};
 use polyrail_report::{PeerSample, Setting, Tool, exit};
 
 use super::buffers::Buffers;
@@ -30,6 +30,10 @@ pub(super) fn serve(
 ) {
     while !stop() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
+        // One that was turned away while another was served is gone by now.
+        if peer.lost().is_some() {
+            continue;
+        }
         let result = serve_one(engine, &peer, stop);
         engine.remove_peer(&peer);
         if !served(&peer, result) {
@@ -83,7 +87,7 @@ fn serve_one(engine: &Engine, peer: &Peer, stop: Stop<'_>) -> Result<(), BenchEr
     while let Some(ask) = session.next_ask()? {
         match ask {
             Ask::StillThere => {}
-            Ask::Bye => return link.answer(&Answer::Done),
+            Ask::Bye => break,
             Ask::Begin { transfers } => session.sample(transfers)?,
             other => {
                 let answer = session.handle(other).unwrap_or_else(|error| failed(&error));
@@ -140,6 +144,10 @@ impl<'l> Session<'l> {
             }
             if (self.stop)() {
                 return Ok(None);
+            }
+            if let Some(why) = self.link.peer.lost() {
+                let peer = self.link.peer.name().to_owned();
+                return Err(BenchError::Transfer(TransferError::PeerLost { peer, why }));
             }
             if heard.elapsed() > KEEP_ALIVE {
                 // Its delivery fails when the client is gone.

@@ -8,7 +8,8 @@
 //!    the start of the run. The kernel copies each byte once at either end, so between two
 //!    processes of one machine it is two copies per byte.
 //! 3. `cpu`: the processes used at least 90 % of the CPUs they may use, or the machine was at least
-//!    90 % busy (softirqs and other programs included), or one thread used at least 95 % of its CPU.
+//!    90 % busy (softirqs included) and a third of that were the processes, or one thread used at
+//!    least 95 % of its CPU.
 //! 4. `peer`: the same at the other side, where that is another machine; on the same one, a thread
 //!    there that used at least 95 % of its CPU.
 //! 5. `window`: the sending flows stood with a full window at least half of the time, or fewer
@@ -151,10 +152,17 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         percent(share)
     );
     let process = Candidate { kind, nearness: share / CPUS_SHARE, because };
-    let machine = load.machine_busy.map(|busy| Candidate {
+    // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
+    let busy = load.machine_busy.filter(|busy| share >= busy / 3.0);
+    let machine = busy.map(|busy| Candidate {
         kind,
         nearness: busy / CPUS_SHARE,
-        because: format!("the CPUs of {machine} were {} busy, softirqs included", percent(busy)),
+        because: format!(
+            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}",
+            percent(busy),
+            load.process_cpus,
+            load.cpus_allowed
+        ),
     });
     [process].into_iter().chain(machine).collect()
 }
@@ -269,8 +277,11 @@ mod tests {
             (e.local.process_cpus, e.peer.process_cpus) = (4.0, 3.5);
         });
         assert_eq!((kind, because.starts_with("both processes")), (LimitKind::Cpu, true));
-        let (kind, because) = verdict(|e| e.local.machine_busy = Some(0.97));
+        let (kind, because) =
+            verdict(|e| (e.local.machine_busy, e.local.process_cpus) = (Some(0.97), 4.0));
         assert_eq!((kind, because.contains("97 % busy")), (LimitKind::Cpu, true));
+        let (_, because) = verdict(|e| e.local.machine_busy = Some(0.97));
+        assert!(because.starts_with("no limit is reached"), "others are busy: {because}");
         let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 0.99)));
         assert_eq!((kind, because.contains("tx-0 here used 99 %")), (LimitKind::Cpu, true));
     }

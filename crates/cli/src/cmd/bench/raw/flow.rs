@@ -30,7 +30,8 @@ pub(super) struct Flow {
     /// into the second.
     area: MmapMut,
     is_server: bool,
-    received_pieces: u64,
+    /// The most that one round has received; each round begins at the front again.
+    landed_pieces: u64,
 }
 
 /// A listening socket whose connections have the right options from the start.
@@ -79,7 +80,7 @@ impl Flow {
                     self.stream.read_exact(into)?;
                     times.record(hit.elapsed().as_nanos() as u64 / 2);
                 }
-                self.received_pieces += pieces;
+                self.landed_pieces = self.landed_pieces.max(pieces);
             }
         }
         Ok(times)
@@ -102,7 +103,7 @@ impl Flow {
                     self.stream.read_exact(into)?;
                     self.stream.write_all(out)?;
                 }
-                self.received_pieces += pieces;
+                self.landed_pieces = self.landed_pieces.max(pieces);
                 Ok(())
             }
         }
@@ -118,7 +119,7 @@ impl Flow {
         } else {
             return Ok(());
         };
-        let filled = self.received_pieces.saturating_mul(spec.piece).min(into.len() as u64);
+        let filled = self.landed_pieces.saturating_mul(spec.piece).min(into.len() as u64);
         let pattern = outgoing(spec, self.index, from_server);
         match pattern.check(0, &into[..filled as usize]) {
             Ok(()) => Ok(()),
@@ -144,7 +145,7 @@ impl Flow {
         let bytes = if traffic == Traffic::PingPong { spec.piece * 2 } else { spec.area };
         let area = memory(bytes)
             .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
-        let mut flow = Self { index, traffic, stream, area, is_server, received_pieces: 0 };
+        let mut flow = Self { index, traffic, stream, area, is_server, landed_pieces: 0 };
         let pattern = outgoing(spec, index, is_server);
         if traffic == Traffic::PingPong {
             let (out, into) = flow.area.split_at_mut(spec.piece as usize);
@@ -179,15 +180,15 @@ impl Flow {
             self.stream.read_exact(&mut self.area[offset..end])?;
             offset = if end == self.area.len() { 0 } else { end };
         }
-        self.received_pieces += pieces;
+        self.landed_pieces = self.landed_pieces.max(pieces);
         Ok(())
     }
 }
 
 #[cfg(test)]
 impl Flow {
-    pub(super) fn received_pieces(&self) -> u64 {
-        self.received_pieces
+    pub(super) fn landed_pieces(&self) -> u64 {
+        self.landed_pieces
     }
 
     pub(super) fn area_mut(&mut self) -> &mut [u8] {

@@ -1,0 +1,342 @@
+//! `polyrail bench` as a user runs it, over loopback, with small sizes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_report::{BenchReport, BenchResult, exit};
+
+/// Short runs: what they measure is not looked at, only that it is whole and right.
+const QUICK: [&str; 6] = ["--iters", "5", "--rounds", "2", "--warmup", "5ms"];
+
+fn polyrail() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    // What the caller of the tests has set is not under test.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["POLYRAIL_", "NCCL_", "UCCL_", "RCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command.arg("bench");
+    command
+}
+
+fn bench(options: &str) -> Output {
+    polyrail().args(options.split_whitespace()).output().unwrap()
+}
+
+/// Runs it, quickly, and reads its report from standard output.
+fn report(options: &str) -> BenchReport {
+    let output = polyrail()
+        .args(options.split_whitespace())
+        .args(QUICK)
+        .args(["--json", "-"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{options}: {error}: {}", String::from_utf8_lossy(&output.stdout))
+    })
+}
+
+/// Checks what must hold for every result, whatever the machine does.
+fn check_sane(result: &BenchResult) {
+    let size = result.size_bytes;
+    assert_eq!(result.bytes, result.transfers * size);
+    assert_eq!(result.samples.len(), 2);
+    assert!(result.seconds > 0.0 && result.gb_per_s > 0.0 && result.gb_per_s < 1000.0);
+    assert!(result.spread_gb_per_s.min <= result.gb_per_s);
+    assert!(result.gb_per_s <= result.spread_gb_per_s.max);
+    let latency = result.latency_us.unwrap();
+    assert!(0.0 < latency.min && latency.min <= latency.p50 && latency.p50 <= latency.p99);
+    assert!(latency.p99 <= latency.p999 && latency.p999 <= latency.max);
+    assert!(result.verified && result.verify == "full" && result.verified_bytes > 0);
+    assert!(result.cpu_seconds_per_gb.unwrap() > 0.0);
+    let shares: f64 = result.rails.iter().map(|rail| rail.share).sum();
+    assert!((shares - 1.0).abs() < 1e-6, "{shares}");
+    let carried: u64 = result.rails.iter().map(|rail| rail.bytes).sum();
+    // A proxy counts after its system call, by when the other end may be done already.
+    assert!(carried >= result.bytes / 10 * 9, "{carried} of {}", result.bytes);
+    assert!(!result.limit.because.is_empty());
+    for sample in &result.samples {
+        assert!(sample.peer.cpu_seconds > 0.0 && sample.peer.seconds > 0.0);
+    }
+}
+
+#[test]
+fn every_operation_arrives_whole_and_in_place() {
+    for options in [
+        "--op write --sizes 1,64KiB,3MiB",
+        "--op read --sizes 1,64KiB,3MiB",
+        "--op send --sizes 1,64KiB,3MiB",
+        "--op write --sizes 1MiB --segments 256 --rails 2",
+        "--op read --sizes 1MiB --segments 256 --rails 1",
+        "--op send --sizes 64KiB --segments 8 --depth 3",
+    ] {
+        let report = report(options);
+        assert!(report.error.is_none() && !report.interrupted);
+        report.results.iter().for_each(check_sane);
+        let first = &report.results[0];
+        assert!(options.contains(&first.op) && options.contains("--op"));
+        assert_eq!(first.transfers, 10, "{options}");
+        let received: u64 = first.samples.iter().map(|sample| sample.peer.rx_bytes).sum();
+        let other_side_receives = first.op != "read";
+        assert_eq!(received >= first.bytes, other_side_receives, "{options}");
+    }
+}
+
+#[test]
+fn the_report_describes_both_sides_and_the_settings() {
+    let report = report("--sizes 4KiB --chunk 8KiB --rails 2");
+    assert_eq!(report.schema_version, 1);
+    let peer = report.peer.unwrap();
+    assert!(peer.same_host);
+    assert_eq!(peer.host.hostname, report.host.hostname);
+    assert_eq!(report.config["chunk_bytes"].value, 8192);
+    assert_eq!(report.config["chunk_bytes"].origin, "set");
+    assert_eq!(report.config["window_chunks"].origin, "default");
+    assert_eq!(peer.config["chunk_bytes"].value, 8192, "the other process has the same settings");
+    assert_eq!(report.results[0].rails.len(), 2);
+    assert_eq!(report.limit.unwrap(), report.results[0].limit);
+}
+
+#[test]
+fn both_ways_at_once_counts_both_and_both_are_verified() {
+    for op in ["write", "read", "send"] {
+        let report = report(&format!("--bidir --op {op} --sizes 256KiB"));
+        let result = &report.results[0];
+        check_sane(result);
+        assert_eq!((result.bidir, result.transfers), (true, 20));
+        // Each end compares its own 16 slots after each of the two samples.
+        assert_eq!(result.verified_bytes, 2 * 2 * 16 * (256 << 10));
+    }
+}
+
+#[test]
+fn a_ping_pong_gives_half_of_each_round_trip() {
+    for op in ["write", "send"] {
+        let report = report(&format!("--latency --op {op} --sizes 8,4KiB --against raw"));
+        for result in &report.results {
+            check_sane(result);
+            // Five round trips in each of two samples: ten messages each way.
+            assert_eq!((result.ping_pong, result.transfers), (true, 20));
+            let raw = result.against.as_ref().unwrap();
+            assert!(raw.ratio > 0.0 && raw.raw_latency_us.unwrap().p50 > 0.0);
+            let one_way_s = result.latency_us.unwrap().p50 / 1e6;
+            assert!(one_way_s * 2.0 < result.seconds, "a round trip is longer than one way");
+        }
+    }
+}
+
+#[test]
+fn plain_sockets_are_measured_with_the_engines_flows_and_congestion_control() {
+    let report = report("--against raw --sizes 1MiB --rails 3 --sockets 2 --congestion reno");
+    let raw = report.results[0].against.as_ref().unwrap();
+    assert_eq!((raw.flows, raw.chunk_bytes), (6, 512 << 10));
+    assert_eq!(raw.congestion, "reno");
+    assert_eq!(raw.samples.len(), 2);
+    assert!(raw.raw_gb_per_s > 0.0 && raw.ratio > 0.0 && raw.cpu_ratio.unwrap() > 0.0);
+}
+
+#[test]
+fn each_rail_is_measured_alone() {
+    let report = report("--against alone --sizes 1MiB --rails 2");
+    let alone = report.results[0].alone.as_ref().unwrap();
+    assert_eq!(alone.rails.len(), 2);
+    let sum: f64 = alone.rails.iter().map(|rail| rail.gb_per_s).sum();
+    assert!((alone.sum_gb_per_s - sum).abs() < 1e-9 && alone.ratio > 0.0);
+}
+
+#[test]
+fn people_get_a_table_the_limit_and_the_place_of_the_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = polyrail()
+        .args(["--sizes", "64KiB", "--against", "raw"])
+        .args(QUICK)
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["size", "transfers", "GB/s", "p50", "p99", "CPU s/GB", "rails %", "ratio"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert!(text.contains("limit at 64KiB: "), "{text}");
+    let path = text.lines().find_map(|line| line.strip_prefix("JSON: ")).unwrap();
+    assert!(path.starts_with(folder.path().to_str().unwrap()), "{path}");
+    let report: BenchReport =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(report.results.len(), 1);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(errors, "", "without a terminal there is no bar");
+}
+
+#[test]
+fn csv_has_a_line_for_each_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.csv");
+    let output = polyrail()
+        .args(["--sizes", "8,64", "--json", "-", "--csv", path.to_str().unwrap()])
+        .args(QUICK)
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let csv = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    let table = String::from_utf8(output.stderr).unwrap();
+    assert!(table.contains("GB/s"), "the table gives way to the JSON: {table}");
+}
+
+#[test]
+fn wrong_options_are_refused_with_field_value_and_range() {
+    for (options, code, parts) in [
+        ("--sizes 64K", exit::USAGE, vec!["--sizes", "64K", "64KiB (1024) or 64kB (1000)"]),
+        ("--sizes -1", exit::USAGE, vec!["-1"]),
+        ("--sizes 2048GiB", exit::USAGE, vec!["2048GiB", "too large", "1024GiB"]),
+        ("--depth 0", exit::USAGE, vec!["--depth `0`", "1 to 4096"]),
+        ("--segments 3", exit::USAGE, vec!["--sizes `65536`", "multiples of --segments (3)"]),
+        ("--chunk 1", exit::USAGE, vec!["chunk_bytes", "`1`", "4KiB to 64MiB"]),
+        ("--set windows=3", exit::USAGE, vec!["unknown setting `windows`"]),
+        ("--latency --op read", exit::USAGE, vec!["--op `read`", "one-way"]),
+        ("--congestion nope", exit::USAGE, vec!["congestion", "nope", "cubic"]),
+        ("--rails 99", exit::USAGE, vec!["--rails `99`", "1 to 64"]),
+        ("--rails nosuch7", exit::ENVIRONMENT, vec!["nosuch7", "usable here", "lo"]),
+        ("--sizes 512GiB", exit::ENVIRONMENT, vec!["bytes of memory are needed"]),
+        ("--json /nonexistent/x.json", exit::ENVIRONMENT, vec!["/nonexistent/x.json"]),
+        ("--connect 127.0.0.1", exit::USAGE, vec!["--connect `127.0.0.1`", "has no port"]),
+        ("--connect 127.0.0.1:9", exit::PEER, vec!["127.0.0.1:9", "refused"]),
+        ("--listen 203.0.113.1:0 --rails 1", exit::ENVIRONMENT, vec!["203.0.113.1", "127.0.0.1"]),
+    ] {
+        let output = bench(&format!("{options} --iters 1"));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code.into()), "{options}: {message}");
+        for part in parts {
+            assert!(message.contains(part), "{options}: {part}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let output = bench(&format!("--listen {address}"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{message}");
+    assert!(message.contains(&address.to_string()) && message.contains("in use"), "{message}");
+}
+
+/// A `bench --listen` that is ended with the test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(options: &str) -> Self {
+        let mut child = polyrail()
+            .args(["--listen", "127.0.0.1:0"])
+            .args(options.split_whitespace())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+        Self { child, address }
+    }
+
+    /// Ends it with Ctrl-C; its exit code and what it said.
+    fn stop(mut self) -> (Option<i32>, String) {
+        signal(&self.child, "INT");
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (status.code(), said)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = rustix::process::Pid::from_child(child);
+    let signal = match name {
+        "INT" => rustix::process::Signal::INT,
+        _ => rustix::process::Signal::KILL,
+    };
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn a_server_serves_one_client_after_another_until_ctrl_c() {
+    let server = Server::start("");
+    for sizes in ["64KiB", "8"] {
+        let report = report(&format!("--connect {} --sizes {sizes}", server.address));
+        check_sane(&report.results[0]);
+        assert!(report.peer.unwrap().same_host);
+    }
+    let (code, said) = server.stop();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("served ").count(), 2, "{said}");
+}
+
+#[test]
+fn a_client_that_is_killed_does_not_keep_the_server_from_the_next() {
+    let server = Server::start("--set peer_timeout_ms=1000");
+    let mut first = polyrail()
+        .args(["--connect", &server.address, "--sizes", "64KiB", "--time", "60s", "--json", "-"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    assert!(first.try_wait().unwrap().is_none(), "it is still measuring");
+    signal(&first, "KILL");
+    first.wait().unwrap();
+    // It takes the server until its deadline to be sure that the first one is gone.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let output = bench(&format!("--connect {} --sizes 8 --iters 2 --json -", server.address));
+        if output.status.success() {
+            break;
+        }
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(Instant::now() < deadline, "the server is never free again: {why}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_run_in_order_with_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    let mut child = polyrail()
+        .args(["--sizes", "4KiB,64KiB", "--time", "10s", "--rounds", "100", "--warmup", "1ms"])
+        .args(["--json", path.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_secs(4));
+    signal(&child, "INT");
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(exit::INTERRUPTED.into()));
+    let report: BenchReport =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(report.interrupted);
+    assert_eq!(report.error.as_deref(), Some("interrupted"));
+    let rounds = report.results[0].samples.len();
+    assert!((1..100).contains(&rounds), "{rounds} rounds were done");
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(errors.contains("interrupted"), "{errors}");
+}

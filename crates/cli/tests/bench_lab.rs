@@ -1,0 +1,73 @@
+//! `polyrail bench --lab`: needs root or user namespaces, and prints `SKIPPED` without.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use polyrail_lab::{Lab, availability};
+use polyrail_report::{BenchReport, LimitKind};
+
+/// Whether a lab can be built here; says so past the test harness, which would swallow it.
+fn is_possible(test: &str) -> bool {
+    let Err(error) = availability() else { return true };
+    let help = error.help().unwrap_or_default();
+    let command = "sudo -E cargo test -p polyrail-cli --test bench_lab";
+    let line = format!("SKIPPED {test}: {error}; {help}; run: {command}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    false
+}
+
+fn report(options: &str) -> BenchReport {
+    let output = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        .arg("bench")
+        .args(options.split_whitespace())
+        .args(["--json", "-", "--rounds", "2"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit() {
+    if !is_possible("shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit") {
+        return;
+    }
+    // Slow enough that a busy machine keeps up; small chunks, so that both rails end together.
+    let options = "--lab 200mbit,100mbit --sizes 4MiB --depth 4 --chunk 64KiB --time 2s";
+    let report = report(&format!("{options} --against alone"));
+    let lab = report.lab.unwrap();
+    assert_eq!(lab.rails_bits_per_s, [Some(200_000_000), Some(100_000_000)]);
+    let result = &report.results[0];
+    assert!(result.verified);
+    // Above the line rate nothing is possible, except for what a bucket lets through at once.
+    assert!((0.015..0.042).contains(&result.gb_per_s), "{} GB/s", result.gb_per_s);
+    assert_eq!(result.limit.verdict, LimitKind::Network, "{}", result.limit);
+    assert!(result.limit.because.contains("2 rails in the lab"), "{}", result.limit);
+    let names: Vec<&str> = result.rails.iter().map(|rail| rail.name.as_str()).collect();
+    assert_eq!(names, ["rail0", "rail1"]);
+    let faster = result.rails[0].share;
+    assert!((0.5..0.85).contains(&faster), "the faster rail carries more: {faster}");
+    let alone = result.alone.as_ref().unwrap();
+    assert_eq!(alone.rails.len(), 2);
+    assert!(alone.rails[0].gb_per_s > alone.rails[1].gb_per_s);
+}
+
+#[test]
+fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
+    if !is_possible("a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails") {
+        return;
+    }
+    let child = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        .args(["bench", "--lab", "1gbit", "--rails", "nosuch3", "--sizes", "8", "--iters", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let name = format!("bench-{}", child.id());
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("nosuch3"), "{errors}");
+    let labs = Lab::list().unwrap();
+    assert!(labs.iter().all(|lab| lab.name != name), "{name} is still there");
+}
