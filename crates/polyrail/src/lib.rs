@@ -43,3 +43,8 @@ pub use region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 pub use request::Request;
 pub use stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use transfer::{Status, Transfer};
+
+/// Makes the program in the README a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
