@@ -36,6 +36,15 @@ pub fn show_count(count: u64) -> String {
     if count < 10_000_000 { count.to_string() } else { format!("{:.1}M", count as f64 / 1e6) }
 }
 
+/// Things per second, shortened from a thousand on: `431k`, `1.20M`.
+pub fn show_rate(rate: f64) -> String {
+    match rate {
+        r if r >= 999_500.0 => three_digits(r / 1e6) + "M",
+        r if r >= 999.5 => three_digits(r / 1e3) + "k",
+        r => three_digits(r),
+    }
+}
+
 fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -69,6 +78,9 @@ mod tests {
         assert_eq!(show_gb_per_s(0.4125), "0.412");
         assert_eq!(show_gb_per_s(0.000_88), "0.00088");
         assert_eq!(show_ratio(0.951), "0.95");
+        assert_eq!(show_rate(430_600.0), "431k");
+        assert_eq!(show_rate(1_200_000.0), "1.20M");
+        assert_eq!(show_rate(12.25), "12.2");
         assert_eq!(show_count(9_999_999), "9999999");
         assert_eq!(show_count(12_345_678), "12.3M");
     }

@@ -24,6 +24,7 @@ mod pattern;
 mod plan;
 mod progress;
 mod raw;
+mod remarks;
 mod render;
 mod serve;
 mod spawn;

@@ -23,6 +23,7 @@ impl BenchReport {
                 result.transfers.to_string(),
                 result.bytes.to_string(),
                 result.seconds.to_string(),
+                result.transfers_per_s.to_string(),
                 result.gb_per_s.to_string(),
                 result.spread_gb_per_s.min.to_string(),
                 result.spread_gb_per_s.max.to_string(),
@@ -47,7 +48,7 @@ impl BenchReport {
     }
 }
 
-const HEADINGS: [&str; 26] = [
+const HEADINGS: [&str; 27] = [
     "size_bytes",
     "op",
     "segments",
@@ -56,6 +57,7 @@ const HEADINGS: [&str; 26] = [
     "transfers",
     "bytes",
     "seconds",
+    "transfers_per_s",
     "gb_per_s",
     "gb_per_s_min",
     "gb_per_s_max",

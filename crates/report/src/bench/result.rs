@@ -26,6 +26,8 @@ pub struct BenchResult {
     pub bytes: u64,
     /// Seconds of all samples, without warm-up, poisoning and verification.
     pub seconds: f64,
+    /// Median over the samples of transfers per second, both directions together.
+    pub transfers_per_s: f64,
     /// Median over the samples of bytes per second, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
     /// The same with its edges.
@@ -56,6 +58,8 @@ pub struct BenchResult {
 /// One measured interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
+    /// When it began, in milliseconds since 1970 UTC.
+    pub started_unix_ms: u64,
     /// Transfers of both directions.
     pub transfers: u64,
     /// Bytes of both directions.
@@ -160,6 +164,7 @@ pub(crate) mod tests {
 
     pub(crate) fn sample_result(limit: Limit) -> BenchResult {
         let sample = Sample {
+            started_unix_ms: 1_700_000_000_000,
             transfers: 10,
             bytes: 2_500_000_000,
             seconds: 0.5,
@@ -193,6 +198,7 @@ pub(crate) mod tests {
             transfers: 10,
             bytes: 2_500_000_000,
             seconds: 0.5,
+            transfers_per_s: 20.0,
             gb_per_s: 5.0,
             spread_gb_per_s: Spread { median: 5.0, min: 4.9, max: 5.1 },
             latency_us: Some(LatencyUs { min: 1.0, p50: 50.0, p99: 60.0, p999: 61.0, max: 62.0 }),

@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use polyrail::{Config, Engine};
 use polyrail_lab::Rate;
-use polyrail_report::{
-    BenchReport, BenchResult, Lab, PeerView, SCHEMA_VERSION, Spread, exit, show_gb_per_s, show_size,
-};
+use polyrail_report::{BenchReport, Lab, PeerView, SCHEMA_VERSION, exit};
 
 use super::args::Args;
 use super::buffers::Verify;
@@ -20,6 +18,7 @@ use super::measure::Bench;
 use super::output::{Output, unix_ms};
 use super::plan::{Against, Plan};
 use super::progress::Progress;
+use super::remarks::remarks;
 use super::serve::{lone_rail_config, settings, tool};
 use super::verdict::Line;
 
@@ -35,6 +34,7 @@ pub(super) fn run(args: &Args, config: Config, address: SocketAddr) -> Result<u8
     report.elapsed_s = started.elapsed().as_secs_f64();
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
+    report.notes.extend(remarks(&report));
     report.interrupted = matches!(end, Err(BenchError::Interrupted));
     report.error = end.as_ref().err().map(ToString::to_string);
     output.save(&report)?;
@@ -86,9 +86,6 @@ fn measure(
     let mut end = interrupt.check();
     for &size in &plan.sizes {
         let (result, ended) = bench.measure(size);
-        let remarks: Vec<String> =
-            result.iter().flat_map(|result| remarks(result, report)).collect();
-        report.notes.extend(remarks);
         report.results.extend(result);
         output.save(report)?;
         end = ended;
@@ -199,42 +196,3 @@ fn notes(plan: &Plan, same_host: bool) -> Vec<String> {
     }
     notes
 }
-
-/// What a reader should know before believing a size's figures.
-fn remarks(result: &BenchResult, report: &BenchReport) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let size = show_size(result.size_bytes);
-    let same_host = report.peer.as_ref().is_some_and(|peer| peer.same_host);
-    let others = result.samples.iter().filter_map(|sample| {
-        let peer = if same_host { sample.peer.cpu_seconds } else { 0.0 };
-        let ours = (sample.local_cpu_seconds + peer) / sample.seconds;
-        Some(sample.machine_busy_share? - ours / report.host.cpus as f64)
-    });
-    if let Some(others) = Spread::of(others).filter(|others| others.median > OTHERS_SHARE) {
-        remarks.push(format!(
-            "during {size} other programs and softirqs used {:.0} % of this machine's CPUs",
-            others.median * 100.0
-        ));
-    }
-    let Spread { min, max, .. } = result.spread_gb_per_s;
-    if result.spread_gb_per_s.half_range_percent() > WIDE_PERCENT {
-        let (min, max) = (show_gb_per_s(min), show_gb_per_s(max));
-        remarks.push(format!(
-            "the samples of {size} lie between {min} and {max} GB/s: end other programs, or give \
-             more --time and --rounds"
-        ));
-    }
-    let resent: u64 = result.rails.iter().map(|rail| rail.resent_chunks).sum();
-    if resent > 0 {
-        remarks.push(format!(
-            "{resent} chunks of {size} were sent again because flows died or stalled; \
-             `--set log_level=info` tells which"
-        ));
-    }
-    remarks
-}
-
-/// CPU time of others that is worth a remark; softirqs of our own traffic stay below.
-const OTHERS_SHARE: f64 = 0.4;
-/// Half the distance between the slowest and the fastest sample, in percent of the median.
-const WIDE_PERCENT: f64 = 20.0;

@@ -172,6 +172,7 @@ impl Bench<'_> {
             transfers: samples().map(|sample| sample.transfers).sum(),
             bytes: samples().map(|sample| sample.bytes).sum(),
             seconds,
+            transfers_per_s: spread.median * 1e9 / size as f64,
             gb_per_s: spread.median,
             spread_gb_per_s: spread,
             latency_us,

@@ -2,7 +2,7 @@
 
 use polyrail_report::{
     Align, BenchReport, BenchResult, LatencyUs, RailShare, Table, show_count, show_gb_per_s,
-    show_micros, show_ratio, show_size,
+    show_micros, show_rate, show_ratio, show_size,
 };
 
 /// Tables, what limits each size, and remarks.
@@ -62,6 +62,7 @@ fn rates(report: &BenchReport) -> Table {
     let mut table = Table::default()
         .column("size", Align::Right)
         .column("transfers", Align::Right)
+        .column("per s", Align::Right)
         .column("GB/s", Align::Right)
         .column("±%", Align::Right)
         .column("Gbit/s", Align::Right)
@@ -73,6 +74,7 @@ fn rates(report: &BenchReport) -> Table {
         table.row([
             show_size(result.size_bytes),
             show_count(result.transfers),
+            show_rate(result.transfers_per_s),
             show_gb_per_s(result.gb_per_s),
             format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
             show_gb_per_s(result.gb_per_s * 8.0),
@@ -210,7 +212,7 @@ fn shares(rails: &[RailShare]) -> String {
 const SHARES_MAX: usize = 6;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use polyrail_report::{
         AgainstAlone, AgainstRaw, Host, Limit, LimitKind, LoneRail, SCHEMA_VERSION, Setting,
         Spread, Tool,
@@ -237,6 +239,7 @@ mod tests {
             transfers: 123_456_789,
             bytes: u64::MAX,
             seconds: 1.0,
+            transfers_per_s: 1_234_567.0,
             gb_per_s: 123.456,
             spread_gb_per_s: Spread { median: 123.456, min: 100.0, max: 200.0 },
             latency_us: Some(LatencyUs {
@@ -284,7 +287,7 @@ mod tests {
         }
     }
 
-    fn report(rails: usize, ping_pong: bool) -> BenchReport {
+    pub(in super::super) fn report(rails: usize, ping_pong: bool) -> BenchReport {
         let setting = |value: u64| Setting { value: value.into(), origin: "default".into() };
         BenchReport {
             schema_version: SCHEMA_VERSION,

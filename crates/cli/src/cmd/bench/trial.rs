@@ -11,6 +11,7 @@ use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::latency::PingPong;
 use super::observe::{Load, RailDelta, Snapshot};
+use super::output::unix_ms;
 use super::plan::Plan;
 use super::work::{End, Work};
 
@@ -102,6 +103,7 @@ impl<'l> Trial<'l> {
     ) -> Result<Taken, BenchError> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
+        let started_unix_ms = unix_ms();
         let before = Snapshot::take(self.link.engine);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
@@ -116,6 +118,7 @@ impl<'l> Trial<'l> {
         let is_sender = self.set_up.sends(End::Client);
         let sender = if is_sender { &interval.load } else { &counted.load };
         let sample = Sample {
+            started_unix_ms,
             transfers: transfers * ways,
             bytes: transfers * ways * self.set_up.layout.size,
             seconds,

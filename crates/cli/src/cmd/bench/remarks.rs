@@ -1,0 +1,88 @@
+//! What a reader should know before believing the figures, with what to do about it.
+
+use polyrail_report::{BenchReport, BenchResult, Spread, show_size};
+
+/// One sentence for each disturbance, with the sizes that it touched.
+pub(super) fn remarks(report: &BenchReport) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let disturbed = sizes(report, |result| others_share(report, result) > OTHERS_SHARE);
+    if let Some(sizes) = disturbed {
+        let most = report.results.iter().map(|result| others_share(report, result));
+        let most = most.fold(0.0, f64::max) * 100.0;
+        remarks.push(format!(
+            "other programs and softirqs used up to {most:.0} % of this machine's CPUs ({sizes}): \
+             end them, or compare ratios only"
+        ));
+    }
+    let wide = |result: &BenchResult| result.spread_gb_per_s.half_range_percent() > WIDE_PERCENT;
+    if let Some(sizes) = sizes(report, wide) {
+        remarks.push(format!("the samples lie far apart ({sizes}): give more --time and --rounds"));
+    }
+    if let Some(sizes) = sizes(report, |result| resent_chunks(result) > 0) {
+        let resent: u64 = report.results.iter().map(resent_chunks).sum();
+        remarks.push(format!(
+            "{resent} chunks were sent again because flows died or stalled ({sizes}); \
+             `--set log_level=info` tells which"
+        ));
+    }
+    remarks
+}
+
+/// CPU time of others that is worth a remark; the softirqs of our own traffic stay below.
+const OTHERS_SHARE: f64 = 0.4;
+/// Half the distance between the slowest and the fastest sample, in percent of the median.
+const WIDE_PERCENT: f64 = 20.0;
+
+fn sizes(report: &BenchReport, is_touched: impl Fn(&BenchResult) -> bool) -> Option<String> {
+    let touched = report.results.iter().filter(|result| is_touched(result));
+    let touched: Vec<String> = touched.map(|result| show_size(result.size_bytes)).collect();
+    match touched.as_slice() {
+        [] => None,
+        [first, .., last] if touched.len() > SIZES_MAX => Some(format!("{first} to {last}")),
+        _ => Some(touched.join(", ")),
+    }
+}
+
+const SIZES_MAX: usize = 5;
+
+/// The part of the machine's CPU time that was neither idle nor ours; 0 where it is not known.
+fn others_share(report: &BenchReport, result: &BenchResult) -> f64 {
+    let same_host = report.peer.as_ref().is_some_and(|peer| peer.same_host);
+    let others = result.samples.iter().filter_map(|sample| {
+        let peer = if same_host { sample.peer.cpu_seconds } else { 0.0 };
+        let ours = (sample.local_cpu_seconds + peer) / sample.seconds;
+        Some(sample.machine_busy_share? - ours / report.host.cpus as f64)
+    });
+    Spread::of(others).map_or(0.0, |others| others.median)
+}
+
+fn resent_chunks(result: &BenchResult) -> u64 {
+    result.rails.iter().map(|rail| rail.resent_chunks).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::render::tests::report;
+    use super::*;
+
+    #[test]
+    fn a_quiet_run_needs_no_remark() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        assert_eq!(remarks(&report), Vec::<String>::new());
+    }
+
+    #[test]
+    fn wide_samples_and_resent_chunks_are_remarked_with_their_sizes() {
+        let mut report = report(2, false);
+        report.results[1].rails[0].resent_chunks = 3;
+        let remarks = remarks(&report);
+        assert!(
+            remarks[0].starts_with("the samples lie far apart (1GiB, 1000003B)"),
+            "{remarks:?}"
+        );
+        assert!(remarks[1].starts_with("3 chunks were sent again"), "{remarks:?}");
+        assert!(remarks[1].contains("(1000003B)"), "{remarks:?}");
+    }
+}
