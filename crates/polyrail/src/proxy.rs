@@ -103,6 +103,9 @@ struct Core {
 struct Outbound {
     peer: Arc<PeerShared>,
     flows: Vec<usize>,
+    /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
+    /// `tx_wanted`, which any of them clears when there is nothing new.
+    unfinished: bool,
 }
 
 /// A connection and what it carries.
@@ -453,22 +456,29 @@ impl Core {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
         for outbound in &mut self.outbound {
-            if !outbound.peer.tx_wanted.load(Ordering::Acquire) || outbound.flows.is_empty() {
+            if !outbound.unfinished && !outbound.peer.tx_wanted.load(Ordering::Acquire) {
                 continue;
             }
+            outbound.unfinished = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &outbound.flows {
-                let wrote = match self.flows.get_mut(*key) {
-                    Some(AnyFlow::Tx(flow)) => flow.write(pass, None),
-                    Some(AnyFlow::Both(flow, arriving)) => flow.write(pass, Some(arriving)),
+                // Frames that are begun are finished whether or not anything new is wanted.
+                let wanted = |flow: &TxFlow| {
+                    flow.is_unfinished() || flow.peer.tx_wanted.load(Ordering::Acquire)
+                };
+                let (wrote, unfinished) = match self.flows.get_mut(*key) {
+                    Some(AnyFlow::Tx(flow)) if wanted(flow) => {
+                        (flow.write(pass, None), flow.is_unfinished())
+                    }
+                    Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {
+                        (flow.write(pass, Some(arriving)), flow.is_unfinished())
+                    }
                     _ => continue,
                 };
+                outbound.unfinished |= unfinished;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),
-                }
-                if !outbound.peer.tx_wanted.load(Ordering::Acquire) {
-                    break;
                 }
             }
         }
@@ -591,7 +601,7 @@ impl Core {
     fn outbound_of(&mut self, peer: Arc<PeerShared>) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            self.outbound.push(Outbound { peer, flows: Vec::new() });
+            self.outbound.push(Outbound { peer, flows: Vec::new(), unfinished: false });
             self.outbound.len() - 1
         });
         &mut self.outbound[index].flows

@@ -180,6 +180,11 @@ impl TxFlow {
         between
     }
 
+    /// Whether something is begun and not wholly with the kernel.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        !self.is_between_frames()
+    }
+
     fn is_between_frames(&self) -> bool {
         self.frames.is_empty() && self.batch.is_empty()
     }
