@@ -41,19 +41,23 @@ fn refusal(code: i32, output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-fn skipped(test: &str, reason: &str) {
+/// Past the test harness, which would swallow it.
+fn skipped(reason: &str) {
+    // The harness names the thread after the test.
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
     let command = "sudo -E cargo test -p polyrail-cli --test lab";
     let line = format!("SKIPPED {test}: {reason}; run: {command}\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-fn is_root(test: &str) -> bool {
+fn is_root() -> bool {
     let reason = match availability() {
         Ok(Privilege::Root) => return true,
         Ok(Privilege::UserNamespace) => "not root".to_owned(),
         Err(error) => error.to_string(),
     };
-    skipped(test, &reason);
+    skipped(&reason);
     false
 }
 
@@ -133,7 +137,7 @@ fn a_lab_that_does_not_exist_is_an_error_that_says_how_to_make_it() {
 
 #[test]
 fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
-    if !is_root("a_lab_comes_up") {
+    if !is_root() {
         return;
     }
     let name = name("life");
@@ -193,7 +197,7 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
 
 #[test]
 fn signals_reach_the_program_itself() {
-    if !is_root("signals_reach_the_program") {
+    if !is_root() {
         return;
     }
     let name = name("signal");
@@ -212,7 +216,7 @@ fn signals_reach_the_program_itself() {
 
 #[test]
 fn whatever_moment_a_build_or_removal_is_killed_at_down_removes_the_rest() {
-    if is_root("whatever_moment") {
+    if is_root() {
         kill_at_every_moment(&name("killed"), polyrail);
     }
 }
@@ -223,7 +227,7 @@ fn the_same_holds_without_root() {
     let probe = as_nobody(&program, &["up", &name("probe"), "--rails", "1gbit"]).output().unwrap();
     if probe.status.code() == Some(3) {
         let reason = String::from_utf8_lossy(&probe.stderr).replace('\n', " ");
-        return skipped("the_same_holds_without_root", &reason);
+        return skipped(&reason);
     }
     stdout(&as_nobody(&program, &["down", &name("probe")]).output().unwrap());
     kill_at_every_moment(&name("shot"), |args| as_nobody(&program, args));
@@ -280,7 +284,7 @@ fn kill_after(command: &mut Command, delay: Duration) {
 
 #[test]
 fn down_goes_on_after_a_lab_that_is_not_there() {
-    if !is_root("down_goes_on") {
+    if !is_root() {
         return;
     }
     let (one, two) = (name("one"), name("two"));
@@ -325,7 +329,7 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     let up = lab(&["up", &name, "--rails", "2x1gbit"]);
     if up.status.code() == Some(3) {
         let reason = String::from_utf8_lossy(&up.stderr).replace('\n', " ");
-        return skipped("a_user_without_root", &reason);
+        return skipped(&reason);
     }
     assert!(stdout(&up).contains("10.77.1.2"));
     assert!(refusal(2, &lab(&["up", &name, "--rails", "1gbit"])).contains("already up"));
@@ -364,7 +368,7 @@ fn without_any_permission_the_answer_names_what_is_missing_and_what_grants_it() 
         Ok(output) if output.status.code() != Some(1) => output,
         other => {
             let reason = format!("`unshare --user` of util-linux does not work here: {other:?}");
-            return skipped("without_any_permission", &reason);
+            return skipped(&reason);
         }
     };
     let text = refusal(3, &output);

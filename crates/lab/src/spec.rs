@@ -246,6 +246,11 @@ pub(crate) fn ipv6_of(rail: usize, side: Side) -> Ipv6Addr {
     Ipv6Addr::new(0xfd10, 0x77, 0, rail as u16, 0, 0, 0, side.host().into())
 }
 
+/// From the range that nobody's hardware has.
+pub(crate) fn hardware_of(rail: usize, side: Side) -> [u8; 6] {
+    [0x02, b'p', b'r', 0, rail as u8, side.host()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,6 +342,7 @@ mod tests {
             for side in Side::BOTH {
                 assert!(seen.insert(ipv4_of(rail, side).to_string()));
                 assert!(seen.insert(ipv6_of(rail, side).to_string()));
+                assert!(seen.insert(format!("{:?}", hardware_of(rail, side))));
             }
         }
         assert_eq!(ipv4_of(3, Side::B).to_string(), "10.77.3.2");

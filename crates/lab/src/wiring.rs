@@ -12,7 +12,7 @@ use crate::namespaces::Namespaces;
 use crate::netlink::{Link, Netlink, PeerLink};
 use crate::rate::Rate;
 use crate::spec::{
-    LabSpec, RailEnd, RailInfo, Shape, Side, ipv4_of, ipv6_of, rail_index, rail_name,
+    LabSpec, RailEnd, RailInfo, Shape, Side, hardware_of, ipv4_of, ipv6_of, rail_index, rail_name,
 };
 
 /// A netlink socket in each namespace.
@@ -44,7 +44,8 @@ impl Wiring {
             // The kernel tells links with a far end by numbers that differ. Only of those it
             // notices at once that they came up; others may wait for a second.
             let indices = Side::BOTH.map(|side| FIRST_INDEX[side.index()] + index as u32);
-            let link = PeerLink { name: &name, mtu: spec.mtu, indices, peer_namespace };
+            let hardware = Side::BOTH.map(|side| hardware_of(index, side));
+            let link = PeerLink { name: &name, mtu: spec.mtu, indices, hardware, peer_namespace };
             match self.socket(Side::A).add_peer_link(&link) {
                 Err(Errno::OPNOTSUPP) => {
                     return Err(LabError::KernelLacks { part: "veth", option: "CONFIG_VETH" });
@@ -169,18 +170,30 @@ impl Wiring {
         self.socket(side).set_link_up(link.index, up).during(step)
     }
 
-    /// A link that goes down loses its IPv6 addresses and all its routes. IPv4 comes back by
-    /// itself, the rest does not; adding what is there already changes nothing.
+    /// A link that goes down loses its IPv6 addresses, its neighbours and all its routes. The
+    /// IPv4 routes come back by themselves, the rest does not; adding what is there changes
+    /// nothing.
+    ///
+    /// Neighbours are told, not asked for: after a question that nobody answered, as on a rail
+    /// that is cut, the kernel would let traffic wait for seconds.
     fn switch_on(&self, rail: usize, side: Side) -> Result<(), LabError> {
+        let socket = self.socket(side);
         let link = self.find(side, &rail_name(rail))?;
         self.set_up(side, &link, true)?;
-        let mut addresses = vec![(IpAddr::from(ipv4_of(rail, side)), 24)];
-        if has_ipv6() {
-            addresses.push((ipv6_of(rail, side).into(), 64));
-        }
-        for (address, bits) in addresses {
+        let addresses = |side| {
+            let ipv4 = (IpAddr::from(ipv4_of(rail, side)), 24);
+            let ipv6 = (IpAddr::from(ipv6_of(rail, side)), 64);
+            [ipv4, ipv6].into_iter().filter(|(address, _)| address.is_ipv4() || has_ipv6())
+        };
+        for (address, bits) in addresses(side) {
             let step = || format!("adding {address}/{bits} to {} on side {side}", link.name);
-            self.socket(side).add_address(link.index, address, bits).during(step)?;
+            socket.add_address(link.index, address, bits).during(step)?;
+        }
+        let far = side.other();
+        for (address, _) in addresses(far) {
+            let step = || format!("telling {} on side {side} where {address} is", link.name);
+            let hardware = hardware_of(rail, far);
+            socket.set_neighbour(link.index, address, hardware).during(step)?;
         }
         Ok(())
     }
@@ -191,7 +204,7 @@ impl Wiring {
             loop {
                 let links = self.links(side)?;
                 let waits = |link: &&Link| {
-                    own_rail(link).is_some_and(|index| rails.contains(&index)) && !link.running
+                    own_rail(link).is_some_and(|index| rails.contains(&index)) && !link.operational
                 };
                 let Some(waiting) = links.iter().find(waits) else { break };
                 if Instant::now() > deadline {
@@ -200,6 +213,12 @@ impl Wiring {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
+        }
+        // The kernel says that a link is up a moment before its queue takes packets, and would drop
+        // the first. Any change, even one to what is so already, waits until it is done.
+        for side in Side::BOTH {
+            let loopback = self.find(side, "lo")?;
+            self.set_up(side, &loopback, true)?;
         }
         Ok(())
     }

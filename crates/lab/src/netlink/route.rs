@@ -16,11 +16,10 @@ use crate::spec::Shape;
 pub(crate) struct Link {
     pub(crate) index: u32,
     pub(crate) name: String,
-    pub(crate) mtu: u32,
     /// Switched on by the administrator.
     pub(crate) up: bool,
-    /// Switched on at both ends and able to carry packets.
-    pub(crate) running: bool,
+    /// The kernel has seen that both ends are on, and lets packets out.
+    pub(crate) operational: bool,
 }
 
 /// A pair of interfaces that are each other's wire.
@@ -30,6 +29,8 @@ pub(crate) struct PeerLink<'a> {
     pub(crate) mtu: u32,
     /// The numbers of the near and the far interface, free in their namespaces.
     pub(crate) indices: [u32; 2],
+    /// The hardware addresses of the near and the far interface.
+    pub(crate) hardware: [[u8; 6]; 2],
     /// Where the far end goes.
     pub(crate) peer_namespace: BorrowedFd<'a>,
 }
@@ -38,14 +39,17 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWNEIGH: u16 = 28;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
 const RTM_GETQDISC: u16 = 38;
 
 const IFF_UP: u32 = 0x1;
-const IFF_RUNNING: u32 = 0x40;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_OPERSTATE: u16 = 16;
+const IF_OPER_UP: u8 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_INFO_KIND: u16 = 1;
@@ -55,6 +59,10 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 0x02;
+
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NUD_PERMANENT: u16 = 0x80;
 
 const TC_H_ROOT: u32 = u32::MAX;
 /// `1:`, the name that `tc` users expect for the first queue discipline.
@@ -77,17 +85,18 @@ impl Netlink {
     pub(crate) fn add_peer_link(&self, link: &PeerLink<'_>) -> Result<(), Errno> {
         let [near, far] = link.indices;
         let mut message = Message::new(RTM_NEWLINK, &link_header(near, 0, 0));
-        let describe = |message: &mut Message| {
+        let describe = |message: &mut Message, hardware: [u8; 6]| {
+            message.attribute(IFLA_ADDRESS, &hardware);
             message.attribute_text(IFLA_IFNAME, link.name);
             message.attribute_u32(IFLA_MTU, link.mtu);
         };
-        describe(&mut message);
+        describe(&mut message, link.hardware[0]);
         message.nested(IFLA_LINKINFO, |info| {
             info.attribute_text(IFLA_INFO_KIND, "veth");
             info.nested(IFLA_INFO_DATA, |data| {
                 data.nested(VETH_INFO_PEER, |peer| {
                     peer.raw(&link_header(far, 0, 0));
-                    describe(peer);
+                    describe(peer, link.hardware[1]);
                     peer.attribute_u32(IFLA_NET_NS_FD, link.peer_namespace.as_raw_fd() as u32);
                 });
             });
@@ -114,15 +123,31 @@ impl Netlink {
         address: IpAddr,
         prefix_bits: u8,
     ) -> Result<(), Errno> {
-        let (family, flags, octets) = match address {
-            IpAddr::V4(v4) => (libc::AF_INET, 0, v4.octets().to_vec()),
-            IpAddr::V6(v6) => (libc::AF_INET6, IFA_F_NODAD, v6.octets().to_vec()),
-        };
-        let mut header = vec![family as u8, prefix_bits, flags, 0];
+        let (family, octets) = family_and_octets(address);
+        let flags = if address.is_ipv6() { IFA_F_NODAD } else { 0 };
+        let mut header = vec![family, prefix_bits, flags, 0];
         header.extend_from_slice(&index.to_ne_bytes());
         let mut message = Message::new(RTM_NEWADDR, &header);
         message.attribute(IFA_LOCAL, &octets);
         message.attribute(IFA_ADDRESS, &octets);
+        self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Says for good which hardware address an IP address has, so that nobody needs to ask.
+    pub(crate) fn set_neighbour(
+        &self,
+        index: u32,
+        address: IpAddr,
+        hardware: [u8; 6],
+    ) -> Result<(), Errno> {
+        let (family, octets) = family_and_octets(address);
+        let mut header = vec![family, 0, 0, 0];
+        header.extend_from_slice(&index.to_ne_bytes());
+        header.extend_from_slice(&NUD_PERMANENT.to_ne_bytes());
+        header.extend_from_slice(&[0, 0]);
+        let mut message = Message::new(RTM_NEWNEIGH, &header);
+        message.attribute(NDA_DST, &octets);
+        message.attribute(NDA_LLADDR, &hardware);
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
@@ -152,6 +177,13 @@ impl Netlink {
     }
 }
 
+fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().into()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().into()),
+    }
+}
+
 /// `struct ifinfomsg`.
 fn link_header(index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut header = [0; 16];
@@ -166,14 +198,14 @@ fn read_link(body: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: u32_at(body, 4)?,
         name: String::new(),
-        mtu: 0,
         up: flags & IFF_UP != 0,
-        running: flags & IFF_RUNNING != 0,
+        operational: false,
     };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value).to_owned(),
-            IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            // Not the flags: those call a link running that the kernel has not looked at yet.
+            IFLA_OPERSTATE => link.operational = value == [IF_OPER_UP],
             _ => {}
         }
     }
@@ -225,7 +257,6 @@ mod tests {
         let links = Netlink::new(open_socket().unwrap()).links().unwrap();
         let loopback = links.iter().find(|link| link.name == "lo").unwrap();
         assert_eq!(loopback.index, 1);
-        assert!(loopback.mtu > 0);
     }
 
     #[test]

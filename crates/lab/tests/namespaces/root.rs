@@ -7,19 +7,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    self, connect, lab, listen, on, output, receive_rate, root_turn, round_trip, spec, stream_rate,
-    v4, v6,
+    self, assert_reaches, connect, lab, listen, on, output, receive_rate, root_turn, round_trip,
+    spec, stream_rate, v4, v6,
 };
 use polyrail_lab::{Lab, LabError, LabState, Rate, Side};
 use socket2::SockRef;
 
 fn rate(text: &str) -> Rate {
     text.parse().unwrap()
-}
-
-fn assert_within(bits_per_s: f64, nominal: f64) {
-    let share = bits_per_s / nominal;
-    assert!((0.85..=1.05).contains(&share), "{bits_per_s:.0} bit/s is {share:.3} of {nominal:.0}");
 }
 
 /// Addresses and routes of both sides, without counters.
@@ -45,7 +40,7 @@ fn network(lab: &Lab) -> String {
 
 #[test]
 fn every_rail_carries_bytes_over_ipv4_and_ipv6_as_soon_as_the_lab_is_up() {
-    let Some(_turn) = root_turn("every_rail_carries_bytes") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("carry", "1gbit,4gbit,unlimited");
     for rail in 0..3 {
         round_trip(&lab, rail, v6).unwrap();
@@ -56,21 +51,22 @@ fn every_rail_carries_bytes_over_ipv4_and_ipv6_as_soon_as_the_lab_is_up() {
 
 #[test]
 fn one_stream_reaches_the_rate_of_its_rail_in_both_directions() {
-    let Some(_turn) = root_turn("one_stream_reaches_the_rate") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("rate", "1gbit");
     for from in Side::BOTH {
-        let listener = listen(&lab, 0, v4);
-        let near = connect(&lab, &listener).unwrap();
-        let (far, _) = listener.accept().unwrap();
-        let (sender, receiver) = if from == Side::A { (near, far) } else { (far, near) };
-        let measured = stream_rate(sender, receiver, Duration::from_secs(1));
-        assert_within(measured, 1e9);
+        assert_reaches(1e9, || {
+            let listener = listen(&lab, 0, v4);
+            let near = connect(&lab, &listener).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            let (sender, receiver) = if from == Side::A { (near, far) } else { (far, near) };
+            stream_rate(sender, receiver, Duration::from_secs(1))
+        });
     }
 }
 
 #[test]
 fn a_rate_set_under_traffic_takes_effect() {
-    let Some(_turn) = root_turn("a_rate_set_under_traffic") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("setrate", "1gbit");
     let listener = listen(&lab, 0, v4);
     let near = connect(&lab, &listener).unwrap();
@@ -80,16 +76,17 @@ fn a_rate_set_under_traffic_takes_effect() {
         while (&near).write_all(&block).is_ok() {}
     });
     let window = Duration::from_millis(700);
-    assert_within(receive_rate(&far, window), 1e9);
-    for (text, bits) in [("200mbit", 200e6), ("2gbit", 2e9)] {
+    assert_reaches(1e9, || receive_rate(&far, window));
+    for (text, bits) in [("2gbit", 2e9), ("200mbit", 200e6)] {
         lab.set_rate(0, rate(text)).unwrap();
         assert_eq!(lab.observe().unwrap()[0].rate, rate(text));
-        assert_within(receive_rate(&far, window), bits);
+        assert_reaches(bits, || receive_rate(&far, window));
     }
     lab.set_rate(0, Rate::UNLIMITED).unwrap();
     lab.set_rate(0, Rate::UNLIMITED).unwrap();
     assert_eq!(lab.observe().unwrap()[0].rate, Rate::UNLIMITED);
-    assert!(receive_rate(&far, window) > 2.2e9, "faster than the last bucket let it");
+    let faster = (0..6).any(|_| receive_rate(&far, window) > 400e6);
+    assert!(faster, "no faster than the last bucket let it");
     far.shutdown(std::net::Shutdown::Both).unwrap();
     drop(far);
     filling.join().unwrap();
@@ -98,7 +95,7 @@ fn a_rate_set_under_traffic_takes_effect() {
 
 #[test]
 fn a_cut_rail_carries_nothing_and_a_mended_one_has_all_addresses_and_routes_again() {
-    let Some(_turn) = root_turn("a_cut_rail") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("cut", "2x1gbit");
     let before = network(&lab);
     assert!(before.contains("fd10") && before.contains("10.77.1.2"), "{before}");
@@ -125,7 +122,7 @@ fn a_cut_rail_carries_nothing_and_a_mended_one_has_all_addresses_and_routes_agai
 
 #[test]
 fn a_connection_under_way_survives_a_short_cut() {
-    let Some(_turn) = root_turn("a_connection_under_way") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("survive", "1gbit");
     let listener = listen(&lab, 0, v6);
     let mut near = connect(&lab, &listener).unwrap();
@@ -142,7 +139,7 @@ fn a_connection_under_way_survives_a_short_cut() {
 
 #[test]
 fn two_labs_at_once_do_not_meet() {
-    let Some(_turn) = root_turn("two_labs_at_once") else { return };
+    let Some(_turn) = root_turn() else { return };
     let (one, two) = (lab("one", "1gbit"), lab("two", "1gbit,1gbit"));
     let listener = listen(&one, 0, v4);
     let address = listener.local_addr().unwrap();
@@ -156,7 +153,7 @@ fn two_labs_at_once_do_not_meet() {
 
 #[test]
 fn a_second_lab_of_the_same_name_is_refused_and_the_first_lives_on() {
-    let Some(_turn) = root_turn("a_second_lab_of_the_same_name") else { return };
+    let Some(_turn) = root_turn() else { return };
     let spec = spec("twice", "1gbit");
     let first = Lab::up(&spec).unwrap().guard();
     let error = Lab::up(&spec).unwrap_err();
@@ -168,7 +165,7 @@ fn a_second_lab_of_the_same_name_is_refused_and_the_first_lives_on() {
 
 #[test]
 fn bad_values_are_refused_before_anything_is_touched() {
-    let Some(_turn) = root_turn("bad_values") else { return };
+    let Some(_turn) = root_turn() else { return };
     let mut wrong = spec("bad", "1gbit");
     wrong.mtu = 68;
     assert!(matches!(Lab::up(&wrong), Err(LabError::BadValue { field: "mtu", .. })));
@@ -188,7 +185,7 @@ fn bad_values_are_refused_before_anything_is_touched() {
 
 #[test]
 fn a_guard_removes_its_lab_when_a_test_panics() {
-    let Some(_turn) = root_turn("a_guard_removes_its_lab") else { return };
+    let Some(_turn) = root_turn() else { return };
     let spec = spec("panic", "1gbit");
     let panicking = spec.clone();
     let result = std::panic::catch_unwind(move || {
@@ -202,7 +199,7 @@ fn a_guard_removes_its_lab_when_a_test_panics() {
 
 #[test]
 fn only_the_thread_that_enters_moves() {
-    let Some(_turn) = root_turn("only_the_thread_that_enters") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("thread", "1gbit");
     let here = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
     let home = here();
@@ -216,7 +213,7 @@ fn only_the_thread_that_enters_moves() {
 
 #[test]
 fn a_command_ends_with_the_status_or_signal_of_its_program() {
-    let Some(_turn) = root_turn("a_command_ends") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("status", "1gbit");
     let status = |script: &str| lab.command(Side::A, "sh").args(["-c", script]).status().unwrap();
     assert_eq!(status("exit 7").code(), Some(7));
@@ -227,7 +224,7 @@ fn a_command_ends_with_the_status_or_signal_of_its_program() {
 
 #[test]
 fn the_mtu_is_what_was_asked_for() {
-    let Some(_turn) = root_turn("the_mtu") else { return };
+    let Some(_turn) = root_turn() else { return };
     let mut spec = spec("mtu", "1gbit");
     spec.mtu = 9000;
     let lab = Lab::up(&spec).unwrap().guard();
@@ -239,7 +236,7 @@ fn the_mtu_is_what_was_asked_for() {
 
 #[test]
 fn removing_a_lab_ends_the_processes_inside_but_not_those_that_visit() {
-    let Some(_turn) = root_turn("removing_a_lab_ends") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("procs", "1gbit");
     let name = lab.name().to_owned();
     let mut polite = lab.command(Side::A, "sleep").arg("100").spawn().unwrap();
@@ -266,8 +263,9 @@ fn removing_a_lab_ends_the_processes_inside_but_not_those_that_visit() {
 
 #[test]
 fn what_a_reboot_or_crash_leaves_is_listed_explained_and_replaced() {
-    let Some(_turn) = root_turn("what_a_reboot_leaves") else { return };
+    let Some(_turn) = root_turn() else { return };
     let spec = spec("stale", "1gbit");
+    let _cleanup = RemoveAtEnd(&spec.name);
     let record = format!("/run/polyrail/lab/{}.json", spec.name);
     let names = ["a", "b"].map(|side| format!("/run/netns/polyrail-{}-{side}", spec.name));
     let state = || {
@@ -306,13 +304,22 @@ fn what_a_reboot_or_crash_leaves_is_listed_explained_and_replaced() {
     }
 }
 
+/// A guard for a lab that comes and goes several times.
+struct RemoveAtEnd<'a>(&'a str);
+
+impl Drop for RemoveAtEnd<'_> {
+    fn drop(&mut self) {
+        let _ = Lab::remove(self.0);
+    }
+}
+
 fn unmount(path: &str) {
     rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]
 fn a_lab_that_lost_a_rail_is_called_broken() {
-    let Some(_turn) = root_turn("a_lab_that_lost_a_rail") else { return };
+    let Some(_turn) = root_turn() else { return };
     let lab = lab("lost", "2x1gbit");
     // Moving the far end away takes a real tool; `ip` is the test's, not the lab's.
     let removed = lab.command(Side::A, "ip").args(["link", "del", "rail1"]).status();
@@ -327,7 +334,7 @@ fn a_lab_that_lost_a_rail_is_called_broken() {
 
 #[test]
 fn a_name_that_stands_for_a_namespace_in_use_does_no_harm_when_removed() {
-    let Some(_turn) = root_turn("a_name_that_stands_for") else { return };
+    let Some(_turn) = root_turn() else { return };
     // Keeps the directory there.
     let _other = lab("other", "1gbit");
     let name = format!("foreign-{}", std::process::id());
