@@ -1,0 +1,68 @@
+//! The two small pieces that threads meet in, in every order in which they can meet.
+//!
+//! The sources of `pin` and `signal` are compiled here with loom's atomics.
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+    pub(crate) use loom::thread::yield_now;
+}
+
+#[path = "../src/pin.rs"]
+mod pin;
+#[path = "../src/signal.rs"]
+mod signal;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+#[test]
+fn a_closed_gate_has_no_pin_left_and_gives_no_new_one() {
+    loom::model(|| {
+        // Loom watches the cell: an access that could meet the one after `close` is an error.
+        let shared = Arc::new((pin::Gate::new(), UnsafeCell::new(0u32)));
+        let user = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                if let Some(_pin) = shared.0.pin() {
+                    shared.1.with(|_memory| ());
+                }
+            })
+        };
+        shared.0.close();
+        assert!(shared.0.is_closed());
+        shared.1.with_mut(|_memory| ());
+        assert!(shared.0.pin().is_none());
+        user.join().unwrap();
+    });
+}
+
+#[test]
+fn work_that_is_announced_is_seen_or_the_sleeper_is_woken() {
+    loom::model(|| {
+        let signal = Arc::new(signal::Signal::new());
+        let work = Arc::new(AtomicBool::new(false));
+        let woken = Arc::new(AtomicBool::new(false));
+        let announcer = {
+            let (signal, work, woken) = (signal.clone(), work.clone(), woken.clone());
+            thread::spawn(move || {
+                work.store(true, Ordering::Relaxed);
+                if signal.must_wake() {
+                    woken.store(true, Ordering::Release);
+                }
+            })
+        };
+        signal.awake();
+        let seen = work.load(Ordering::Relaxed);
+        let sleeps = !seen && signal.may_sleep();
+        announcer.join().unwrap();
+        if sleeps {
+            assert!(woken.load(Ordering::Acquire), "it sleeps with work to do, and nobody wakes it");
+        } else {
+            // It looks again, and the announcement makes the work visible.
+            signal.awake();
+            assert!(work.load(Ordering::Relaxed));
+        }
+    });
+}
