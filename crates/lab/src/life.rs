@@ -59,14 +59,8 @@ pub(crate) fn open(name: &str) -> Result<Lab, LabError> {
     }
     let broken = |because: &str| LabError::Broken { name: name.into(), because: because.into() };
     let Some(Entry::Record(record)) = remains.entry else { return Err(broken("no record")) };
-    let namespaces = match &record.holder {
-        Some(holder) => holder.open()?,
-        None => match named::open(name)? {
-            [Some(a), Some(b)] => Some(Namespaces { user: None, net: [a, b] }),
-            _ => None,
-        },
-    };
-    let namespaces = namespaces.ok_or_else(|| broken("its namespaces have just vanished"))?;
+    let [Some(a), Some(b)] = remains.net else { return Err(broken("a namespace is missing")) };
+    let namespaces = Namespaces { user: remains.user, net: [a, b] };
     let wiring = Wiring::new(&namespaces)?;
     finish(name, &record, namespaces, wiring)
 }
