@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod fuzz;
 pub mod link;
 pub mod memory;
 pub mod network;

@@ -1,0 +1,194 @@
+//! Writes the inputs that the fuzzers begin with: `seed_corpus FOLDER` makes `FOLDER/<fuzzer>/seed-N`.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, RailCard, RefusedCode, Reply};
+use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode};
+use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
+use polyrail_testkit::Rng;
+
+const KEY: RegionKey = RegionKey { slot: 2, generation: 3, nonce: 0x1122_3344_5566_7788 };
+
+/// Config files that show each kind of value and each kind of mistake.
+const CONFIGS: &[&str] = &[
+    "",
+    "# nothing\n",
+    "preset: latency\n",
+    "preset: throughput\nchunk_bytes: 1MiB\nchannels: 4\n",
+    "polyrail:\n  preset: cpu\n  window_chunks: 32\n",
+    "rails: eth1,eth2\nlisten: \"[::]:4000\"\n",
+    "checksum: true\nstall_timeout_ms: 250\n",
+    "chunk_bytes: 512K\n",
+    "chunk_bytes: -1\n",
+    "chnnels: 4\n",
+    "channels: 4\nchannels: 8\n",
+    "channels: [1, 2]\n",
+    "channels: &a 4\nsockets: *a\n",
+    "channels: !!int 4\n",
+    "channels:\n  - 4\n",
+    "tx_cpus: eth1:8-21,112-125;eth2:0-3\n",
+    "log_file: \"/tmp/%h-%p.log\"\nlog_level: debug\n",
+    "preset: \"\"\nrails: ~\n",
+    "--- \nchannels: 2\n...\n--- \nsockets: 2\n",
+    "channels: 99999999999999999999999\n",
+    "channels=4\nchunk_bytes = 2MiB\nfoo\n",
+    "\u{feff}channels: 4\r\nsockets: 2\r\n",
+];
+
+fn main() -> io::Result<()> {
+    let Some(folder) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        return Err(io::Error::other("usage: seed_corpus FOLDER"));
+    };
+    let mut rng = Rng::new(1);
+    let configs = CONFIGS.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let corpora: [(&str, Vec<Vec<u8>>); 4] = [
+        ("wire", wire(&mut rng)),
+        ("hello", hello()),
+        ("receiver", calls(&mut rng)),
+        ("config", configs),
+    ];
+    for (fuzzer, inputs) in corpora {
+        let folder = folder.join(fuzzer);
+        fs::create_dir_all(&folder)?;
+        for (index, input) in inputs.iter().enumerate() {
+            fs::write(folder.join(format!("seed-{index:02}")), input)?;
+        }
+        println!("{}: {} files", folder.display(), inputs.len());
+    }
+    Ok(())
+}
+
+fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut inputs: Vec<Vec<u8>> = messages().iter().map(Message::encode).collect();
+    let refusals = RefusalCode::ALL.map(|code| AckFrame::Refusal { sequence: 7, code });
+    inputs.push(refusals.iter().flat_map(|frame| frame.encode()).collect());
+    inputs.push(AckFrame::Ack { sequence: 1 << 40 }.encode().to_vec());
+    // One large chunk after another, many small ones, some of everything.
+    for (bytes, chunk_bytes, segment_bytes) in
+        [(0, 1, 1), (1, 1, 1), (100, 1000, 10), (3000, 500, 700), (20_000, 18_000, 17_000)]
+    {
+        let mut stream = frames(rng, bytes, chunk_bytes, segment_bytes);
+        stream.extend(AckFrame::Ack { sequence: 3 }.encode());
+        stream.extend(frames(rng, 200, 64, 50));
+        inputs.push(stream);
+    }
+    // What comes first says how the stream is cut into reads.
+    inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
+}
+
+fn frames(rng: &mut Rng, bytes: u64, chunk_bytes: u64, segment_bytes: u64) -> Vec<u8> {
+    let segments = (0..bytes.div_ceil(segment_bytes)).map(|i| Segment {
+        local_region: 0,
+        local_offset: i * segment_bytes,
+        remote: KEY,
+        remote_offset: 3 * i * segment_bytes,
+        len: segment_bytes.min(bytes - i * segment_bytes),
+    });
+    let plan = Plan::new(segments, chunk_bytes).unwrap_or_else(|_| Plan::empty());
+    let mut stream = Vec::new();
+    for chunk in 0..plan.chunk_count() {
+        let pieces = plan.pieces(chunk);
+        let meta: &[u8] = if chunk == 0 { b"done" } else { b"" };
+        let header = ChunkHeader {
+            op: [Op::Write, Op::ReadData, Op::SendData][rng.index(3)],
+            flags: if chunk == 0 { Flags::NOTIFY } else { Flags::ACK_NOW },
+            meta_len: meta.len() as u32,
+            payload_len: plan.chunk_bytes(chunk),
+            pieces: pieces.len() as u16,
+            transfer: TransferId(5),
+            chunk,
+            chunk_count: plan.chunk_count(),
+            floor: TransferId(3),
+            context: 0,
+            checksum: 0,
+        };
+        header.encode(pieces, meta, &mut stream);
+        let mut payload = vec![0; plan.chunk_bytes(chunk) as usize];
+        rng.fill(&mut payload);
+        stream.extend(payload);
+    }
+    stream
+}
+
+fn messages() -> Vec<Message> {
+    let place = Place { key: KEY, offset: 4096, len: 100 };
+    vec![
+        Message::Cancel { transfer: TransferId(9) },
+        Message::ReadRequest {
+            read: 1,
+            pieces: vec![ReadPiece { from: place, to_key: KEY, to_offset: 8 }; 3],
+        },
+        Message::ReadFailed { read: 1, code: RefusalCode::StaleKey },
+        Message::ReadCancelled { read: 1 },
+        Message::ReceivePosted(PostedReceive { receive: 1, tag: 7, places: vec![place; 2] }),
+        Message::ReceiveWithdrawn { receive: 1 },
+        Message::SendTooLong { receive: 1, len: 1 << 30 },
+        Message::SendFailed { receive: 1 },
+        Message::Bye,
+    ]
+}
+
+fn hello() -> Vec<Vec<u8>> {
+    let rail = |index: u16, ip: IpAddr| RailCard {
+        name: format!("eth{index}"),
+        address: SocketAddr::new(ip, 4000 + index),
+        prefix_len: 24,
+        speed_mbps: 200_000,
+    };
+    let card = |rails: u16| Card {
+        instance: InstanceId(1 << 100 | 5),
+        host: 77,
+        name: "node-1:4242".to_owned(),
+        capabilities: Capabilities::CHECKSUM,
+        rails: (0..rails)
+            .map(|i| match i % 2 {
+                0 => rail(i, IpAddr::from([10, 0, 1, i as u8])),
+                _ => rail(i, IpAddr::V6(Ipv6Addr::LOCALHOST)),
+            })
+            .collect(),
+    };
+    let flow = |flows: u32| FlowHello {
+        card: card(2),
+        target: InstanceId(9),
+        from_rail: 1,
+        to_rail: 0,
+        channel: 3,
+        flow: flows - 1,
+        flows,
+        epoch: 2,
+        window_chunks: 16,
+        capabilities: Capabilities::default(),
+    };
+    let refused = |code, reason: &str| Reply::Refused { code, reason: reason.to_owned() };
+    vec![
+        card(1).encode(),
+        card(4).encode(),
+        card(64).encode(),
+        Hello::Introduction(card(3)).encode(),
+        Hello::Flow(flow(1)).encode(),
+        Hello::Flow(flow(1024)).encode(),
+        Reply::Accepted(card(2)).encode(),
+        refused(RefusedCode::Limit, "").encode(),
+        refused(RefusedCode::WrongInstance, "started since: Grüße").encode(),
+        refused(RefusedCode::Capability, &"long ".repeat(200)).encode(),
+        b"GET / HTTP/1.1\r\nHost: node-1\r\n\r\n".to_vec(),
+        b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(),
+        b"PLYR\x02\x00\x01\x00\x00\x00\x00\x00".to_vec(),
+    ]
+}
+
+/// Bytes that stand for calls: the first says of whom.
+fn calls(rng: &mut Rng) -> Vec<Vec<u8>> {
+    (0..12)
+        .map(|index| {
+            let mut bytes = vec![0; 60 * (1 + index / 2)];
+            rng.fill(&mut bytes);
+            bytes[0] = (index % 2) as u8;
+            bytes
+        })
+        .collect()
+}

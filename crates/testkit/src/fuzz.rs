@@ -1,0 +1,187 @@
+//! What the fuzzers run, as plain functions: each takes any bytes and panics if something is wrong.
+//!
+//! The fuzzers of `fuzz/` call these, and the tests call them with the corpus that is kept there,
+//! so that what a fuzzer once found is tried on each `cargo test`.
+
+use polyrail_proto::hello::{Card, Hello, PREFIX_BYTES, Prefix, RefusedCode, Reply};
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Place, WireError};
+use polyrail_proto::{FrameReader, Need, Piece, ReaderEvent};
+
+use crate::rng::Rng;
+
+mod receiver;
+mod sender;
+
+/// What a stream of frames says.
+#[derive(Debug, PartialEq, Eq)]
+struct Read {
+    frames: Vec<Frame>,
+    error: Option<WireError>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Frame {
+    Chunk { header: ChunkHeader, places: Vec<Place>, meta: Vec<u8>, payload: Vec<u8>, whole: bool },
+    Ack(AckFrame),
+}
+
+/// Any bytes as frames, acknowledgements and messages. However a stream is cut into reads, it says
+/// the same; and what it says, encoded again, is the stream.
+///
+/// # Panics
+/// If that is not so.
+pub fn wire(data: &[u8]) {
+    let (seed, stream) = data.split_at(data.len().min(8));
+    let mut rng = Rng::new(seed.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+    let whole = read(stream, |_| usize::MAX);
+    assert_eq!(read(stream, |_| 1), whole, "one byte at a time");
+    assert_eq!(read(stream, |_| rng.between(1, 200) as usize), whole, "in pieces");
+    let again = encode(&whole);
+    assert!(stream.starts_with(&again), "{whole:?} is not what the stream says");
+
+    if let Some(frame) = stream.first_chunk::<ACK_BYTES>()
+        && let Ok(ack) = AckFrame::decode(frame)
+    {
+        assert_eq!(ack.encode(), *frame);
+    }
+    if let Ok(message) = Message::decode(stream) {
+        assert_eq!(message.encode(), stream);
+    }
+}
+
+/// Any bytes as a hello, a reply and a card. What is accepted encodes to the same bytes; what this
+/// engine says can be read, whatever its texts are.
+///
+/// # Panics
+/// If that is not so.
+pub fn hello(data: &[u8]) {
+    if let Some((head, rest)) = data.split_first_chunk::<PREFIX_BYTES>()
+        && let Ok(prefix) = Prefix::decode(head)
+        && let Some(body) = rest.get(..prefix.body_bytes())
+    {
+        let bytes = &data[..PREFIX_BYTES + body.len()];
+        if let Ok(hello) = Hello::decode(prefix, body) {
+            assert_eq!(hello.encode(), bytes);
+        }
+        if let Ok(reply) = Reply::decode(prefix, body) {
+            assert_eq!(reply.encode(), bytes);
+        }
+    }
+    if let Ok(card) = Card::decode(data) {
+        assert_eq!(card.encode(), data);
+    }
+    let reason = String::from_utf8_lossy(data).into_owned();
+    let bytes = Reply::Refused { code: RefusedCode::Malformed, reason }.encode();
+    let (head, body) = bytes.split_first_chunk::<PREFIX_BYTES>().expect("a prefix comes first");
+    let prefix = Prefix::decode(head).expect("our own prefix");
+    Reply::decode(prefix, body).expect("our own reply");
+}
+
+/// Any sequence of calls that a driver may make, on a receiver or a sender, with any peer.
+///
+/// # Panics
+/// If an invariant of the core does not hold.
+pub fn receiver(data: &[u8]) {
+    match data.split_first() {
+        None => {}
+        Some((first, rest)) if first % 2 == 0 => receiver::run(rest),
+        Some((_, rest)) => sender::run(rest),
+    }
+}
+
+/// Reads a stream in reads of the sizes given.
+fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
+    let mut reader = FrameReader::new();
+    let mut frames = Vec::new();
+    loop {
+        let need = match reader.next() {
+            Err(error) => return Read { frames, error: Some(error) },
+            Ok(ReaderEvent::Chunk { header, places, meta, .. }) => {
+                let (places, meta) = (places.to_vec(), meta.to_vec());
+                let payload = Vec::new();
+                frames.push(Frame::Chunk { header, places, meta, payload, whole: false });
+                continue;
+            }
+            Ok(ReaderEvent::Buffered { place, bytes }) => {
+                assert_eq!(place.len, bytes.len() as u64);
+                land(&mut frames, place, bytes);
+                continue;
+            }
+            Ok(ReaderEvent::End) => {
+                let Some(Frame::Chunk { header, payload, whole, .. }) = frames.last_mut() else {
+                    panic!("the end of no chunk");
+                };
+                assert_eq!(payload.len(), header.payload_len as usize);
+                *whole = true;
+                continue;
+            }
+            Ok(ReaderEvent::Ack(ack)) => {
+                frames.push(Frame::Ack(ack));
+                continue;
+            }
+            Ok(ReaderEvent::Need(need)) => need,
+        };
+        if stream.is_empty() {
+            return Read { frames, error: None };
+        }
+        let mut budget = size(()).min(stream.len());
+        let mut total = 0;
+        let wanted: Vec<Place> = reader.wanted().collect();
+        assert_eq!(wanted.is_empty(), need == Need::Head);
+        for place in wanted {
+            let len = place.len.min(budget as u64);
+            let (now, later) = stream.split_at(len as usize);
+            land(&mut frames, Place { len, ..place }, now);
+            stream = later;
+            budget -= now.len();
+            total += now.len();
+        }
+        let spare = reader.spare();
+        assert!(!spare.is_empty(), "a reader always has room");
+        let count = budget.min(spare.len());
+        let (now, later) = stream.split_at(count);
+        spare[..count].copy_from_slice(now);
+        stream = later;
+        reader.advance(total + count);
+    }
+}
+
+/// Notes payload, which must come in the order of the places.
+fn land(frames: &mut [Frame], at: Place, bytes: &[u8]) {
+    let Some(Frame::Chunk { places, payload, .. }) = frames.last_mut() else {
+        panic!("payload of no chunk");
+    };
+    let mut before = payload.len() as u64;
+    for place in places.iter() {
+        if before < place.len && !bytes.is_empty() {
+            assert_eq!((at.key, at.offset), (place.key, place.offset + before));
+            assert!(before + at.len <= place.len, "more than the place has room for");
+            break;
+        }
+        before -= place.len.min(before);
+    }
+    payload.extend_from_slice(bytes);
+}
+
+/// The bytes of all frames; of one that was not read to its end, as much as came.
+fn encode(read: &Read) -> Vec<u8> {
+    let mut out = Vec::new();
+    for frame in &read.frames {
+        match frame {
+            Frame::Ack(ack) => out.extend_from_slice(&ack.encode()),
+            Frame::Chunk { header, places, meta, payload, .. } => {
+                let piece = |place: &Place| Piece {
+                    local_region: 0,
+                    local_offset: 0,
+                    remote: place.key,
+                    remote_offset: place.offset,
+                    len: place.len,
+                };
+                header.encode(places.iter().map(piece), meta, &mut out);
+                out.extend_from_slice(payload);
+            }
+        }
+    }
+    out
+}

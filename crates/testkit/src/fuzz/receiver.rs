@@ -1,0 +1,218 @@
+//! A receiver with a driver that keeps the contract and a peer that need not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arbitrary::{Result, Unstructured};
+use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
+use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, Settled, TransferId, Verdict};
+
+const FLOWS: u32 = 4;
+const TRANSFERS: u64 = 6;
+const LIMITS: ReceiverLimits = ReceiverLimits { flows: FLOWS, transfers: 4, chunks: 12 };
+
+/// What the driver knows of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    chunk: Option<(u64, u32)>,
+    verdict: Option<Verdict>,
+    /// Inside a system call that writes in place.
+    inside: bool,
+    /// Some bytes were discarded: what the flow brings is not complete.
+    missed: bool,
+}
+
+#[derive(Debug)]
+struct Model {
+    receiver: Receiver,
+    flows: [Flow; FLOWS as usize],
+    /// Chunks that were acknowledged as landed.
+    landed: BTreeMap<u64, BTreeSet<u32>>,
+    completed: BTreeSet<u64>,
+    /// Transfers that the peer gave up: no flow may begin to write them.
+    retired: BTreeSet<u64>,
+    /// Contexts that the driver's gate lets in no more.
+    expelled: BTreeSet<u64>,
+    floor: u64,
+}
+
+/// As many calls as the bytes say.
+pub(super) fn run(data: &[u8]) {
+    let mut model = Model {
+        receiver: Receiver::new(LIMITS),
+        flows: Default::default(),
+        landed: BTreeMap::new(),
+        completed: BTreeSet::new(),
+        retired: BTreeSet::new(),
+        expelled: BTreeSet::new(),
+        floor: 1,
+    };
+    let mut data = Unstructured::new(data);
+    while !data.is_empty() && model.call(&mut data).is_ok() {
+        model.check();
+    }
+}
+
+/// How many chunks a transfer has, if its peer is honest.
+fn chunks(transfer: u64) -> u32 {
+    1 + (transfer % 3) as u32
+}
+
+fn context(transfer: u64) -> (Op, u64) {
+    match transfer % 3 {
+        0 => (Op::Write, 0),
+        1 => (Op::SendData, transfer),
+        _ => (Op::ReadData, transfer),
+    }
+}
+
+impl Model {
+    fn call(&mut self, data: &mut Unstructured<'_>) -> Result<()> {
+        let index = data.int_in_range(0..=FLOWS - 1)?;
+        let (flow, state) = (FlowIndex(index), self.flows[index as usize]);
+        match data.int_in_range(0..=9)? {
+            0..=3 if state.chunk.is_none() => self.begin_chunk(index, data)?,
+            0..=3 if state.inside => {
+                let more = self.receiver.end_landing(flow);
+                let state = &mut self.flows[index as usize];
+                state.inside = false;
+                state.missed |= !more;
+            }
+            0..=3 => {
+                let inside = self.receiver.begin_landing(flow);
+                let state = &mut self.flows[index as usize];
+                state.inside = inside;
+                state.missed |= !inside;
+                if inside && let Some((transfer, chunk)) = state.chunk {
+                    self.may_be_written(index, transfer, chunk);
+                }
+            }
+            4 | 5 if state.chunk.is_some() && !state.inside => {
+                self.end_chunk(index, data.int_in_range(0..=7)? > 0);
+            }
+            6 if !state.inside => {
+                self.receiver.handle_flow_down(flow);
+                self.flows[index as usize] = Flow::default();
+            }
+            7 => {
+                let transfer = data.int_in_range(1..=TRANSFERS)?;
+                let true_now = self.receiver.retire(TransferId(transfer));
+                assert!(true_now || !self.receiver.is_quiet(), "an acknowledgement could leave");
+                self.retired.insert(transfer);
+            }
+            8 => {
+                let barred = self.receiver.bar(flow, RefusalCode::RegionDropped);
+                assert_eq!(barred, !(state.inside && self.lands(index)), "{state:?}");
+                assert!(barred || !self.receiver.is_quiet());
+            }
+            9 => {
+                let (op, context) = context(data.int_in_range(1..=TRANSFERS)?);
+                if op != Op::Write {
+                    let expelled = self.receiver.expel(op, context);
+                    assert!(expelled || !self.receiver.is_quiet());
+                    self.expelled.insert(context);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the driver thinks that the flow's chunk was let in.
+    fn lands(&self, index: u32) -> bool {
+        self.flows[index as usize].verdict == Some(Verdict::Land)
+    }
+
+    fn begin_chunk(&mut self, index: u32, data: &mut Unstructured<'_>) -> Result<()> {
+        let transfer = data.int_in_range(1..=TRANSFERS)?;
+        let honest = data.int_in_range(0..=15)? > 0;
+        let count = chunks(transfer) + u32::from(!honest);
+        let chunk = data.int_in_range(0..=count - 1)?;
+        let floor = data.int_in_range(1..=transfer)?;
+        // Mostly a peer has no reason to raise its floor.
+        let floor = if data.ratio(1, 4)? { floor } else { 1 };
+        let (op, context) = context(transfer);
+        let meta: &[u8] = if chunk == 0 { b"meta" } else { b"" };
+        let header = ChunkHeader {
+            op,
+            flags: Flags::NONE,
+            meta_len: meta.len() as u32,
+            payload_len: 10 + chunk,
+            pieces: 1,
+            transfer: TransferId(transfer),
+            chunk,
+            chunk_count: count,
+            floor: TransferId(floor),
+            context,
+            checksum: 0,
+        };
+        let admission = match data.ratio(1, 8)? {
+            true => Err(RefusalCode::AccessDenied),
+            false if self.expelled.contains(&context) => Err(RefusalCode::NotExpected),
+            false => Ok(()),
+        };
+        let handled = self.receiver.handle_chunk(FlowIndex(index), &header, meta, || admission);
+        self.floor = self.floor.max(floor);
+        let Ok(verdict) = handled else {
+            // The driver closes the flow.
+            self.receiver.handle_flow_down(FlowIndex(index));
+            return Ok(());
+        };
+        if self.is_over(transfer) {
+            assert_eq!(verdict, Verdict::Discard, "a chunk of what is over");
+        }
+        let missed = verdict != Verdict::Land;
+        let (chunk, verdict) = (Some((transfer, chunk)), Some(verdict));
+        self.flows[index as usize] = Flow { chunk, verdict, inside: false, missed };
+        Ok(())
+    }
+
+    fn end_chunk(&mut self, index: u32, intact: bool) {
+        let settled = self.receiver.handle_chunk_end(FlowIndex(index), intact);
+        let state = std::mem::take(&mut self.flows[index as usize]);
+        let Some((transfer, chunk)) = state.chunk else { return };
+        match settled {
+            // It landed by this flow, or was here before, or nobody wants it.
+            Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
+                assert!(intact && !state.missed, "{transfer}/{chunk} was not read into place");
+                let others = self.flows.iter().filter(|f| f.chunk == state.chunk && f.inside);
+                assert_eq!(others.count(), 0, "another copy is inside a system call");
+                self.landed.entry(transfer).or_default().insert(chunk);
+            }
+            Settled::Ack => {}
+            Settled::Refuse(code) => {
+                assert!(code != RefusalCode::Checksum || !intact);
+            }
+        }
+        while let Some(landed) = self.receiver.poll_event() {
+            let id = landed.transfer.0;
+            assert!(self.completed.insert(id), "{id} completed twice");
+            assert!(!self.retired.contains(&id), "{id} completed after its cancel");
+            let inside = self.flows.iter().any(|f| f.inside && f.chunk.is_some_and(|c| c.0 == id));
+            assert!(!inside, "{id} completed while a flow was inside a system call for it");
+            assert_eq!(landed.meta, b"meta");
+            let count = self.landed[&id].len() as u64;
+            assert_eq!(landed.bytes, 10 * count + count * (count - 1) / 2);
+        }
+    }
+
+    /// A flow is about to write a chunk in place.
+    fn may_be_written(&self, index: u32, transfer: u64, chunk: u32) {
+        assert!(!self.is_over(transfer), "{transfer} is over");
+        let same = |(i, f): &(usize, &Flow)| {
+            *i != index as usize && f.inside && f.chunk == Some((transfer, chunk))
+        };
+        assert_eq!(self.flows.iter().enumerate().filter(same).count(), 0, "two write one chunk");
+    }
+
+    fn is_over(&self, transfer: u64) -> bool {
+        transfer < self.floor
+            || self.completed.contains(&transfer)
+            || self.retired.contains(&transfer)
+    }
+
+    fn check(&self) {
+        assert!(self.receiver.active_count() <= LIMITS.transfers);
+        let inside = self.flows.iter().any(|flow| flow.inside);
+        assert!(inside || self.receiver.is_quiet());
+    }
+}
