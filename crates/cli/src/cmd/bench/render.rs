@@ -42,12 +42,17 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
     what.push(format!("verified: {}", first.verify));
     let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
     format!(
-        "{}\n{} rails: {}; chunks of {chunk}, window {}\n\n",
+        "{}\n{} {}: {}; chunks of {chunk}, window {}\n\n",
         what.join(", "),
         rails.len(),
+        plural(rails.len(), "rail"),
         abridged(&rails),
         setting("window_chunks")
     )
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
 /// Names that fit on a line.
@@ -115,7 +120,8 @@ fn against_raw(report: &BenchReport, is_latency: bool) -> Option<Table> {
     let pairs = report.results.iter().filter_map(|result| Some((result, result.against.as_ref()?)));
     let pairs: Vec<_> = pairs.collect();
     let (_, first) = pairs.first()?;
-    let sockets = format!("plain sockets ({} flows, {})", first.flows, first.congestion);
+    let flows = plural(first.flows, "flow");
+    let sockets = format!("plain sockets ({} {flows}, {})", first.flows, first.congestion);
     let mut table = Table::default().column("size", Align::Right);
     table = if is_latency {
         table

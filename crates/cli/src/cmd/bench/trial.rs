@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_report::{Histogram, Sample};
+use polyrail_report::{Histogram, Sample, Spread};
 
 use super::buffers::{Buffers, Verify};
 use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, unexpected};
@@ -79,13 +79,15 @@ impl<'l> Trial<'l> {
         let least = self.set_up.depth.max(1);
         let mut transfers = least * 2;
         let mut left = time.as_secs_f64();
-        // The fastest: one hiccup must not make all samples short.
-        let mut rate = 0.0f64;
+        let mut rates = Vec::new();
         loop {
             let (ran, _) = self.run(transfers)?;
             left -= ran.seconds;
-            rate = rate.max(transfers as f64 / ran.seconds.max(1e-9));
+            let rate = transfers as f64 / ran.seconds.max(1e-9);
+            rates.push(rate);
             if left <= 0.0 {
+                // One hiccup must make the samples neither short nor long.
+                let rate = Spread::of(rates).map_or(rate, |spread| spread.median);
                 return Ok(((rate * aim.as_secs_f64()) as u64).max(least));
             }
             // Twice as many, but no more than the time that is left.

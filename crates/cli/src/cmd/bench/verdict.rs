@@ -184,8 +184,9 @@ fn window(evidence: &Evidence) -> Vec<Candidate> {
     if outstanding < evidence.window_bytes {
         let each = evidence.p50_us.map(polyrail_report::show_micros);
         let each = each.map_or(String::new(), |each| format!(", each taking {each}"));
+        let transfers = if evidence.depth == 1 { "transfer" } else { "transfers" };
         let because = format!(
-            "{} outstanding transfers of {}{each}; the window has room for {}",
+            "{} {transfers} of {} outstanding{each}; the window has room for {}",
             evidence.depth,
             show_size(evidence.size),
             show_size(evidence.window_bytes)

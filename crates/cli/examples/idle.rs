@@ -1,0 +1,90 @@
+//! What an idle engine with many peers costs: `idle [PEERS] [SECONDS]`, 64 and 20 by default.
+//!
+//! The engine is alone in a process of its own; the peers share this one. After everything is
+//! connected and has been quiet for a moment, its CPU time and memory are read from `/proc`.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use polyrail::{Config, Engine};
+
+type Failure = Box<dyn Error>;
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.first().is_some_and(|argument| argument == ENGINE) {
+        return engine();
+    }
+    let number = |index: usize, default: u64| -> Result<u64, Failure> {
+        Ok(arguments.get(index).map(|text| text.parse()).transpose()?.unwrap_or(default))
+    };
+    measure(number(0, 64)?, number(1, 20)?)
+}
+
+const ENGINE: &str = "engine";
+
+fn config() -> Result<Config, Failure> {
+    Ok(Config::builder().env().set("rails", "127.0.0.1")?.build()?)
+}
+
+/// The process under test: says where it listens and sleeps until its input ends.
+fn engine() -> Result<(), Failure> {
+    let engine = Engine::builder().config(config()?).build()?;
+    println!("{}", engine.addresses().first().ok_or("no address")?);
+    io::stdout().flush()?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
+    let mut child = Command::new(env::current_exe()?)
+        .arg(ENGINE)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    let address: SocketAddr = line.trim().parse()?;
+    let mut engines = Vec::new();
+    for _ in 0..peers {
+        let engine = Engine::builder().config(config()?).build()?;
+        let peer = engine.connect(address)?;
+        // Data in both directions, so that every flow there can be is there.
+        engine.notify(&peer, b"here")?.wait(Duration::from_secs(10))?;
+        engines.push((engine, peer));
+    }
+    thread::sleep(Duration::from_secs(2));
+    let before = cpu_ns(child.id())?;
+    thread::sleep(Duration::from_secs(seconds));
+    let used_ns = cpu_ns(child.id())?.saturating_sub(before);
+    let percent = used_ns as f64 / 1e7 / seconds as f64;
+    let resident_kib = resident_kib(child.id())?;
+    drop(child.stdin.take());
+    child.wait()?;
+    println!(
+        "{{\"peers\": {peers}, \"seconds\": {seconds}, \"cpu_percent_of_a_core\": {percent:.4}, \
+         \"resident_kib\": {resident_kib}}}"
+    );
+    Ok(())
+}
+
+/// CPU time of all threads of a process, in nanoseconds.
+fn cpu_ns(pid: u32) -> Result<u64, Failure> {
+    let mut total = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        total += text.split_whitespace().next().ok_or("empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(total)
+}
+
+fn resident_kib(pid: u32) -> Result<u64, Failure> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim_end_matches("kB").trim().parse()?)
+}

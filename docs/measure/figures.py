@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""Takes those figures of docs/performance.md that need more than one command.
+
+    docs/measure/figures.py [--polyrail PROGRAM] [--rounds N] FIGURE ... [-- BENCH OPTIONS]
+
+Everything is measured in turn, round after round, so that a machine that drifts does not bend the
+ratio, which is the median of the ratios within a round. Prints one JSON object; progress goes to
+standard error. What stands after `--` is handed to every `polyrail bench`.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+MIB = 1 << 20
+CONGESTION = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
+
+
+def main():
+    arguments, extra = split(sys.argv[1:])
+    options = parser().parse_args(arguments)
+    options.extra = extra
+    print(json.dumps(options.figure(options), indent=2))
+
+
+def split(arguments):
+    if "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def parser():
+    top = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    top.add_argument("--polyrail", default="target/release/polyrail", help="the program")
+    top.add_argument("--rounds", type=int, default=5, help="alternating rounds")
+    figures = top.add_subparsers(required=True, metavar="FIGURE")
+
+    def figure(function, name):
+        sub = figures.add_parser(name, help=function.__doc__.splitlines()[0])
+        sub.set_defaults(figure=function)
+        return sub
+
+    nixl = figure(against_nixl, "nixl")
+    nixl.add_argument("peers", help="virtual environment with nixl-cu12, libucx-cu12, numpy")
+    nixl.add_argument("--size", type=int, default=64 * MIB)
+    nixl.add_argument("--cc", help="the system's congestion control during the run (root)")
+    for function, name in [(against_ucx_latency, "ucx-latency"), (against_ucx_rate, "ucx-rate")]:
+        figure(function, name).add_argument("peers", help="virtual environment with libucx-cu12")
+    figure(segments, "segments")
+    figure(channels, "channels").add_argument("--rails", default="127.0.0.1")
+    figure(cut, "cut").add_argument("--rates", default="4x1gbit", help="the lab's rails")
+    return top
+
+
+# What each figure is.
+
+
+def against_nixl(options):
+    """Writes of 64 MiB against NIXL over UCX on TCP."""
+    python = f"{options.peers}/bin/python"
+
+    def nixl():
+        command = [python, str(HERE / "nixl_write.py"), str(options.size), "2"]
+        return json.loads(run(command).splitlines()[-1])["gb_per_s"]
+
+    def polyrail():
+        return bench(options, "--sizes", str(options.size), "--depth", "1")["gb_per_s"]
+
+    with congestion(options.cc):
+        rounds = alternate(options.rounds, polyrail=polyrail, nixl=nixl)
+    return summary(rounds, "polyrail", "nixl", system_congestion=options.cc or system_congestion())
+
+
+def against_ucx_latency(options):
+    """One-way time of 8 bytes against UCX's tag_lat over TCP."""
+
+    def polyrail():
+        result = bench(options, "--sizes", "8", "--latency", "--rails", "127.0.0.1")
+        return result["latency_us"]["p50"]
+
+    def ucx():
+        # The third column of the last line is the median one-way time in microseconds.
+        return float(perftest(options.peers, "tag_lat", 50_000)[2])
+
+    return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
+
+
+def against_ucx_rate(options):
+    """Writes of 8 bytes, 64 outstanding, one thread, against UCX's tag_bw, per second."""
+
+    def polyrail():
+        return bench(options, "--sizes", "8", "--depth", "64")["transfers_per_s"]
+
+    def ucx():
+        return float(perftest(options.peers, "tag_bw", 500_000)[-1])
+
+    return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
+
+
+def segments(options):
+    """16,384 scattered segments of 16 KiB in one request against one write of 256 MiB."""
+
+    def scattered():
+        return bench(options, "--sizes", "256MiB", "--segments", "16384")["gb_per_s"]
+
+    def whole():
+        return bench(options, "--sizes", "256MiB")["gb_per_s"]
+
+    return summary(alternate(options.rounds, scattered=scattered, whole=whole), "scattered", "whole")
+
+
+def channels(options):
+    """1, 2, 4 and 8 channels on one rail, each against the best smaller count."""
+
+    def measure(count):
+        rail = ["--rails", options.rails]
+        return bench(options, "--sizes", "64MiB", "--channels", str(count), *rail)["gb_per_s"]
+
+    counts = [1, 2, 4, 8]
+    named = {str(count): lambda count=count: measure(count) for count in counts}
+    rounds = alternate(options.rounds, **named)
+    medians = {count: statistics.median(rounds[str(count)]) for count in counts}
+    ratios = {}
+    for count in counts[1:]:
+        best = max(counts[: counts.index(count)], key=medians.get)
+        pairs = zip(rounds[str(count)], rounds[str(best)])
+        ratios[count] = statistics.median(mine / other for mine, other in pairs)
+    return {"samples_gb_per_s": rounds, "over_best_smaller": ratios}
+
+
+def cut(options):
+    """A rail is cut in the middle of a run and comes back; what the others carry meanwhile."""
+    runs = [cut_once(options) for _ in range(options.rounds)]
+    return {
+        "share_of_remaining_rails_after_1_s": statistics.median(run["share"] for run in runs),
+        "rejoined": all(run["rejoined"] for run in runs),
+        "verified": all(run["verified"] for run in runs),
+        "runs": runs,
+    }
+
+
+def cut_once(options):
+    program, name = options.polyrail, f"cut-{time.time_ns() % 10**9}"
+    run([program, "lab", "up", name, "--rails", options.rates])
+    inside = {side: [program, "lab", "exec", name, side, "--", program, "bench"] for side in "ab"}
+    with contextlib.ExitStack() as ends:
+        ends.callback(run, [program, "lab", "down", name])
+        server = start([*inside["b"], "--listen", "--rails", "rail"], ends)
+        address = server.stdout.readline().split()[-1]
+        # Many short samples, each with its time, show what the rate was when.
+        what = ["--sizes", "16MiB", "--time", "12s", "--rounds", "100", "--json", "-"]
+        where = ["--connect", address, "--rails", "rail"]
+        client = start([*inside["a"], *where, *what, *options.extra], ends)
+        time.sleep(CUT_AFTER_S)
+        cut_ms = time.time() * 1e3
+        run([program, "lab", "set", name, CUT_RAIL, "--down"])
+        time.sleep(CUT_FOR_S)
+        up_ms = time.time() * 1e3
+        run([program, "lab", "set", name, CUT_RAIL, "--up"])
+        report = json.loads(client.communicate(timeout=300)[0])
+    return judge_cut(report["results"][0], rates(options.rates), cut_ms, up_ms)
+
+
+CUT_RAIL = "rail1"
+CUT_AFTER_S, CUT_FOR_S, REJOIN_S = 6, 6, 3
+
+
+def judge_cut(result, gbit, cut_ms, up_ms):
+    """The share is of what the remaining rails carried before the cut."""
+
+    def median_rate(begin_ms, end_ms):
+        inside = [
+            sample["bytes"] / 1e9 / sample["seconds"]
+            for sample in result["samples"]
+            if begin_ms <= sample["started_unix_ms"]
+            and sample["started_unix_ms"] + sample["seconds"] * 1e3 <= end_ms
+        ]
+        return statistics.median(inside) if inside else None
+
+    before = median_rate(0, cut_ms)
+    during = median_rate(cut_ms + 1000, up_ms)
+    after = median_rate(up_ms + REJOIN_S * 1e3, float("inf"))
+    if None in (before, during, after):
+        sys.exit("too few samples: the run was over too soon or never began; give more --time")
+    remaining = before * (sum(gbit) - gbit[int(CUT_RAIL[-1])]) / sum(gbit)
+    return {
+        "before_gb_per_s": before,
+        "during_gb_per_s": during,
+        "after_gb_per_s": after,
+        "share": during / remaining,
+        "rejoined": after > 0.9 * before,
+        "verified": result["verified"],
+    }
+
+
+def rates(text):
+    """Reads the rates of a lab, in Gbit/s."""
+    units = {"gbit": 1.0, "mbit": 1e-3, "kbit": 1e-6}
+    all_rates = []
+    for item in text.split(","):
+        count, _, rate = item.rpartition("x")
+        unit = next(unit for unit in units if rate.endswith(unit))
+        all_rates += [float(rate.removesuffix(unit)) * units[unit]] * int(count or 1)
+    return all_rates
+
+
+# How it is taken.
+
+
+def bench(options, *arguments):
+    """The only result of one `polyrail bench`."""
+    command = [options.polyrail, "bench", *arguments, "--json", "-", *options.extra]
+    return json.loads(run(command))["results"][0]
+
+
+def perftest(peers, test, iterations):
+    """The words of the last line of UCX's own benchmark, 8 bytes over TCP loopback."""
+    libraries = next(pathlib.Path(peers).glob("lib/python3*/site-packages/libucx"))
+    environment = {
+        "LD_LIBRARY_PATH": str(libraries / "lib"),
+        "UCX_TLS": "tcp",
+        "UCX_NET_DEVICES": "lo",
+        "PATH": "/usr/bin:/bin",
+    }
+    command = [str(libraries / "bin/ucx_perftest"), "-p", "25657"]
+    with contextlib.ExitStack() as ends:
+        start(command, ends, env=environment)
+        time.sleep(0.5)
+        client = ["127.0.0.1", "-t", test, "-s", "8", "-n", str(iterations), "-w", "1000", "-f"]
+        lines = run([*command, *client], env=environment).splitlines()
+    finals = [line for line in lines if line.startswith("Final:")] or lines
+    return finals[-1].split()
+
+
+def alternate(rounds, **measurements):
+    """Takes each measurement once per round, in turn."""
+    samples = {name: [] for name in measurements}
+    for index in range(rounds):
+        for name, measure in measurements.items():
+            samples[name].append(measure())
+            print(f"round {index + 1}: {name} {samples[name][-1]:.4g}", file=sys.stderr)
+    return samples
+
+
+def summary(samples, ours, theirs, **more):
+    pairs = zip(samples[ours], samples[theirs])
+    return {
+        **{f"{name}_median": statistics.median(values) for name, values in samples.items()},
+        "ratio": statistics.median(mine / other for mine, other in pairs),
+        "samples": samples,
+        **more,
+    }
+
+
+def system_congestion():
+    return CONGESTION.read_text().strip()
+
+
+@contextlib.contextmanager
+def congestion(name):
+    """Sets the system's congestion control, which needs root, and puts it back."""
+    before = system_congestion()
+    if name:
+        CONGESTION.write_text(name)
+    try:
+        yield
+    finally:
+        if name:
+            CONGESTION.write_text(before)
+
+
+def start(command, ends, **options):
+    """Starts a process that is ended with `ends`."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options
+    )
+    ends.callback(lambda: (process.kill(), process.wait()))
+    return process
+
+
+def run(command, **options):
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = subprocess.run(command, **piped, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
