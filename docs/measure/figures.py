@@ -113,7 +113,8 @@ def segments(options):
     def whole():
         return bench(options, "--sizes", "256MiB")["gb_per_s"]
 
-    return summary(alternate(options.rounds, scattered=scattered, whole=whole), "scattered", "whole")
+    rounds = alternate(options.rounds, scattered=scattered, whole=whole)
+    return summary(rounds, "scattered", "whole")
 
 
 def channels(options):
