@@ -305,7 +305,7 @@ mod tests {
         let (kind, because) = verdict(|e| (e.depth, e.size, e.p50_us) = (1, 8, Some(9.5)));
         assert_eq!(kind, LimitKind::Window);
         let text =
-            "1 outstanding transfers of 8B, each taking 9.50us; the window has room for 32MiB";
+            "1 transfer of 8B outstanding, each taking 9.50us; the window has room for 32MiB";
         assert_eq!(because, text);
     }
 }
