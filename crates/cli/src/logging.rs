@@ -1,7 +1,7 @@
 //! Log records on standard error or in a file, as the settings choose.
 
 use std::fs::OpenOptions;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -35,7 +35,7 @@ pub(crate) fn start(config: &Config) -> Result<(), LogError> {
     })
     .with_max_level_hint(level);
     let layer = if config.log_file.is_empty() {
-        fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+        fmt::layer().with_writer(io::stderr).with_ansi(false).boxed()
     } else {
         let name = expand_file_name(&config.log_file, &crate::host::hostname(), std::process::id());
         let path = PathBuf::from(name);

@@ -9,6 +9,7 @@
 mod args;
 mod buffers;
 mod client;
+mod configure;
 mod control;
 mod drive;
 mod error;

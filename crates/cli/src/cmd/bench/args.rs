@@ -1,11 +1,9 @@
 //! The options of `polyrail bench`.
 
-use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail_config::{Config, ConfigBuilder};
 use polyrail_lab::{LabSpec, Rate};
 use polyrail_report::{BadUnit, parse_duration, parse_sizes};
 
@@ -90,32 +88,32 @@ pub(crate) struct Args {
 
     /// Rails: a number of loopback addresses, or interfaces and addresses as in the setting `rails`.
     #[arg(long, value_name = "N|LIST", help_heading = SETTINGS)]
-    rails: Option<String>,
+    pub(super) rails: Option<String>,
 
     /// Channels to the peer (setting `channels`).
     #[arg(long, value_name = "N", help_heading = SETTINGS)]
-    channels: Option<String>,
+    pub(super) channels: Option<String>,
 
     /// Connections of each channel (setting `sockets`).
     #[arg(long, value_name = "N", help_heading = SETTINGS)]
-    sockets: Option<String>,
+    pub(super) sockets: Option<String>,
 
     /// Outstanding chunks of each channel (setting `window_chunks`).
     #[arg(long, value_name = "CHUNKS", help_heading = SETTINGS)]
-    window: Option<String>,
+    pub(super) window: Option<String>,
 
     /// Size of a chunk (setting `chunk_bytes`).
     #[arg(long, value_name = "SIZE", help_heading = SETTINGS)]
-    chunk: Option<String>,
+    pub(super) chunk: Option<String>,
 
     /// Progress threads: one number for each direction, or TX,RX (settings `tx_proxies`,
     /// `rx_proxies`).
     #[arg(long, value_name = "N|TX,RX", help_heading = SETTINGS)]
-    proxies: Option<String>,
+    pub(super) proxies: Option<String>,
 
     /// Congestion control of the flows (setting `congestion`).
     #[arg(long, value_name = "NAME", help_heading = SETTINGS)]
-    congestion: Option<String>,
+    pub(super) congestion: Option<String>,
 
     #[command(flatten)]
     pub(super) config: ConfigArgs,
@@ -188,82 +186,6 @@ impl Args {
             against: self.against.clone(),
         }
     }
-
-    /// The settings in effect for this role.
-    pub(super) fn resolve_config(&self, role: &Role) -> Result<Config, BenchError> {
-        let config = self.builder()?.build()?;
-        if config.origin("rails").is_some_and(|origin| origin.is_explicit()) {
-            return Ok(config);
-        }
-        // Interfaces are picked by the engine except where that can't give what was asked for.
-        let rails = match role {
-            Role::Both => Some(loopback(DEFAULT_RAILS)),
-            Role::Lab { .. } => Some(LAB_RAILS.to_owned()),
-            Role::Connect { .. } if self.inside_lab.is_some() => Some(LAB_RAILS.to_owned()),
-            Role::Connect { address } | Role::Listen { address: Some(address) }
-                if address.ip().is_loopback() =>
-            {
-                Some(address.ip().to_string())
-            }
-            _ => None,
-        };
-        let mut builder = self.builder()?;
-        if let Some(rails) = rails {
-            builder = builder.set("rails", &rails)?;
-        }
-        if let Role::Listen { address: Some(address) } = role {
-            builder = builder.set("listen_port", &address.port().to_string())?;
-        }
-        Ok(builder.build()?)
-    }
-
-    fn builder(&self) -> Result<ConfigBuilder, BenchError> {
-        let mut builder = self.config.builder()?;
-        let rails = self.rails.as_deref().map(|rails| match rails.parse() {
-            Ok(count) => loopback_checked(rails, count),
-            Err(_) => Ok(rails.to_owned()),
-        });
-        if let Some(rails) = rails {
-            builder = builder.set("rails", &rails?)?;
-        }
-        let proxies =
-            self.proxies.as_deref().map(|both| both.split_once(',').unwrap_or((both, both)));
-        for (setting, value) in [
-            ("channels", self.channels.as_deref()),
-            ("sockets", self.sockets.as_deref()),
-            ("window_chunks", self.window.as_deref()),
-            ("chunk_bytes", self.chunk.as_deref()),
-            ("tx_proxies", proxies.map(|(tx, _)| tx)),
-            ("rx_proxies", proxies.map(|(_, rx)| rx)),
-            ("congestion", self.congestion.as_deref()),
-        ] {
-            if let Some(value) = value {
-                builder = builder.set(setting, value)?;
-            }
-        }
-        Ok(builder)
-    }
-}
-
-/// Options that give another process the settings in effect here, whatever its environment.
-pub(super) fn settings_for_child(config: &Config) -> Vec<OsString> {
-    let mut options = Vec::new();
-    for row in config.rows() {
-        let value = match row.name {
-            // Two processes of one machine can't listen on one port.
-            "listen_port" => "0".to_owned(),
-            // Nor write one file, except where its name tells them apart.
-            "log_file" | "dump_file" | "trace_file"
-                if !row.value.is_empty() && !row.value.contains("%p") =>
-            {
-                format!("{}.peer", row.value)
-            }
-            _ if row.is_changed() || row.origin.is_explicit() => row.value,
-            _ => continue,
-        };
-        options.extend(["--set".into(), format!("{}={value}", row.name).into()]);
-    }
-    options
 }
 
 const WHERE: &str = "Where";
@@ -280,24 +202,6 @@ Examples:
   polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
   polyrail bench --listen                             on one machine, then on another:
   polyrail bench --connect 10.0.0.1:34567 --sizes 8..1GiB";
-
-const DEFAULT_RAILS: u32 = 4;
-const LOOPBACK_MAX: u32 = 64;
-/// A prefix that takes every rail of a lab.
-const LAB_RAILS: &str = "rail";
-
-fn loopback(count: u32) -> String {
-    let addresses: Vec<String> = (1..=count).map(|host| format!("127.0.0.{host}")).collect();
-    addresses.join(",")
-}
-
-fn loopback_checked(text: &str, count: u32) -> Result<String, BenchError> {
-    if (1..=LOOPBACK_MAX).contains(&count) {
-        return Ok(loopback(count));
-    }
-    let allowed = format!("1 to {LOOPBACK_MAX} loopback addresses, or interfaces");
-    Err(BenchError::usage("--rails", text, "is out of range", allowed))
-}
 
 fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
@@ -333,7 +237,7 @@ fn with_help(error: BadUnit) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
 
     use super::*;
@@ -344,7 +248,7 @@ mod tests {
         args: Args,
     }
 
-    fn args(text: &str) -> Args {
+    pub(in super::super) fn args(text: &str) -> Args {
         let words = ["bench"].into_iter().chain(text.split_whitespace());
         Command::try_parse_from(words).map(|command| command.args).unwrap()
     }
@@ -352,45 +256,6 @@ mod tests {
     fn refused(text: &str) -> String {
         let words = ["bench"].into_iter().chain(text.split_whitespace());
         Command::try_parse_from(words).map(|_| ()).unwrap_err().to_string()
-    }
-
-    fn config(text: &str) -> Config {
-        let args = args(text);
-        args.resolve_config(&args.role().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn without_options_four_loopback_rails_are_measured() {
-        assert_eq!(config("").rails, "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4");
-        assert!(matches!(args("").role(), Ok(Role::Both)));
-        assert_eq!(args("").plan().sizes, [64 << 10, 1 << 20, 16 << 20, 256 << 20]);
-    }
-
-    #[test]
-    fn a_number_of_rails_means_loopback_and_a_text_means_itself() {
-        assert_eq!(config("--rails 2").rails, "127.0.0.1,127.0.0.2");
-        assert_eq!(config("--rails eth").rails, "eth");
-        let error = args("--rails 65").resolve_config(&Role::Both).unwrap_err().to_string();
-        assert!(error.starts_with("--rails `65` is out of range; allowed: 1 to 64"), "{error}");
-    }
-
-    #[test]
-    fn short_options_stand_for_settings() {
-        let config = config(
-            "--channels 8 --sockets 2 --window 32 --chunk 1MiB --proxies 2,3 --congestion cubic",
-        );
-        assert_eq!((config.channels, config.sockets, config.window_chunks), (8, 2, 32));
-        assert_eq!((config.chunk_bytes, config.tx_proxies, config.rx_proxies), (1 << 20, 2, 3));
-        assert_eq!(config.congestion, "cubic");
-    }
-
-    #[test]
-    fn a_client_elsewhere_picks_its_interfaces_itself_and_one_on_loopback_its_address() {
-        assert_eq!(config("--connect 10.1.2.3:99").rails, "auto");
-        assert_eq!(config("--connect 127.0.0.1:99").rails, "127.0.0.1");
-        assert_eq!(config("--listen 127.0.0.9:99").rails, "127.0.0.9");
-        assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99);
-        assert_eq!(config("--lab 4x1gbit").rails, "rail");
     }
 
     #[test]
@@ -416,25 +281,5 @@ mod tests {
     fn roles_that_exclude_each_other_are_refused() {
         assert!(refused("--listen --connect 1.2.3.4:5").contains("cannot be used with"));
         assert!(refused("--lab 1gbit --connect 1.2.3.4:5").contains("cannot be used with"));
-    }
-
-    #[test]
-    fn another_process_gets_the_same_settings_but_not_the_same_files() {
-        let config =
-            config("--chunk 1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p");
-        let options = settings_for_child(&config);
-        let pairs: Vec<&str> = options
-            .iter()
-            .filter_map(|option| option.to_str())
-            .filter(|o| o.contains('='))
-            .collect();
-        assert!(pairs.contains(&"chunk_bytes=1MiB") && pairs.contains(&"preset=cpu"), "{pairs:?}");
-        assert!(pairs.contains(&"log_file=/tmp/x.peer") && pairs.contains(&"trace_file=/tmp/%p"));
-        let mut builder = Config::builder();
-        for pair in &pairs {
-            builder = builder.set_pair(pair).unwrap();
-        }
-        let child = builder.build().unwrap();
-        assert_eq!((child.window_chunks, &child.rails), (config.window_chunks, &config.rails));
     }
 }

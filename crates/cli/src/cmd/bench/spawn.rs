@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use polyrail::{Config, Engine};
 use polyrail_report::exit;
 
-use super::args::settings_for_child;
+use super::configure::settings_for_child;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::serve::serve;
