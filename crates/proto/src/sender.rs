@@ -5,14 +5,17 @@
 //! one never gates the transfer. A chunk is in exactly one place: not yet pulled, given back (to be
 //! pulled again), or in flight on one flow. When a flow dies, what it had in flight is given back.
 //!
-//! ```text
-//!            submit            pull / handle_ack               last chunk acknowledged
-//!   (none) ---------> Queued ------------------------> Active ------------------------> Done
-//!                        |                               |  refusal, deadline, peer lost
-//!                        | cancel                        | cancel
-//!                        v                               v
-//!                    Cancelled <---- written out ---- Draining ----> Failed | Cancelled
-//! ```
+//! | from | by | to |
+//! |---|---|---|
+//! | | `submit` | queued |
+//! | queued | its first chunk is pulled | active |
+//! | queued | cancel, deadline, peer lost, region dropped | failed |
+//! | active | the last chunk is acknowledged, and written | done |
+//! | active | final refusal, cancel, deadline, peer lost, region dropped | failed, or draining |
+//! | draining | the last frame that was begun is written, or its flow is gone | failed |
+//! | draining | the same, and every chunk is acknowledged by now | done |
+//!
+//! `tests/transitions.rs` tries every sequence of calls against this table.
 //!
 //! A transfer that ends early *drains* first: frames of it that a flow has begun are finished, so
 //! that the stream stays whole, and only then is its end reported, because until then the driver
