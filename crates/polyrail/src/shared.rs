@@ -20,7 +20,7 @@ use crate::error::{PeerError, PostError, TransferError};
 use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::inbox::Inbox;
 use crate::op::{Op, OpsPool, Purpose};
-use crate::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
 use crate::proxy::{Command, Pass, ProxySet};
 use crate::rails;
 use crate::region::Registry;
@@ -340,6 +340,7 @@ impl EngineShared {
         let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
         let mut pass = self.pass();
         let mut tx = peer.tx();
+        fetch_old(peer, &mut tx, now, &mut pass);
         tx.sender.handle_timeout(now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
@@ -349,15 +350,6 @@ impl EngineShared {
         pass.finishes.drain(..).for_each(Finish::run);
         for op in waiting {
             self.cancel_for(&op, Failure::Deadline);
-        }
-        // Posted and never fetched, because no flow is up.
-        for _ in 0..peer.posted.len() {
-            let Some(op) = peer.posted.pop() else { break };
-            if late(&op) {
-                op.fail_for(Failure::Deadline);
-            } else if peer.posted.push(op.clone()).is_err() {
-                op.fail_for(Failure::Cancelled);
-            }
         }
     }
 
@@ -493,6 +485,22 @@ impl EngineShared {
             if !self.help() {
                 std::thread::sleep(Duration::from_micros(200));
             }
+        }
+    }
+}
+
+/// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
+/// to where its deadline is looked after. In order, so sends of one tag keep theirs.
+fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass<'_>) {
+    const OLD: Duration = Duration::from_millis(50);
+    // Once the peer is gone its operations have been ended, and no more may enter.
+    while !peer.is_gone()
+        && let Some(op) = peer.posted.pop()
+    {
+        let old = now.since(op.posted) >= OLD;
+        tx.submit_op(now, op, pass);
+        if !old {
+            break;
         }
     }
 }
