@@ -59,7 +59,7 @@ impl Inbox {
         }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let first = queue.pop_front();
-        self.len.store(queue.len(), Ordering::Release);
+        self.len.store(queue.len(), Ordering::SeqCst);
         first
     }
 
@@ -68,7 +68,7 @@ impl Inbox {
             return Vec::new();
         }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        self.len.store(0, Ordering::Release);
+        self.len.store(0, Ordering::SeqCst);
         std::mem::take(&mut *queue).into()
     }
 
@@ -84,16 +84,22 @@ impl Inbox {
         self.len() >= self.limit
     }
 
-    /// Notes that flows are not being read because the inbox is full.
-    pub(crate) fn pause(&self) {
-        self.paused.store(true, Ordering::Release);
+    /// Whether flows must not be read because the inbox is full. If so, they are told when they
+    /// may be.
+    pub(crate) fn must_pause(&self) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        self.paused.store(true, Ordering::SeqCst);
+        // SeqCst on both: either we see what was taken meanwhile, or the taker sees the pause.
+        self.len.load(Ordering::SeqCst) >= self.limit
     }
 
     /// Whether flows have to be told to read again.
     pub(crate) fn resume(&self) -> bool {
         !self.is_full()
-            && self.paused.load(Ordering::Acquire)
-            && self.paused.swap(false, Ordering::AcqRel)
+            && self.paused.load(Ordering::SeqCst)
+            && self.paused.swap(false, Ordering::SeqCst)
     }
 
     /// Sleeps until something arrives, at most `limit`.

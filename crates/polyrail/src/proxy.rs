@@ -414,8 +414,8 @@ impl Core {
                     if flow.owes_acks() && !self.owing.contains(&key) {
                         self.owing.push(key);
                     }
-                    // A full inbox leaves the flow readable: it is looked at again on `Resume`.
-                    (read, flow.readable && !pass.engine.inbox.is_full())
+                    // A full inbox leaves the flow ready: it is looked at again on `Resume`.
+                    (read, flow.readable)
                 }
                 Some(AnyFlow::Both(flow, arriving)) => {
                     let read = arriving.read(pass).and_then(|any| {
@@ -425,7 +425,7 @@ impl Core {
                     if arriving.owes_acks() && !self.owing.contains(&key) {
                         self.owing.push(key);
                     }
-                    (read, arriving.readable && !pass.engine.inbox.is_full())
+                    (read, arriving.readable)
                 }
                 None => continue,
             };

@@ -123,9 +123,8 @@ impl RxFlow {
     pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut read = 0;
         while self.readable && read < VISIT_BYTES {
-            if pass.engine.inbox.is_full() {
+            if pass.engine.inbox.must_pause() {
                 // The sender is held back by its window until somebody takes notifications.
-                pass.engine.inbox.pause();
                 return Ok(read > 0);
             }
             let bytes = self.receive_once(pass)?;
