@@ -11,6 +11,7 @@ use crate::error::TransferError;
 use crate::op::{Made, Op, Outgoing, Purpose};
 use crate::peer::{OpRef, PeerShared, TxSide};
 use crate::proxy::Pass;
+use crate::region::RegionCore;
 use crate::request::Kind;
 
 /// What happens to an operation once no lock is held.
@@ -221,7 +222,7 @@ fn read_failure(failure: Failure) -> Option<RefusalCode> {
 ///
 /// Receives count in the order of this call.
 pub(crate) fn begin_receive(peer: &PeerShared, op: &Arc<Op>, tag: u64) {
-    let places = local_places(op);
+    let places = places_of(op.prepared.plan.segments(), &op.prepared.regions);
     let posted = {
         let mut rx = peer.rx();
         let receive = rx.next_receive;
@@ -250,8 +251,8 @@ pub(crate) fn begin_read(peer: &PeerShared, op: &Arc<Op>) {
             let mut rx = peer.rx();
             let read = rx.next_read;
             rx.next_read += 1;
-            let regions = prepared.regions.clone();
-            rx.reads.insert(read, crate::peer::ReadPart { op: op.clone(), regions });
+            let places = places_of(segments, &prepared.regions);
+            rx.reads.insert(read, crate::peer::ReadPart { op: op.clone(), places });
             read
         };
         let pieces = segments
@@ -271,10 +272,10 @@ pub(crate) fn begin_read(peer: &PeerShared, op: &Arc<Op>) {
     }
 }
 
-fn local_places(op: &Op) -> Vec<Place> {
-    let regions = &op.prepared.regions;
-    let segments = op.prepared.plan.segments().iter();
+/// Where the local parts of segments are.
+fn places_of(segments: &[Segment], regions: &[Arc<RegionCore>]) -> Vec<Place> {
     segments
+        .iter()
         .map(|segment| Place {
             key: regions[segment.local_region as usize].key,
             offset: segment.local_offset,

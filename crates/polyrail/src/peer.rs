@@ -17,7 +17,6 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::op::{Op, Outgoing};
-use crate::region::RegionCore;
 use crate::stats::{ArrivalStats, FlowStats};
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
@@ -98,7 +97,7 @@ pub(crate) struct PostedReceive {
 /// A part of a read that waits for its data.
 pub(crate) struct ReadPart {
     pub(crate) op: Arc<Op>,
-    pub(crate) regions: Vec<Arc<RegionCore>>,
+    pub(crate) places: Vec<Place>,
 }
 
 /// An operation, compared by identity.
@@ -280,13 +279,44 @@ pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-impl PostedReceive {
-    /// Whether a peer that fills the receive may write at `place`.
-    pub(crate) fn covers(&self, place: &Place) -> bool {
-        self.places.iter().any(|own| {
+/// Whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have
+/// the same order if the peer is honest, so the search goes on where the last one was found.
+pub(crate) fn covers(own: &[Place], wanted: &[Place]) -> bool {
+    let mut at = 0;
+    wanted.iter().all(|place| {
+        let holds = |own: &Place| {
             own.key == place.key
                 && own.offset <= place.offset
                 && place.offset + place.len <= own.offset + own.len
-        })
+        };
+        let (before, after) = own.split_at(at);
+        let found = after.iter().position(holds).map(|ahead| at + ahead);
+        let found = found.or_else(|| before.iter().position(holds));
+        at = found.unwrap_or(at);
+        found.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_proto::RegionKey;
+
+    use super::*;
+
+    #[test]
+    fn only_what_lies_within_one_place_is_covered() {
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 5 };
+        let place = |slot, offset, len| Place { key: key(slot), offset, len };
+        let own = [place(1, 100, 50), place(1, 150, 50), place(2, 0, 10)];
+        assert!(covers(&own, &[place(1, 100, 50), place(1, 160, 40), place(2, 9, 1)]));
+        assert!(covers(&own, &[place(2, 0, 10), place(1, 100, 1)]), "in another order");
+        assert!(covers(&own, &[]));
+        let outside =
+            [place(1, 99, 1), place(1, 140, 20), place(2, 5, 6), place(3, 0, 1), place(1, 200, 1)];
+        for one in outside {
+            assert!(!covers(&own, &[place(1, 100, 50), one]), "{one:?}");
+        }
+        let other = Place { key: RegionKey { nonce: 6, ..key(1) }, ..own[0] };
+        assert!(!covers(&own, &[other]));
     }
 }

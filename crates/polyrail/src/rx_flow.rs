@@ -14,7 +14,7 @@ use polyrail_sys::{In, IoVecs, Memory, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
-use crate::peer::{PeerShared, RxSide};
+use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::region::{RegionCore, Registry};
@@ -279,7 +279,10 @@ impl RxFlow {
                     }
                 }
                 ReaderEvent::Buffered { place, bytes } => {
-                    self.current.land_buffered(self.flow, place, bytes, &mut side.receiver)?;
+                    let receiver = &mut side.receiver;
+                    if !self.current.land_buffered(self.flow, place, bytes, receiver)? {
+                        peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
+                    }
                 }
                 ReaderEvent::End => {
                     self.sequence += 1;
@@ -340,45 +343,45 @@ impl Current {
             WireOp::Write => registry.admit_all(places, |access| access.remote_write, targets),
             WireOp::SendData => {
                 let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !places.iter().all(|place| receive.covers(place)) {
+                if !covers(&receive.places, places) {
                     return Err(RefusalCode::OutOfBounds);
                 }
                 registry.admit_all(places, |_| true, targets)
             }
             WireOp::ReadData => {
                 let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                registry.admit_all(places, |_| true, targets)?;
-                let own = |target: &Arc<RegionCore>| {
-                    part.regions.iter().any(|region| Arc::ptr_eq(region, target))
-                };
-                if targets.iter().all(own) { Ok(()) } else { Err(RefusalCode::AccessDenied) }
+                if !covers(&part.places, places) {
+                    return Err(RefusalCode::OutOfBounds);
+                }
+                registry.admit_all(places, |_| true, targets)
             }
         };
         let verdict = receiver.handle_chunk(flow, header, meta, admit);
         verdict.map_err(|error| Down(error.to_string()))
     }
 
+    /// Says whether the bytes are in place.
     fn land_buffered(
         &mut self,
         flow: FlowIndex,
         place: Place,
         bytes: &[u8],
         receiver: &mut Receiver,
-    ) -> Result<(), Down> {
+    ) -> Result<bool, Down> {
         if !self.land || !receiver.begin_landing(flow) {
             self.land = false;
-            return Ok(());
+            return Ok(false);
         }
         let region = Finder::default().find(&self.targets, &place);
         let done = region.gate.pin().map(|_pin| region.memory.write_at(place.offset, bytes));
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.land = receiver.end_landing(flow);
         match done {
-            Some(written) => written.map_err(|error| Down(error.to_string())),
+            Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
             None => {
                 receiver.bar(flow, RefusalCode::RegionDropped);
                 self.land = false;
-                Ok(())
+                Ok(false)
             }
         }
     }
