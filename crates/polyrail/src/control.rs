@@ -204,8 +204,7 @@ impl Control {
                 peer.note_problem(text);
                 if !peer.is_gone() {
                     self.note_cut_off(&peer);
-                    // The first try at once: a reset connection often means nothing more.
-                    self.start_flow(peer, flow, self.engine.settings.reconnect_min);
+                    self.reconnect(peer, flow);
                 }
                 self.engine.control.nudge();
             }
@@ -345,6 +344,18 @@ impl Control {
                 self.begin(Handshake::connecting(socket, purpose, target, deadline, &hello));
             }
             Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
+        }
+    }
+
+    /// A connection that lasted is tried again at once: its reset often means nothing more. One that
+    /// did not might be accepted and closed by the other side for ever.
+    fn reconnect(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) {
+        let pause = self.engine.settings.reconnect_min;
+        let since = Time(peer.flows[flow.0 as usize].up_since.load(Ordering::Relaxed));
+        if Time(monotonic_ns()).since(since) >= self.engine.settings.reconnect_max {
+            self.start_flow(peer, flow, pause);
+        } else {
+            self.retries.push_back(Retry { due: Instant::now() + pause, peer, flow, pause });
         }
     }
 

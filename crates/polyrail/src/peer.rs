@@ -59,6 +59,8 @@ pub(crate) struct Layout {
 pub(crate) struct FlowSlot {
     pub(crate) proxy: usize,
     pub(crate) up: AtomicBool,
+    /// When it came up last, by the monotonic clock.
+    pub(crate) up_since: AtomicU64,
     pub(crate) epoch: AtomicU64,
     pub(crate) stats: FlowStats,
     /// Held for looking at its counters only; the proxy owns the stream.
@@ -145,6 +147,7 @@ impl PeerShared {
             .map(|flow| FlowSlot {
                 proxy: proxies[layout.channel_of(FlowIndex(flow)) as usize % proxies.len()],
                 up: AtomicBool::new(false),
+                up_since: AtomicU64::new(0),
                 epoch: AtomicU64::new(0),
                 stats: FlowStats::default(),
                 socket: Mutex::new(None),
