@@ -21,7 +21,7 @@ use socket2::Socket;
 
 use crate::build::{device, is_forbidden};
 use crate::dump::DumpSignal;
-use crate::handshake::{Handshake, Purpose, Step, Then};
+use crate::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
 use crate::peer::{PeerShared, seconds};
 use crate::proxy::Command as ProxyCommand;
 use crate::rx_flow::RxFlow;
@@ -60,6 +60,7 @@ pub(crate) struct Control {
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
     accept_again: Option<Instant>,
+    turned_away: TurnedAway,
     dump: DumpSignal,
 }
 
@@ -132,6 +133,7 @@ impl Control {
             retries: VecDeque::new(),
             cut_off: Vec::new(),
             accept_again: None,
+            turned_away: TurnedAway::default(),
             dump,
         })
     }
@@ -412,20 +414,27 @@ impl Control {
                 }
             };
             let Some(remote) = remote.as_socket() else { continue };
-            let accepted =
-                |(_, h): &(usize, &Handshake)| matches!(h.purpose, Purpose::Accepted { .. });
-            if self.handshakes.iter().filter(accepted).count()
-                >= self.engine.config.handshake_limit as usize
-            {
-                self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(target: "polyrail::peer", %remote, "turned away: handshake_limit");
-                continue;
-            }
+            self.make_room();
             if socket.set_nonblocking(true).is_err() {
                 continue;
             }
             let deadline = Instant::now() + self.engine.settings.hello_timeout;
             self.begin(Handshake::accepted(socket, rail, remote, deadline));
+        }
+    }
+
+    /// While strangers fill every place, whoever has waited longest has to go: a peer says all of
+    /// its hello at once, a stranger that is slow on purpose does not.
+    fn make_room(&mut self) {
+        let limit = self.engine.config.handshake_limit;
+        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.purpose, Purpose::Accepted { .. });
+        let waiting = || self.handshakes.iter().filter(accepted);
+        if waiting().count() < limit as usize {
+            return;
+        }
+        if let Some((key, _)) = waiting().min_by_key(|(_, handshake)| handshake.deadline) {
+            let handshake = self.handshakes.remove(key);
+            self.failed(handshake, &format!("handshake_limit of {limit} is reached"));
         }
     }
 
@@ -630,8 +639,7 @@ impl Control {
         match purpose {
             Purpose::Accepted { rail, .. } => {
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-                let name = &self.engine.rails[rail].name;
-                tracing::warn!(target: "polyrail::peer", rail = %name, %remote, why, "turned away");
+                self.turned_away.log(&self.engine.rails[rail].name, remote, why);
             }
             Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
             Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),

@@ -51,6 +51,13 @@ pub(crate) struct Then {
     pub(crate) duplex: bool,
 }
 
+/// Strangers come in thousands, as port scanners do: the log has one line of them in a while.
+#[derive(Default)]
+pub(crate) struct TurnedAway {
+    logged: Option<Instant>,
+    since: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Connecting,
@@ -72,6 +79,19 @@ pub(crate) enum Step {
     Failed(String),
     /// The other side's first words are not what they should be.
     Rejected(HelloError),
+}
+
+impl TurnedAway {
+    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &str) {
+        const PAUSE: Duration = Duration::from_secs(1);
+        if self.logged.is_some_and(|logged| logged.elapsed() < PAUSE) {
+            self.since += 1;
+            return;
+        }
+        let others = std::mem::take(&mut self.since);
+        tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
+        self.logged = Some(Instant::now());
+    }
 }
 
 impl Handshake {
