@@ -22,7 +22,7 @@ use socket2::Socket;
 use crate::build::{device, is_forbidden};
 use crate::dump::DumpSignal;
 use crate::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
-use crate::peer::{PeerShared, seconds};
+use crate::peer::{PeerShared, gone_text};
 use crate::proxy::Command as ProxyCommand;
 use crate::rx_flow::RxFlow;
 use crate::shared::EngineShared;
@@ -256,23 +256,35 @@ impl Control {
         if let Some((_, since)) = cut_off
             && now - *since >= timeout
         {
-            let problem = peer.last_problem().unwrap_or_else(|| "all its flows closed".to_owned());
-            let why = format!("no rail reached it for {}; last: {problem}", seconds(timeout));
-            self.engine.lose_peer(peer, why);
+            self.engine.lose_peer(peer, gone_text(peer, timeout));
             return false;
         }
         let silence = peer.tx().sender.silence(time);
         if silence >= timeout {
-            let why = format!("{} of silence with data in flight", seconds(silence));
-            let problem = peer.last_problem().map_or(String::new(), |p| format!("; last: {p}"));
-            self.engine.lose_peer(peer, why + &problem);
+            self.engine.lose_peer(peer, gone_text(peer, silence));
             return false;
         }
+        self.is_waiting(peer, time)
+    }
+
+    /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
+    /// send what is to be received, it is asked for a sign of life now and then: a process that is
+    /// stopped keeps its connections, so that else its silence would look like patience.
+    fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
         let awaited = !rx.reads.is_empty() || !rx.receives.is_empty();
         drop(rx);
-        let tx = peer.tx();
-        awaited || tx.sender.is_busy() || tx.matcher.waiting_sends() > 0 || !peer.posted.is_empty()
+        let mut tx = peer.tx();
+        let awaited = awaited || tx.matcher.waiting_sends() > 0;
+        let busy = tx.sender.is_busy() || !peer.posted.is_empty();
+        let asked = Time(peer.asked.load(Ordering::Relaxed));
+        if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {
+            peer.asked.store(time.0, Ordering::Relaxed);
+            tx.ask(time);
+            drop(tx);
+            self.engine.send_soon(peer);
+        }
+        awaited || busy
     }
 
     fn note_cut_off(&mut self, peer: &Arc<PeerShared>) {

@@ -98,6 +98,14 @@ impl TxSide {
         self.submit(now, WireOp::Control, Flags::NONE, 0, source, None);
     }
 
+    /// Asks the peer for a sign of life: it acknowledges a write of nothing.
+    pub(crate) fn ask(&mut self, now: Time) {
+        let (plan, purpose) = (Plan::empty(), Purpose::Tell);
+        let made = Made { plan, regions: Vec::new(), meta: Vec::new(), purpose };
+        let source = Outgoing::Made(Arc::new(made));
+        self.submit(now, WireOp::Write, Flags::NONE, 0, source, None);
+    }
+
     /// Sends the data that the peer asked for.
     pub(crate) fn submit_read_data(&mut self, now: Time, read: u64, made: Made) {
         let source = Outgoing::Made(Arc::new(made));

@@ -40,6 +40,8 @@ pub(crate) struct PeerShared {
     phase: AtomicU8,
     lost: OnceLock<String>,
     last_problem: Mutex<Option<String>>,
+    /// When it was last asked for a sign of life, by the monotonic clock.
+    pub(crate) asked: AtomicU64,
     /// Counters of flows towards us, by local rail.
     pub(crate) arrivals: Vec<ArrivalStats>,
     /// Flows towards us that are connected.
@@ -179,6 +181,7 @@ impl PeerShared {
             phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),
             last_problem: Mutex::new(None),
+            asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
             card,
@@ -276,6 +279,20 @@ pub(crate) struct PeerOptions {
     pub(crate) same_host: bool,
     /// Local rails.
     pub(crate) rails: usize,
+}
+
+/// Why a peer that was not heard of for `silence` is given up.
+pub(crate) fn gone_text(peer: &PeerShared, silence: Duration) -> String {
+    let (up, silence) = (peer.flows_up(), seconds(silence));
+    let mut text = match up {
+        0 => format!("no rail reached it for {silence}"),
+        _ => format!("{silence} of silence with {up} of {} flows up", peer.flows.len()),
+    };
+    if let Some(problem) = peer.last_problem() {
+        text.push_str("; last problem: ");
+        text.push_str(&problem);
+    }
+    text
 }
 
 pub(crate) fn seconds(duration: Duration) -> String {
