@@ -76,6 +76,10 @@ pub(crate) struct TxSide {
     pub(crate) matcher: Matcher<OpRef>,
     /// Reads of the peer that are being served: its number to ours.
     pub(crate) serving: HashMap<u64, TransferId>,
+    /// How long flows may stall, if longer than the setting: it doubles each time that one is given
+    /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
+    /// and no other rail will do better.
+    pub(crate) patience: Duration,
     /// Passes until the next fetch from the pool.
     pub(crate) fetch_in: u32,
 }
@@ -169,6 +173,7 @@ impl PeerShared {
                 outgoing: Slab::new(),
                 matcher: Matcher::default(),
                 serving: HashMap::new(),
+                patience: Duration::ZERO,
                 fetch_in: 0,
             }),
             rx: Mutex::new(RxSide {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
@@ -191,10 +192,11 @@ impl TxFlow {
 
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
     pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
-        let stall = pass.engine.settings.rail_stall;
+        let settings = &pass.engine.settings;
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
-        if !tx.sender.is_stalled(now, self.flow, stall) {
+        let patience = settings.rail_stall.max(tx.patience);
+        if !tx.sender.is_stalled(now, self.flow, patience) {
             return Ok(());
         }
         let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
@@ -204,6 +206,7 @@ impl TxFlow {
             return Ok(());
         }
         let silence = now.since(tx.sender.flow_progress(self.flow));
+        tx.patience = (patience * 2).min(settings.peer_timeout / 2);
         Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
 
@@ -399,6 +402,9 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             let acknowledged = before - tx.sender.in_flight(self.flow);
+            if acknowledged > 0 {
+                tx.patience = Duration::ZERO;
+            }
             if let Some(trace) = &pass.engine.trace {
                 for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
                     let Traced { transfer, chunk, bytes, pulled_ns } = chunk;
