@@ -26,6 +26,8 @@ use crate::tx_flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
 const CHECK_NS: u64 = 50_000_000;
+/// How long a caller sleeps at most before it looks whether what it waits for is over.
+const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
@@ -254,7 +256,11 @@ impl Proxy {
                     continue;
                 }
             }
-            let limit = core.sleep_limit(until);
+            let mut limit = core.sleep_limit(until);
+            if engine.settings.caller_driven {
+                // What is waited for may end where no proxy is driven, as by a deadline.
+                limit = Some(limit.map_or(CALLER_SLEEP, |limit| limit.min(CALLER_SLEEP)));
+            }
             drop(core);
             self.note_thread();
             if expired() {
@@ -309,6 +315,14 @@ impl Proxy {
         self.lock().events.append(&mut events);
     }
 
+    /// With callers at the wheel: whoever sleeps on the poller may wait for what just happened, and
+    /// the event that it would have woken up for is used up.
+    fn wake_sleeper(&self) {
+        if let Err(TryLockError::WouldBlock) = self.sleeper.try_lock() {
+            self.poller.wake();
+        }
+    }
+
     fn note_thread(&self) {
         let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
         self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
@@ -332,7 +346,11 @@ impl Proxy {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
-        worked |= run_finishes(&mut pass);
+        let finished = run_finishes(&mut pass);
+        worked |= finished;
+        if engine.settings.caller_driven && (finished || pass.for_caller) {
+            self.wake_sleeper();
+        }
         // With callers at the wheel, something that they wait for is likely to be answered at once:
         // the answer goes first, and saves its peer a look at the acknowledgement.
         if engine.settings.caller_driven && pass.for_caller && pass.now >= core.hold_acks_until {
