@@ -319,8 +319,9 @@ impl Control {
 
     fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
         // Of flows that answer, the other side connects.
-        let answering = peer.answering.load(Ordering::Acquire);
-        if peer.is_gone() || answering || self.engine.is_closing() {
+        let unwanted =
+            peer.answering.load(Ordering::Acquire) || peer.leaving.load(Ordering::Acquire);
+        if peer.is_gone() || unwanted || self.engine.is_closing() {
             return;
         }
         let engine = self.engine.clone();
@@ -524,7 +525,7 @@ impl Control {
         if self.engine.peer(flow.card.instance).is_none()
             && self.engine.has_parted(flow.card.instance)
         {
-            return refused(RefusedCode::Removed, "it was removed or lost here".to_owned());
+            return refused(RefusedCode::Removed, "it has removed or lost this engine".to_owned());
         }
         let arrivals: u32 =
             self.engine.peers().iter().map(|p| p.rx_flows_up.load(Ordering::Relaxed)).sum();
@@ -581,10 +582,13 @@ impl Control {
                 }
             }
             (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
-                let final_word = matches!(
-                    code,
-                    RefusedCode::WrongInstance | RefusedCode::Removed | RefusedCode::Version
-                );
+                let final_word = match code {
+                    RefusedCode::WrongInstance | RefusedCode::Version => true,
+                    // Two engines that part and meet again do so one after the other: until it was
+                    // connected once, the other may still have to add this one.
+                    RefusedCode::Removed => peer.was_connected(),
+                    _ => false,
+                };
                 if final_word {
                     self.engine.lose_peer(&peer, reason);
                 } else {

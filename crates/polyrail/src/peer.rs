@@ -27,6 +27,8 @@ pub(crate) struct PeerShared {
     pub(crate) same_host: bool,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
+    /// It is being told good-bye: it will close its flows, which are not to be connected again.
+    pub(crate) leaving: AtomicBool,
     /// Whether flows towards it are the other direction of those that arrive from it.
     pub(crate) answering: AtomicBool,
     pub(crate) layout: Layout,
@@ -164,6 +166,7 @@ impl PeerShared {
             number,
             same_host: options.same_host,
             connecting: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
             posted: ArrayQueue::new(options.ops_pool as usize),
             tx_wanted: AtomicBool::new(false),
@@ -252,6 +255,11 @@ impl PeerShared {
             text.push_str(&problem);
         }
         text
+    }
+
+    /// Whether any flow towards it was up once.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.flows.iter().any(|flow| flow.up_since.load(Ordering::Relaxed) > 0)
     }
 
     pub(crate) fn flows_up(&self) -> usize {

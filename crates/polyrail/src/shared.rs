@@ -476,6 +476,7 @@ impl EngineShared {
         let reachable = |peer: &&Arc<PeerShared>| peer.flows_up() > 0 && !peer.is_gone();
         let told: Vec<_> = peers.iter().filter(reachable).collect();
         for peer in &told {
+            peer.leaving.store(true, Ordering::Release);
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
         }
