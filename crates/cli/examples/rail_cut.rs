@@ -31,32 +31,36 @@ struct Args {
 
 /// What was seen.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// Bytes per second with all rails.
-    pub before: f64,
+    pub(crate) before: f64,
     /// Bytes per second in the second that begins one second after the cut.
-    pub without: f64,
+    pub(crate) without: f64,
     /// What `without` is of the rails that are left, by their share before.
-    pub of_the_rest: f64,
+    pub(crate) of_the_rest: f64,
     /// From the cut until 0.9 of the remaining rails landed again, over 200 ms.
-    pub recovered_after: Option<Duration>,
+    pub(crate) recovered_after: Option<Duration>,
     /// From the moment the link was up until bytes came over the rail.
-    pub rejoined_after: Option<Duration>,
+    pub(crate) rejoined_after: Option<Duration>,
     /// Bytes per second in the last second.
-    pub after: f64,
+    pub(crate) after: f64,
     /// Transfers that were compared byte by byte.
-    pub verified: u64,
+    pub(crate) verified: u64,
     /// Chunks that were sent again.
-    pub resent_chunks: u64,
+    pub(crate) resent_chunks: u64,
 }
 
-const BYTES: u64 = 32 << 20;
-const SLOTS: u64 = 4;
+const BYTES: u64 = 4 << 20;
+const SLOTS: u64 = 16;
 const SAMPLE: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs the experiment.
-pub fn run(rails: &str, cut: usize, phase: Duration) -> Result<Report, Box<dyn std::error::Error>> {
+pub(crate) fn run(
+    rails: &str,
+    cut: usize,
+    phase: Duration,
+) -> Result<Report, Box<dyn std::error::Error>> {
     let name = format!("cut{}", std::process::id());
     let spec = LabSpec::new(name, LabSpec::parse_rails(rails)?);
     let count = spec.rails.len();
@@ -92,7 +96,8 @@ pub fn run(rails: &str, cut: usize, phase: Duration) -> Result<Report, Box<dyn s
             .map(|slot| {
                 let (a, peer, target, sources) = (&a, &peer, &target, &sources);
                 let (stop, verified) = (&stop, &verified);
-                let write = move || write_slot(a, peer, slot, sources, target, &remote, stop, verified);
+                let write =
+                    move || write_slot(a, peer, slot, sources, target, &remote, stop, verified);
                 scope.spawn(write)
             })
             .collect();

@@ -1,0 +1,29 @@
+//! A rail that dies in the middle of a stream, over shaped links in two namespaces.
+
+#[path = "../examples/rail_cut.rs"]
+mod rail_cut;
+
+use std::io::Write;
+use std::time::Duration;
+
+#[test]
+fn a_cut_rail_loses_no_byte_and_comes_back() {
+    // The engines live on threads inside the namespaces, which only root may enter so.
+    let why = match polyrail_lab::availability() {
+        Ok(polyrail_lab::Privilege::Root) => None,
+        Ok(_) => Some("threads may enter namespaces as root only".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = why {
+        // Past the test harness, which would swallow it.
+        let command = "sudo -E cargo test -p polyrail-cli --test rail_cut";
+        let line = format!("SKIPPED a_cut_rail_loses_no_byte: {why}; run: {command}\n");
+        return std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    // Slow rails, so that a busy machine keeps up: 25 MB/s in all.
+    let report = rail_cut::run("4x50mbit", 2, Duration::from_secs(6)).unwrap();
+    assert!(report.verified > 0 && report.resent_chunks > 0, "{report:?}");
+    assert!(report.of_the_rest > 0.7, "the others carry on: {report:?}");
+    assert!(report.recovered_after.is_some_and(|t| t < Duration::from_secs(3)), "{report:?}");
+    assert!(report.rejoined_after.is_some(), "the rail carries again: {report:?}");
+}
