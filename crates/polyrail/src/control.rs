@@ -653,7 +653,12 @@ impl Control {
     fn failed(&mut self, handshake: Handshake, why: &str) {
         let Handshake { purpose, remote, .. } = handshake;
         match purpose {
-            Purpose::Accepted { rail, .. } => {
+            Purpose::Accepted { rail, then } => {
+                if let Some(then) = then {
+                    // Known by its hello alone: it is forgotten unless it comes again.
+                    self.note_cut_off(&then.peer);
+                    self.engine.control.nudge();
+                }
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
                 self.turned_away.log(&self.engine.rails[rail].name, remote, why);
             }

@@ -193,6 +193,7 @@ impl EngineShared {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
+        self.joined.forget(peer);
         self.end_posted(peer);
         let mut pass = self.pass();
         let mut tx = peer.tx();
@@ -512,6 +513,12 @@ impl Joined {
         let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
         let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
         waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    /// The peer has left before anybody accepted it, if ever anybody does.
+    fn forget(&self, peer: &Arc<PeerShared>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|other| !Arc::ptr_eq(&other.shared, peer));
     }
 
     fn push(&self, peer: Peer) {
