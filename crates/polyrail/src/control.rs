@@ -374,6 +374,24 @@ impl Control {
         }
     }
 
+    /// The peer is gone if every flow got a final word. If only some did, their addresses lead to
+    /// another engine, as private networks of the same numbers do.
+    fn flow_refused(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        flow: FlowIndex,
+        reason: &str,
+        final_word: bool,
+    ) {
+        peer.flows[flow.0 as usize].refused.store(final_word, Ordering::Relaxed);
+        if final_word && peer.flows.iter().all(|flow| flow.refused.load(Ordering::Relaxed)) {
+            self.engine.lose_peer(peer, reason.to_owned());
+        } else {
+            let pause = self.engine.settings.reconnect_max;
+            self.flow_failed(peer, flow, &format!("refused: {reason}"), pause);
+        }
+    }
+
     fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
         let (from, to) = peer.layout.pair_of(flow);
         let local = &self.engine.card.rails[from];
@@ -510,7 +528,9 @@ impl Control {
             Hello::Flow(flow) => flow,
         };
         if flow.target != self.engine.card.instance {
-            return refused(RefusedCode::WrongInstance, "it was started again since".to_owned());
+            let reason = "another engine listens there: it was started again, or the address \
+                          leads elsewhere";
+            return refused(RefusedCode::WrongInstance, reason.to_owned());
         }
         let duplex = flow.capabilities.contains(Capabilities::DUPLEX);
         let needed = flow.capabilities.without(Capabilities::DUPLEX);
@@ -589,12 +609,7 @@ impl Control {
                     RefusedCode::Removed => peer.was_connected(),
                     _ => false,
                 };
-                if final_word {
-                    self.engine.lose_peer(&peer, reason);
-                } else {
-                    let pause = self.engine.settings.reconnect_max;
-                    self.flow_failed(&peer, flow, &format!("refused: {reason}"), pause);
-                }
+                self.flow_refused(&peer, flow, &reason, final_word);
             }
             (Purpose::Accepted { .. }, _) => {}
         }
@@ -642,8 +657,8 @@ impl Control {
                 handshake.say_goodbye(RefusedCode::Malformed, &text);
             }
             // It will not change its version while it runs.
-            (Purpose::Flow { peer, .. }, HelloError::Version { .. }) => {
-                return self.engine.lose_peer(&peer.clone(), text);
+            (Purpose::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
+                return self.flow_refused(&peer.clone(), *flow, &text, true);
             }
             _ => {}
         }

@@ -63,6 +63,8 @@ pub(crate) struct Layout {
 pub(crate) struct FlowSlot {
     pub(crate) proxy: usize,
     pub(crate) up: AtomicBool,
+    /// The last attempt to connect it met another engine, or a peer that does not want it.
+    pub(crate) refused: AtomicBool,
     /// When it came up last, by the monotonic clock.
     pub(crate) up_since: AtomicU64,
     pub(crate) epoch: AtomicU64,
@@ -155,6 +157,7 @@ impl PeerShared {
             .map(|flow| FlowSlot {
                 proxy: proxies[layout.channel_of(FlowIndex(flow)) as usize % proxies.len()],
                 up: AtomicBool::new(false),
+                refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
                 epoch: AtomicU64::new(0),
                 stats: FlowStats::default(),
