@@ -58,7 +58,10 @@ fn work_that_is_announced_is_seen_or_the_sleeper_is_woken() {
         let sleeps = !seen && signal.may_sleep();
         announcer.join().unwrap();
         if sleeps {
-            assert!(woken.load(Ordering::Acquire), "it sleeps with work to do, and nobody wakes it");
+            assert!(
+                woken.load(Ordering::Acquire),
+                "it sleeps with work to do, and nobody wakes it"
+            );
         } else {
             // It looks again, and the announcement makes the work visible.
             signal.awake();
