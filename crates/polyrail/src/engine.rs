@@ -109,6 +109,15 @@ impl Engine {
 
     /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
     /// most `connect_timeout_ms`.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// let address = other.addresses()[0];
+    /// assert_eq!(engine.connect(address)?, peer, "it is known already");
+    /// engine.remove_peer(&peer);
+    /// assert!(peer.lost().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
         let card = self.shared().introduce(address)?;
         Ok(Peer { shared: self.shared().add_peer(card, true)? })
@@ -146,6 +155,16 @@ impl Engine {
     }
 
     /// Writes bytes into a peer's memory. Done means: every byte is in place there.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// let transfer = engine.write(&peer, &local.slice(0, 100)?, &remote.slice(50, 100)?)?;
+    /// assert_eq!(transfer.wait(soon)?.bytes, 100);
+    /// let mut byte = [0];
+    /// target.read_at(149, &mut byte)?;
+    /// assert_eq!(byte, [7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write(
         &self,
         peer: &Peer,
@@ -156,6 +175,16 @@ impl Engine {
     }
 
     /// Reads bytes of a peer's memory. Done means: every byte is in place here.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// target.write_at(0, b"over there")?;
+    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.wait(soon)?;
+    /// let mut bytes = [0; 10];
+    /// local.read_at(0, &mut bytes)?;
+    /// assert_eq!(&bytes, b"over there");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read(
         &self,
         peer: &Peer,
@@ -167,17 +196,43 @@ impl Engine {
 
     /// Sends a message to the peer's oldest receive of this tag, and waits for there to be one.
     /// Done means: every byte is in place there. Sends of one tag keep their order.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// let receive = other.recv(&back, 42, &target.all())?;
+    /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
+    /// assert_eq!(send.wait(soon)?.bytes, 1000);
+    /// assert_eq!(receive.wait(soon)?.bytes, 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
         self.prepare(Request::send(peer, tag).local(local.clone()))?.post()
     }
 
     /// Receives a message of this tag from the peer. Its length is in [`crate::Outcome::bytes`]; a
     /// message that is longer than `local` fails on both sides.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// let receive = engine.recv(&peer, 1, &local.all())?;
+    /// receive.cancel();
+    /// assert_eq!(receive.wait(soon), Err(TransferError::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
         self.prepare(Request::recv(peer, tag).local(local.clone()))?.post()
     }
 
     /// Sends a notification of its own. No order is promised between notifications.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// engine.notify(&peer, b"ready")?.detach();
+    /// let notification = other.wait_notification(soon).expect("it comes");
+    /// assert_eq!((notification.data, notification.peer), (b"ready".to_vec(), back));
+    /// assert!(other.take_notifications().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn notify(&self, peer: &Peer, data: &[u8]) -> Result<Transfer, PostError> {
         self.prepare(Request::write(peer).notification(data.to_vec()))?.post()
     }
@@ -214,6 +269,22 @@ impl Engine {
     }
 
     /// Checks a request and cuts it into chunks, once for many posts.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// // Every second block of 64 bytes; the notification comes when all are in place.
+    /// let blocks = (0..32).map(|i| (local.slice(64 * i, 64), remote.slice(128 * i, 64)));
+    /// let blocks: Vec<_> = blocks.map(|(l, r)| Ok((l?, r?))).collect::<Result<_, polyrail::RegionError>>()?;
+    /// let request = Request::write(&peer).segments(blocks).notification(b"layer 7".to_vec());
+    /// let prepared = engine.prepare(request.timeout(soon))?;
+    /// for _ in 0..3 {
+    ///     let transfer = prepared.post()?;
+    ///     assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7");
+    ///     transfer.wait(soon)?;
+    ///     assert!(matches!(transfer.poll(), Status::Done(outcome) if outcome.bytes == 2048));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
         let prepared = Arc::new(Prepared::new(request, &self.shared().settings.request_limits())?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
@@ -226,6 +297,15 @@ impl Engine {
     }
 
     /// All counters.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// engine.write(&peer, &local.all(), &remote.all())?.wait(soon)?;
+    /// let rail = &engine.stats().peers[0].rails[0];
+    /// println!("{} sent {} bytes, {} retransmits", rail.name, rail.tx_bytes, rail.retransmits);
+    /// assert_eq!(rail.name, "lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
