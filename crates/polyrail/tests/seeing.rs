@@ -1,0 +1,61 @@
+//! What an engine shows of itself: the trace of each chunk, and the state on a signal.
+
+mod common;
+
+use std::process::Command;
+use std::time::Instant;
+
+use common::*;
+
+#[test]
+fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (sent, landed) = (file("sent.json"), file("landed.json"));
+    let a = engine(&[("trace_file", &sent), ("chunk_bytes", "64KiB")]);
+    let b = engine(&[("trace_file", &landed)]);
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let (source, target) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
+    let transfer = a.write(&to_b, &source.all(), &remote(&a, &target).all()).unwrap();
+    transfer.wait(LONG).unwrap();
+    drop((transfer, a, b));
+    for (path, direction) in [(sent, "tx"), (landed, "rx")] {
+        let text = std::fs::read_to_string(path).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(trace["dropped_events"], 0);
+        let events = trace["traceEvents"].as_array().unwrap();
+        let chunks: Vec<_> = events.iter().filter(|e| e["args"]["bytes"] == 65536).collect();
+        assert_eq!(chunks.len(), 16, "{direction}");
+        for chunk in chunks {
+            assert!(chunk["name"].as_str().unwrap().starts_with(direction), "{chunk}");
+            assert!(chunk["args"]["rail"].as_str().unwrap().starts_with("lo@"), "{chunk}");
+            assert!(chunk["dur"].as_f64().unwrap() >= 0.0, "{chunk}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_appends_the_state_to_the_file_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state-%p.txt").display().to_string();
+    let a = engine(&[("dump_signal", "USR2"), ("dump_file", &file)]);
+    let b = engine(&[]);
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let source = filled(&a, 64, 1);
+    let _waits = a.send(&to_b, 4711, &source.all()).unwrap();
+    a.notify(&to_b, b"x").unwrap().wait(LONG).unwrap();
+    let pid = std::process::id();
+    let path = file.replace("%p", &pid.to_string());
+    let start = Instant::now();
+    assert!(
+        Command::new("sh").args(["-c", &format!("kill -USR2 {pid}")]).status().unwrap().success()
+    );
+    loop {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.contains("send tag 4711: 64 bytes, waits") {
+            break;
+        }
+        assert!(start.elapsed() < LONG, "in the file: {text:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
