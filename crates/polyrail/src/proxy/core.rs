@@ -1,0 +1,434 @@
+//! The flows of a proxy: which have something to do, and how they come and go.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_proto::FlowIndex;
+use polyrail_sys::{Memory, PollEvent, Poller};
+use slab::Slab;
+use socket2::Socket;
+
+use super::{Command, Pass, Proxy};
+use crate::finish::{Finish, drain_tx};
+use crate::peer::PeerShared;
+use crate::rx_flow::RxFlow;
+use crate::tx_flow::{Down, TxFlow};
+
+/// How often flows with chunks in flight are checked for a stall.
+pub(super) const CHECK_NS: u64 = 50_000_000;
+/// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
+const ROUNDS_PER_POLL: u32 = 16;
+
+/// Flows of a proxy, and which of them have something to do.
+pub(super) struct Core {
+    pub(super) flows: Slab<AnyFlow>,
+    /// Peers with flows from here, with those flows.
+    pub(super) outbound: Vec<Outbound>,
+    /// Flows that may have bytes to read.
+    pub(super) ready: Vec<usize>,
+    /// The flow that last brought bytes.
+    pub(super) hot: Option<usize>,
+    pub(super) events: Vec<PollEvent>,
+    /// Flows with acknowledgements to send, and until when those may wait.
+    pub(super) owing: Vec<usize>,
+    pub(super) hold_acks_until: u64,
+    pub(super) scratch: Memory,
+    pub(super) next_check: u64,
+    pub(super) finishes: Vec<Finish>,
+    pub(super) rounds: u32,
+}
+
+struct Outbound {
+    peer: Arc<PeerShared>,
+    flows: Vec<usize>,
+    /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
+    /// `tx_wanted`, which any of them clears when there is nothing new.
+    unfinished: bool,
+}
+
+/// A connection and what it carries.
+enum AnyFlow {
+    Tx(Box<TxFlow>),
+    Rx(Box<RxFlow>),
+    /// Data both ways: where one thread drives both directions anyway, so that small messages and
+    /// their answers need one TCP connection, whose acknowledgements then travel with data.
+    Both(Box<TxFlow>, Box<RxFlow>),
+}
+
+impl Core {
+    /// Looks for events without waiting.
+    pub(super) fn poll(&mut self, poller: &Poller) -> bool {
+        let before = self.events.len();
+        if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
+            tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
+        }
+        self.events.len() > before
+    }
+
+    /// While polling: most rounds only try to read where bytes came from last, which costs one
+    /// system call that brings the bytes, instead of two.
+    pub(super) fn poll_hot(&mut self, poller: &Poller) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        if let Some(hot) = self.hot
+            && !self.rounds.is_multiple_of(ROUNDS_PER_POLL)
+            && self.flows.contains(hot)
+        {
+            self.mark_readable(hot);
+            return false;
+        }
+        self.poll(poller)
+    }
+
+    pub(super) fn mark_readable(&mut self, key: usize) {
+        match self.flows.get_mut(key) {
+            Some(AnyFlow::Tx(flow)) => flow.readable = true,
+            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.readable = true,
+            None => return,
+        }
+        if !self.ready.contains(&key) {
+            self.ready.push(key);
+        }
+    }
+
+    pub(super) fn note_events(&mut self) {
+        for event in std::mem::take(&mut self.events) {
+            let key = event.token as usize;
+            if event.readable {
+                self.mark_readable(key);
+            }
+            if event.writable {
+                match self.flows.get_mut(key) {
+                    Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
+                        flow.writable = true;
+                        flow.peer.want_tx();
+                    }
+                    Some(AnyFlow::Rx(flow)) if flow.owes_acks() => self.owing.push(key),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
+        let mut still_ready = Vec::new();
+        for key in std::mem::take(&mut self.ready) {
+            let (read, more) = match self.flows.get_mut(key) {
+                Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
+                Some(AnyFlow::Rx(flow)) => {
+                    let read = flow.read(pass);
+                    if flow.owes_acks() && !self.owing.contains(&key) {
+                        self.owing.push(key);
+                    }
+                    // A full inbox leaves the flow ready: it is looked at again on `Resume`.
+                    (read, flow.readable)
+                }
+                Some(AnyFlow::Both(flow, arriving)) => {
+                    let read = arriving.read(pass).and_then(|any| {
+                        flow.take_acks(arriving.take_acks(), pass)?;
+                        Ok(any)
+                    });
+                    if arriving.owes_acks() && !self.owing.contains(&key) {
+                        self.owing.push(key);
+                    }
+                    (read, arriving.readable)
+                }
+                None => continue,
+            };
+            match read {
+                Ok(true) => {
+                    worked = true;
+                    // Acknowledgements can wait for a look at all flows; data is waited for.
+                    if !matches!(self.flows.get(key), Some(AnyFlow::Tx(_))) {
+                        self.hot = Some(key);
+                    }
+                }
+                Ok(false) => {}
+                Err(down) => {
+                    worked = true;
+                    self.drop_flow(key, down, proxy, pass);
+                    continue;
+                }
+            }
+            if more {
+                still_ready.push(key);
+            }
+        }
+        self.ready.append(&mut still_ready);
+        worked
+    }
+
+    pub(super) fn write_wanted(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
+        let mut broken: Vec<(usize, Down)> = Vec::new();
+        for outbound in &mut self.outbound {
+            if !outbound.unfinished && !outbound.peer.tx_wanted.load(Ordering::Acquire) {
+                continue;
+            }
+            outbound.unfinished = false;
+            // Always in the same order: small messages stay on one flow, where the peer looks first.
+            for key in &outbound.flows {
+                // Frames that are begun are finished whether or not anything new is wanted.
+                let wanted = |flow: &TxFlow| {
+                    flow.is_unfinished() || flow.peer.tx_wanted.load(Ordering::Acquire)
+                };
+                let (wrote, unfinished) = match self.flows.get_mut(*key) {
+                    Some(AnyFlow::Tx(flow)) if wanted(flow) => {
+                        (flow.write(pass, None), flow.is_unfinished())
+                    }
+                    Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {
+                        (flow.write(pass, Some(arriving)), flow.is_unfinished())
+                    }
+                    _ => continue,
+                };
+                outbound.unfinished |= unfinished;
+                match wrote {
+                    Ok(wrote) => worked |= wrote,
+                    Err(down) => broken.push((*key, down)),
+                }
+            }
+        }
+        for (key, down) in broken {
+            worked = true;
+            self.drop_flow(key, down, proxy, pass);
+        }
+        worked
+    }
+
+    pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let mut broken = Vec::new();
+        for (key, flow) in &mut self.flows {
+            if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
+                && let Err(down) = flow.check_stall(pass)
+            {
+                broken.push((key, down));
+            }
+        }
+        for (key, down) in broken {
+            self.drop_flow(key, down, proxy, pass);
+        }
+    }
+
+    /// Sends the acknowledgements that wait.
+    pub(super) fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let mut still_owing = Vec::new();
+        while let Some(key) = self.owing.pop() {
+            let flushed = match self.flows.get_mut(key) {
+                Some(AnyFlow::Rx(flow)) => flow.flush_acks(),
+                Some(AnyFlow::Both(flow, arriving)) => {
+                    if flow.take_along(arriving) {
+                        flow.write(pass, None).map(drop)
+                    } else {
+                        // In the middle of a frame: when that is out, or with it.
+                        still_owing.push(key);
+                        Ok(())
+                    }
+                }
+                _ => continue,
+            };
+            if let Err(down) = flushed {
+                self.drop_flow(key, down, proxy, pass);
+            }
+        }
+        self.owing.append(&mut still_owing);
+    }
+
+    /// `None` if nothing has to be checked before something happens.
+    pub(super) fn sleep_limit(&self, until: Option<Instant>) -> Option<Duration> {
+        let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
+        let check = in_flight.then_some(Duration::from_nanos(CHECK_NS));
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match (check, rest) {
+            (Some(check), Some(rest)) => Some(check.min(rest)),
+            (check, rest) => check.or(rest),
+        }
+    }
+
+    pub(super) fn obey(&mut self, command: Command, proxy: &Proxy, pass: &mut Pass<'_>) {
+        match command {
+            Command::AddTx { peer, flow, socket } => {
+                if !peer.is_gone() {
+                    self.departs(&peer, flow, &socket, pass);
+                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
+                    let key = self.flows.insert(AnyFlow::Tx(tx_flow));
+                    self.outbound_of(peer).push(key);
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
+            Command::AddRx { flow } => {
+                if self.arrives(&flow, proxy, pass) {
+                    let socket = flow.socket().clone();
+                    let key = self.flows.insert(AnyFlow::Rx(flow));
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
+            Command::AddBoth { peer, flow, socket, arriving } => {
+                if self.arrives(&arriving, proxy, pass) {
+                    self.departs(&peer, flow, &socket, pass);
+                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
+                    let key = self.flows.insert(AnyFlow::Both(tx_flow, arriving));
+                    self.outbound_of(peer).push(key);
+                    self.watch(key, &socket, proxy, pass);
+                }
+            }
+            Command::DropPeer { peer } => {
+                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
+                let keys: Vec<usize> =
+                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
+                for key in keys {
+                    self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);
+                }
+                self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
+            }
+            Command::Resume => {
+                let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
+                for key in keys {
+                    self.mark_readable(key);
+                }
+            }
+        }
+    }
+
+    /// A flow towards the peer is connected.
+    pub(super) fn departs(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        flow: FlowIndex,
+        socket: &Arc<Socket>,
+        pass: &Pass<'_>,
+    ) {
+        let slot = &peer.flows[flow.0 as usize];
+        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
+        peer.tx().sender.handle_flow_up(polyrail_proto::Time(pass.now), flow);
+        slot.refused.store(false, Ordering::Relaxed);
+        slot.up_since.store(pass.now, Ordering::Relaxed);
+        slot.up.store(true, Ordering::Release);
+        peer.want_tx();
+    }
+
+    pub(super) fn outbound_of(&mut self, peer: Arc<PeerShared>) -> &mut Vec<usize> {
+        let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
+        let index = known.unwrap_or_else(|| {
+            self.outbound.push(Outbound { peer, flows: Vec::new(), unfinished: false });
+            self.outbound.len() - 1
+        });
+        &mut self.outbound[index].flows
+    }
+
+    /// A flow of the peer is connected; an older connection of it is closed. Says whether it is
+    /// welcome.
+    pub(super) fn arrives(&mut self, flow: &RxFlow, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let same = |other: &RxFlow| other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer);
+        let old = self.flows.iter().find_map(|(key, other)| match other {
+            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => Some((key, other.epoch)),
+            _ => None,
+        });
+        if let Some((key, epoch)) = old {
+            if epoch >= flow.epoch {
+                return false;
+            }
+            self.drop_flow(key, Down("replaced by a newer connection".into()), proxy, pass);
+        }
+        if flow.peer.is_gone() {
+            return false;
+        }
+        flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    pub(super) fn watch(
+        &mut self,
+        key: usize,
+        socket: &Socket,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+    ) {
+        if let Err(error) = proxy.poller.add(socket.as_fd(), key as u64) {
+            self.drop_flow(key, error.into(), proxy, pass);
+        } else {
+            self.mark_readable(key);
+        }
+    }
+
+    pub(super) fn drop_flow(&mut self, key: usize, why: Down, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let Some(flow) = self.flows.try_remove(key) else { return };
+        if self.hot == Some(key) {
+            self.hot = None;
+        }
+        match flow {
+            AnyFlow::Tx(flow) => self.departed(key, &flow, &why, proxy, pass),
+            AnyFlow::Rx(flow) => arrived(&flow, &why, proxy, pass),
+            AnyFlow::Both(flow, arriving) => {
+                self.departed(key, &flow, &why, proxy, pass);
+                arrived(&arriving, &why, proxy, pass);
+            }
+        }
+    }
+
+    /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
+    pub(super) fn departed(
+        &mut self,
+        key: usize,
+        flow: &TxFlow,
+        why: &Down,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+    ) {
+        // What the kernel still holds is sent again elsewhere: it must not arrive later.
+        let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
+        let _ = proxy.poller.remove(flow.socket().as_fd());
+        for outbound in &mut self.outbound {
+            outbound.flows.retain(|other| *other != key);
+        }
+        let (peer, index) = (&flow.peer, flow.flow);
+        let slot = &peer.flows[index.0 as usize];
+        slot.up.store(false, Ordering::Release);
+        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
+            slot.stats.past_retransmits.add(info.retransmits);
+        }
+        slot.stats.down.add(1);
+        let mut tx = peer.tx();
+        let given_back = tx.sender.handle_flow_down(index);
+        slot.stats.resent_chunks.add(given_back as u64);
+        drain_tx(&mut tx, pass);
+        drop(tx);
+        peer.want_tx();
+        pass.engine.wake_tx(peer);
+        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
+    }
+}
+
+/// A flow from a peer is gone.
+fn arrived(flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
+    let _ = proxy.poller.remove(flow.socket().as_fd());
+    let mut rx = flow.peer.rx();
+    rx.receiver.handle_flow_down(flow.flow);
+    let mut landed = Vec::new();
+    while let Some(event) = rx.receiver.poll_event() {
+        landed.push(event);
+    }
+    drop(rx);
+    for event in landed {
+        pass.landed(&flow.peer, event);
+    }
+    flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
+    pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
+}
+
+impl AnyFlow {
+    fn peer(&self) -> &Arc<PeerShared> {
+        match self {
+            Self::Tx(flow) | Self::Both(flow, _) => &flow.peer,
+            Self::Rx(flow) => &flow.peer,
+        }
+    }
+}
+
+pub(super) fn run_finishes(pass: &mut Pass<'_>) -> bool {
+    let any = !pass.finishes.is_empty();
+    pass.finishes.drain(..).for_each(Finish::run);
+    any
+}
