@@ -46,8 +46,7 @@ pub(crate) struct TxFlow {
     ack_bytes: usize,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
-    /// Bytes that the other kernel had acknowledged when it was last asked.
-    acked_bytes: u64,
+    quiet: Quiet,
     /// With a trace: chunks in flight, as the sender core has them.
     traced: VecDeque<Traced>,
 }
@@ -61,6 +60,16 @@ struct Frame {
     payload: u32,
     /// Payload that is not in the batch and not sent.
     outside: u32,
+}
+
+/// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
+/// has acknowledged is noted some time into a silence, and only what it takes after that counts.
+#[derive(Default)]
+struct Quiet {
+    /// When the silence began.
+    since: Time,
+    /// Bytes that the other kernel had acknowledged by then, and a while after.
+    acked: u64,
 }
 
 struct Traced {
@@ -95,7 +104,7 @@ impl TxFlow {
             ack_bytes: 0,
             window_full_since: None,
             socket_full_since: None,
-            acked_bytes: 0,
+            quiet: Quiet::default(),
             traced: VecDeque::new(),
         }
     }
@@ -196,16 +205,21 @@ impl TxFlow {
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
         let patience = settings.rail_stall.max(tx.patience);
-        if !tx.sender.is_stalled(now, self.flow, patience) {
+        let quiet_since = tx.sender.flow_progress(self.flow);
+        let is_new = self.quiet.since != quiet_since;
+        if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
             return Ok(());
         }
         let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
-        if acked > self.acked_bytes {
-            self.acked_bytes = acked;
+        if is_new {
+            self.quiet = Quiet { since: quiet_since, acked };
+            return Ok(());
+        }
+        if acked > self.quiet.acked {
             tx.sender.handle_progress(now, self.flow);
             return Ok(());
         }
-        let silence = now.since(tx.sender.flow_progress(self.flow));
+        let silence = now.since(quiet_since);
         tx.patience = (patience * 2).min(settings.peer_timeout / 2);
         Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
