@@ -14,7 +14,6 @@ use crossbeam_queue::SegQueue;
 use polyrail_proto::{FlowIndex, Landed};
 use polyrail_sys::threads::{bind_current, monotonic_ns, thread_cpu_time};
 use polyrail_sys::{Memory, PollEvent, Poller};
-use slab::Slab;
 use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
@@ -30,8 +29,6 @@ const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
-/// Payload that nobody wants is read to here.
-const SCRATCH_BYTES: u64 = 256 << 10;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;
 
@@ -104,19 +101,7 @@ impl Proxy {
         Ok(Self {
             name,
             cpus,
-            core: Mutex::new(Core {
-                flows: Slab::new(),
-                outbound: Vec::new(),
-                ready: Vec::new(),
-                hot: None,
-                events: Vec::new(),
-                owing: Vec::new(),
-                hold_acks_until: 0,
-                scratch: Memory::anonymous(SCRATCH_BYTES)?,
-                next_check: 0,
-                finishes: Vec::new(),
-                rounds: 0,
-            }),
+            core: Mutex::new(Core::new()?),
             poller: Poller::new()?,
             signal: Signal::new(),
             commands: SegQueue::new(),

@@ -1,5 +1,6 @@
 //! The flows of a proxy: which have something to do, and how they come and go.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -21,11 +22,14 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
 
+/// Payload that nobody wants is read to here.
+const SCRATCH_BYTES: u64 = 256 << 10;
+
 /// Flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
-    pub(super) flows: Slab<AnyFlow>,
+    flows: Slab<AnyFlow>,
     /// Peers with flows from here, with those flows.
-    pub(super) outbound: Vec<Outbound>,
+    outbound: Vec<Outbound>,
     /// Flows that may have bytes to read.
     pub(super) ready: Vec<usize>,
     /// The flow that last brought bytes.
@@ -58,6 +62,22 @@ enum AnyFlow {
 }
 
 impl Core {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            flows: Slab::new(),
+            outbound: Vec::new(),
+            ready: Vec::new(),
+            hot: None,
+            events: Vec::new(),
+            owing: Vec::new(),
+            hold_acks_until: 0,
+            scratch: Memory::anonymous(SCRATCH_BYTES)?,
+            next_check: 0,
+            finishes: Vec::new(),
+            rounds: 0,
+        })
+    }
+
     /// Looks for events without waiting.
     pub(super) fn poll(&mut self, poller: &Poller) -> bool {
         let before = self.events.len();
