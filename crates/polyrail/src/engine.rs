@@ -1,7 +1,10 @@
 //! The engine as its users see it.
 
 use std::fmt;
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -121,6 +124,43 @@ impl Engine {
     pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
         let card = self.shared().introduce(address)?;
         Ok(Peer { shared: self.shared().add_peer(card, true)? })
+    }
+
+    /// Writes the metadata to a file that others find, on a shared file system for instance. The
+    /// file appears whole or not at all; an older one is replaced.
+    pub fn publish(&self, path: &Path) -> io::Result<()> {
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}", std::process::id()));
+        let draft = Path::new(&draft);
+        fs::write(draft, self.metadata())?;
+        fs::rename(draft, path).inspect_err(|_| drop(fs::remove_file(draft)))
+    }
+
+    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
+    ///
+    /// ```
+    #[doc = include_str!("../doc/two_engines.txt")]
+    /// # let folder = std::env::temp_dir();
+    /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
+    /// other.publish(&path)?;
+    /// assert_eq!(engine.find_peer(&path, soon)?, peer);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Result<Peer, PeerError> {
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let start = Instant::now();
+        loop {
+            match fs::read(path) {
+                Ok(metadata) => return self.add_peer(&metadata),
+                Err(error)
+                    if error.kind() != io::ErrorKind::NotFound || start.elapsed() > timeout =>
+                {
+                    return Err(PeerError::File { path: path.to_owned(), source: error });
+                }
+                Err(_) => std::thread::sleep(LOOK_EVERY),
+            }
+        }
     }
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail_config::ConfigError;
@@ -82,6 +83,14 @@ pub enum PeerError {
         address: SocketAddr,
         /// Why not.
         why: String,
+    },
+    /// The file with the peer's metadata can't be read, or did not appear in time.
+    #[error("metadata file {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// No rail of one side can reach a rail of the other.
     #[error("no rail pair: local rails {local}, rails of the peer {remote}: {why}")]

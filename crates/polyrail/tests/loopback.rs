@@ -347,6 +347,15 @@ fn a_deadline_ends_what_can_not_go_on() {
 }
 
 #[test]
+fn a_metadata_file_that_never_comes_is_named_in_time() {
+    let a = engine(&[]);
+    let path = std::path::Path::new("/no/such/folder/rank7");
+    let error = a.find_peer(path, Duration::from_millis(50)).unwrap_err().to_string();
+    assert!(error.contains("/no/such/folder/rank7"), "{error}");
+    assert!(a.publish(path).is_err());
+}
+
+#[test]
 fn a_state_dump_names_peers_flows_and_what_waits() {
     let p = pair(&[]);
     let source = filled(&p.a, 64, 1);
