@@ -1,9 +1,14 @@
 //! Two engines in one process, over real sockets.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use std::time::Duration;
+pub(crate) mod puppet;
+pub(crate) mod relay;
+pub(crate) mod stranger;
 
-use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Transfer};
 
 /// Long enough for a loaded machine; no test waits it out unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -20,6 +25,11 @@ pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
 
 pub(crate) fn engine(settings: &[(&str, &str)]) -> Engine {
     Engine::builder().config(config(settings)).build().unwrap()
+}
+
+/// An engine with a single rail.
+pub(crate) fn one_rail(settings: &[(&str, &str)]) -> Engine {
+    engine(&[&[("rails", "127.0.0.1")], settings].concat())
 }
 
 pub(crate) struct Pair {
@@ -67,4 +77,40 @@ pub(crate) fn bytes(region: &Region) -> Vec<u8> {
     let mut out = vec![0; region.len() as usize];
     region.read_at(0, &mut out).unwrap();
     out
+}
+
+/// Waits for a condition, and says which one if it does not come true.
+pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < LONG, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until a transfer is complete.
+pub(crate) fn finished(transfer: &Transfer) {
+    transfer.wait(LONG).unwrap();
+}
+
+/// Random numbers that can be had again by their seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+}
+
+/// Tells a thread to end, also when the test fails.
+pub(crate) struct TellOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for TellOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -1,0 +1,164 @@
+//! A peer in a process of its own, which can be killed, stopped and started again.
+//!
+//! The process is the test binary itself, running the same test: a test that uses puppets begins
+//! with [`play`], which takes over in the child.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use polyrail::{Engine, Peer, Region, RemoteRegion};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{LONG, config, filled};
+
+const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
+/// Marks what the puppet says among what the test harness prints.
+const MARK: &str = "@@ ";
+/// Bytes of the puppet's region.
+pub(crate) const PUPPET_BYTES: usize = 4 << 20;
+/// The pattern in the puppet's region.
+pub(crate) const PUPPET_SEED: u64 = 77;
+
+/// The peer, seen from the test.
+pub(crate) struct Puppet {
+    child: Child,
+    input: ChildStdin,
+    said: mpsc::Receiver<String>,
+    pub(crate) metadata: Vec<u8>,
+    pub(crate) region: RemoteRegion,
+}
+
+impl Puppet {
+    /// Starts the peer; `test` is the name of the calling test.
+    pub(crate) fn start(test: &str, own: &Engine, settings: &[(&str, &str)]) -> Self {
+        let joined: Vec<String> = settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(SETTINGS, joined.join(";"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, said) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some((_, words)) = line.split_once(MARK)
+                    && sender.send(words.to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let first = said.recv_timeout(LONG).expect("the child starts");
+        let (metadata, region) = first.split_once(' ').unwrap();
+        let (metadata, region) = (unhex(metadata), own.import(&unhex(region)).unwrap());
+        Self { child, input, said, metadata, region }
+    }
+
+    /// Gives an order and waits for the answer.
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        writeln!(self.input, "{order}").unwrap();
+        self.hear()
+    }
+
+    pub(crate) fn hear(&self) -> String {
+        self.said.recv_timeout(LONG).expect("the child answers")
+    }
+
+    /// Makes the puppet know `engine`, and write into `region` again and again.
+    pub(crate) fn flood(&mut self, engine: &Engine, region: &Region) {
+        assert_eq!(self.ask(&format!("add {}", hex(&engine.metadata()))), "added");
+        assert_eq!(self.ask(&format!("flood {}", hex(&region.describe()))), "flooding");
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        // Also when it is stopped; it may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In the child: plays the peer and never returns. In the test itself: does nothing.
+pub(crate) fn play() {
+    let Ok(settings) = std::env::var(SETTINGS) else { return };
+    let settings: Vec<_> = settings.split(';').filter_map(|pair| pair.split_once('=')).collect();
+    let engine = Engine::builder().config(config(&settings)).name("puppet").build().unwrap();
+    let region = filled(&engine, PUPPET_BYTES, PUPPET_SEED);
+    say(&format!("{} {}", hex(&engine.metadata()), hex(&region.describe())));
+    let mut peer: Option<Peer> = None;
+    let flooding = Arc::new(AtomicBool::new(true));
+    let mut threads = Vec::new();
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let (order, argument) = line.split_once(' ').unwrap_or((&line, ""));
+        match order {
+            "add" => {
+                peer = Some(engine.add_peer(&unhex(argument)).unwrap());
+                say("added");
+            }
+            "flood" => {
+                let (engine, region, peer) = (engine.clone(), region.clone(), peer.clone());
+                let target = engine.import(&unhex(argument)).unwrap();
+                let flooding = flooding.clone();
+                threads.push(std::thread::spawn(move || {
+                    flood(&engine, &peer.unwrap(), &region, &target, &flooding);
+                }));
+                say("flooding");
+            }
+            other => panic!("unknown order {other}"),
+        }
+    }
+    // The end of the input: the test is over, or was killed.
+    flooding.store(false, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    std::process::exit(0);
+}
+
+/// Writes until a write fails, and says how.
+fn flood(
+    engine: &Engine,
+    peer: &Peer,
+    region: &Region,
+    target: &RemoteRegion,
+    flooding: &AtomicBool,
+) {
+    let slice = region.slice(0, target.len()).unwrap();
+    while flooding.load(Ordering::Relaxed) {
+        let transfer = match engine.write(peer, &slice, &target.all()) {
+            Ok(transfer) => transfer,
+            Err(error) => return say(&format!("flood ended: {error}")),
+        };
+        if let Err(error) = transfer.wait(LONG) {
+            return say(&format!("flood ended: {error}"));
+        }
+    }
+}
+
+fn say(words: &str) {
+    println!("{MARK}{words}");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(digit).collect()
+}

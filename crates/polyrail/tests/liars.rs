@@ -1,0 +1,233 @@
+//! Peers that were welcome and then break the protocol, or touch what they may not.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
+use common::*;
+use polyrail::{Access, Engine, Memory, Peer, RemoteRegion};
+use polyrail_proto::hello::{Card, Reply};
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode};
+use polyrail_proto::{RegionKey, TransferId};
+
+/// A region with guard bytes around the part that strangers know.
+const GUARD: u8 = 0x77;
+
+#[test]
+fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
+    let engine = one_rail(&[]);
+    let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
+    let place = Place { key: key_of(&region), offset: 0, len: 64 };
+    let good = frame(write_header(64, 1), &[place], &[], &[1; 64]);
+    let patched = |at: usize, bytes: &[u8]| {
+        let mut frame = good.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let many = u32::MAX.to_le_bytes();
+    let cases = [
+        ("an unknown kind", patched(0, &[9])),
+        ("an acknowledgement of nothing", AckFrame::Ack { sequence: 1 }.encode().to_vec()),
+        ("an unknown operation", patched(1, &[9])),
+        ("unknown flags", patched(2, &[0, 0x80])),
+        ("a huge message", patched(4, &many)),
+        ("a huge payload", patched(8, &many)),
+        ("more pieces than allowed", patched(12, &[0xff, 0xff])),
+        ("a reserved byte", patched(14, &[1])),
+        ("transfer 0", patched(16, &[0])),
+        ("a floor above the transfer", patched(32, &[200])),
+        ("a chunk beyond the last", patched(24, &[1])),
+        ("no chunks", patched(28, &[0])),
+        ("more chunks than allowed", patched(28, &many)),
+        ("pieces that don't add up", patched(56 + 24, &[65])),
+        ("an empty piece", patched(56 + 24, &[0])),
+        ("a piece beyond 2^64", patched(56 + 16, &[0xff; 8])),
+    ];
+    for (what, bytes) in cases {
+        let mut peer =
+            Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
+        peer.say(&bytes);
+        assert_eq!(peer.last_words(), [], "{what}");
+        assert!(common::bytes(&region).iter().all(|byte| *byte == GUARD), "{what}");
+    }
+    // The flow of an honest peer works as ever, and proves that the good frame is good.
+    let mut peer =
+        Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
+    peer.say(&good);
+    assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 });
+    assert_eq!(common::bytes(&region)[..65], [&[1; 64][..], &[GUARD]].concat());
+}
+
+#[test]
+fn chunks_for_places_that_a_peer_may_not_touch_are_refused_and_change_nothing() {
+    let engine = one_rail(&[]);
+    let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
+    let access = Access { remote_read: true, remote_write: false };
+    let protected = engine.register_with(Memory::from(vec![GUARD; 4096]), access).unwrap();
+    let key = key_of(&region);
+    let guess = |change: fn(&mut RegionKey)| {
+        let mut key = key;
+        change(&mut key);
+        Place { key, offset: 0, len: 64 }
+    };
+    let at = |offset, len| Place { key, offset, len };
+    let data = |op, context| ChunkHeader { op, context, ..write_header(64, 1) };
+    let cases = [
+        (RefusalCode::StaleKey, guess(|key| key.nonce ^= 1), data(Op::Write, 0)),
+        (RefusalCode::StaleKey, guess(|key| key.nonce = 0), data(Op::Write, 0)),
+        (RefusalCode::StaleKey, guess(|key| key.generation += 1), data(Op::Write, 0)),
+        (RefusalCode::UnknownRegion, guess(|key| key.slot = 1000), data(Op::Write, 0)),
+        (RefusalCode::OutOfBounds, at(4033, 64), data(Op::Write, 0)),
+        (RefusalCode::OutOfBounds, at(u64::MAX - 64, 64), data(Op::Write, 0)),
+        (
+            RefusalCode::AccessDenied,
+            Place { key: key_of(&protected), offset: 0, len: 64 },
+            data(Op::Write, 0),
+        ),
+        (RefusalCode::NotExpected, at(0, 64), data(Op::ReadData, 1)),
+        (RefusalCode::NotExpected, at(0, 64), data(Op::SendData, 1)),
+    ];
+    let mut peer =
+        Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
+    for (index, (code, place, header)) in cases.into_iter().enumerate() {
+        let number = index as u64 + 1;
+        let header = ChunkHeader { transfer: TransferId(number), ..header };
+        peer.say(&frame(header, &[place], &[], &[1; 64]));
+        assert_eq!(peer.ack(), AckFrame::Refusal { sequence: number, code }, "case {index}");
+        assert!(common::bytes(&region).iter().all(|byte| *byte == GUARD), "case {index}");
+        assert!(common::bytes(&protected).iter().all(|byte| *byte == GUARD), "case {index}");
+    }
+    // The flow lives on.
+    let header = ChunkHeader { transfer: TransferId(99), ..write_header(64, 1) };
+    peer.say(&frame(header, &[at(8, 64)], &[], &[1; 64]));
+    assert_eq!(peer.ack(), AckFrame::Ack { sequence: 10 });
+    let discarded: u64 = engine.stats().peers[0].rails.iter().map(|r| r.discarded_bytes).sum();
+    assert_eq!(discarded, 9 * 64);
+}
+
+/// An engine that has a flow to a stranger and one from it.
+struct Acquaintance {
+    listener: TcpListener,
+    /// What the engine sends comes here.
+    from_engine: Stranger,
+    to_engine: Stranger,
+    peer: Peer,
+    card: Card,
+}
+
+impl Acquaintance {
+    fn of(engine: &Engine) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = card(&[listener.local_addr().unwrap()]);
+        let peer = engine.add_peer(&own.encode()).unwrap();
+        let (mut from_engine, _) = Stranger::accept(&listener);
+        from_engine.say(&Reply::Accepted(own.clone()).encode());
+        let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
+        wait_for("the flow to be up", || peer.flows_up() == (1, 1));
+        Self { listener, from_engine, to_engine, peer, card: own }
+    }
+
+    /// A region of the stranger, as it would describe it if it had any memory.
+    fn region(&self, engine: &Engine) -> RemoteRegion {
+        let mut description = zeroed(engine, 4096).describe();
+        description[6..22].copy_from_slice(&self.card.instance.0.to_le_bytes());
+        engine.import(&description).unwrap()
+    }
+
+    /// The next message of the engine, acknowledged as frame `sequence`.
+    fn message(&mut self, sequence: u64) -> Message {
+        let mut head = [0; 56];
+        self.from_engine.stream.read_exact(&mut head).unwrap();
+        let header = ChunkHeader::decode(&head).unwrap();
+        let mut meta = vec![0; header.meta_len as usize];
+        self.from_engine.stream.read_exact(&mut meta).unwrap();
+        self.from_engine.say(&AckFrame::Ack { sequence }.encode());
+        Message::decode(&meta).unwrap()
+    }
+}
+
+#[test]
+fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
+    let engine = one_rail(&[]);
+    let mut other = Acquaintance::of(&engine);
+    let region = engine.register_with(Memory::from(vec![GUARD; 4096]), Access::LOCAL).unwrap();
+    let theirs = other.region(&engine);
+    let slice = region.slice(1024, 1024).unwrap();
+    let read = engine.read(&other.peer, &slice, &theirs.slice(0, 1024).unwrap()).unwrap();
+    let Message::ReadRequest { read: number, pieces } = other.message(1) else { panic!() };
+    assert_eq!(pieces.len(), 1);
+    let place = |offset, len| Place { key: pieces[0].to_key, offset, len };
+    let header = |transfer, len| ChunkHeader {
+        op: Op::ReadData,
+        context: number,
+        transfer: TransferId(transfer),
+        ..write_header(len, 1)
+    };
+    for (n, outside) in [place(0, 64), place(1023, 64), place(2047, 64)].into_iter().enumerate() {
+        let sequence = n as u64 + 1;
+        other.to_engine.say(&frame(header(sequence, 64), &[outside], &[], &[1; 64]));
+        let code = RefusalCode::OutOfBounds;
+        assert_eq!(other.to_engine.ack(), AckFrame::Refusal { sequence, code }, "case {n}");
+    }
+    assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
+    other.to_engine.say(&frame(header(9, 1024), &[place(1024, 1024)], &[], &[1; 1024]));
+    assert_eq!(read.wait(LONG).unwrap().bytes, 1024);
+    let got = bytes(&region);
+    assert!(got[1024..2048].iter().all(|byte| *byte == 1));
+    assert!(got[..1024].iter().chain(&got[2048..]).all(|byte| *byte == GUARD));
+}
+
+#[test]
+fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
+    let engine = one_rail(&[]);
+    let mut other = Acquaintance::of(&engine);
+    let region = engine.register_with(Memory::from(vec![GUARD; 4096]), Access::LOCAL).unwrap();
+    let receive = engine.recv(&other.peer, 1, &region.slice(1024, 1024).unwrap()).unwrap();
+    let Message::ReceivePosted(posted) = other.message(1) else { panic!() };
+    let place = |offset, len| Place { key: posted.places[0].key, offset, len };
+    let header = |transfer, len| ChunkHeader {
+        op: Op::SendData,
+        context: posted.receive,
+        transfer: TransferId(transfer),
+        ..write_header(len, 1)
+    };
+    for (n, outside) in [place(0, 64), place(1023, 64), place(2047, 64)].into_iter().enumerate() {
+        let sequence = n as u64 + 1;
+        other.to_engine.say(&frame(header(sequence, 64), &[outside], &[], &[1; 64]));
+        let code = RefusalCode::OutOfBounds;
+        assert_eq!(other.to_engine.ack(), AckFrame::Refusal { sequence, code }, "case {n}");
+    }
+    assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
+    other.to_engine.say(&frame(header(9, 512), &[place(1024, 512)], &[], &[1; 512]));
+    assert_eq!(receive.wait(LONG).unwrap().bytes, 512);
+}
+
+#[test]
+fn a_peer_that_acknowledges_what_was_never_sent_loses_its_flow_and_is_not_called_in_a_loop() {
+    let engine = one_rail(&[("peer_timeout_ms", "2000"), ("reconnect_min_ms", "50")]);
+    let mut other = Acquaintance::of(&engine);
+    let notify = engine.notify(&other.peer, b"hello").unwrap();
+    other.from_engine.say(&AckFrame::Ack { sequence: 1 << 40 }.encode());
+    other.from_engine.last_words();
+    // From now on it accepts every flow and hangs up.
+    other.listener.set_nonblocking(true).unwrap();
+    let mut calls = 0;
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(1000) {
+        if let Ok((stream, _)) = other.listener.accept() {
+            calls += 1;
+            stream.set_nonblocking(false).unwrap();
+            let reply = Reply::Accepted(other.card.clone()).encode();
+            let _ = (&stream).write_all(&reply);
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    assert!((1..100).contains(&calls), "called {calls} times in a second");
+    let dump = engine.dump();
+    assert!(dump.contains("last problem: rail lo"), "{dump}");
+    notify.cancel();
+}

@@ -1,0 +1,331 @@
+//! Peers that are slow to take what comes, engines that close in mid-transfer, and threads that
+//! share one engine.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::*;
+use polyrail::{Engine, Peer, Request, Status, Transfer, TransferError};
+
+/// Posts a numbered notification, waiting for room in the ops pool.
+fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
+    let mut data = number.to_le_bytes().to_vec();
+    data.resize(bytes.max(4), 0);
+    let prepared = engine.prepare(Request::write(peer).notification(data)).unwrap();
+    loop {
+        match prepared.post() {
+            Ok(transfer) => return transfer,
+            Err(error) => assert!(error.is_busy(), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn number(data: &[u8]) -> usize {
+    u32::from_le_bytes(*data.first_chunk().unwrap()) as usize
+}
+
+fn down_count(engine: &Engine) -> u64 {
+    engine.stats().peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.down_count).sum()
+}
+
+#[test]
+fn a_full_inbox_holds_senders_back_without_loss_and_without_giving_up_rail_after_rail() {
+    let settings = [("notification_queue", "8"), ("rail_stall_ms", "100")];
+    let p = pair(&settings);
+    let count = 3000u32;
+    let transfers: Vec<_> = (0..count).map(|n| notify(&p.a, &p.to_b, n, 16_000)).collect();
+    wait_for("the inbox to be full", || p.b.stats().notifications_waiting >= 8);
+    // Several times as long as a rail may stall.
+    std::thread::sleep(Duration::from_millis(800));
+    let waiting = p.b.stats().notifications_waiting;
+    assert!(waiting < 1000, "{waiting} notifications are in an inbox of 8");
+    assert!(transfers.iter().any(|transfer| transfer.poll() == Status::Pending));
+    let mut seen = vec![0; count as usize];
+    for _ in 0..count {
+        seen[number(&p.b.wait_notification(LONG).expect("one is missing").data)] += 1;
+    }
+    assert!(seen.iter().all(|times| *times == 1));
+    for transfer in &transfers {
+        transfer.wait(LONG).unwrap();
+    }
+    assert!(p.b.take_notifications().is_empty());
+    // Each doubles the time until the next.
+    let given_up = down_count(&p.a);
+    assert!(given_up < 8, "the peer was slow to take, {given_up} times a rail was given up");
+}
+
+#[test]
+fn whoever_waits_for_a_notification_gets_it_however_small_the_inbox_is() {
+    let p = pair(&[("notification_queue", "1")]);
+    let count = 20_000u32;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..count {
+                // Large ones among the small ones, so that visits end at every point.
+                notify(&p.a, &p.to_b, n, if n % 50 == 0 { 60_000 } else { 4 }).detach();
+            }
+        });
+        let mut seen = vec![0; count as usize];
+        let mut left = count;
+        while left > 0 {
+            // Both ways to take them, in turn.
+            let one = p.b.wait_notification(LONG).expect("one is missing");
+            for taken in std::iter::once(one).chain(p.b.take_notifications()) {
+                seen[number(&taken.data)] += 1;
+                left -= 1;
+            }
+        }
+        assert!(seen.iter().all(|times| *times == 1));
+    });
+}
+
+#[test]
+fn a_full_inbox_keeps_nobody_from_writing_himself() {
+    for settings in
+        [&[("notification_queue", "4")][..], &[("notification_queue", "4"), ("progress", "caller")]]
+    {
+        let p = pair(settings);
+        // Both inboxes are full, and nobody takes.
+        let to_b: Vec<_> = (0..500).map(|n| notify(&p.a, &p.to_b, n, 4000)).collect();
+        let to_a: Vec<_> = (0..500).map(|n| notify(&p.b, &p.to_a, n, 4000)).collect();
+        wait_for("both inboxes to be full", || {
+            p.a.progress();
+            p.b.progress();
+            p.a.stats().notifications_waiting >= 4 && p.b.stats().notifications_waiting >= 4
+        });
+        // Each takes only after what it sent has arrived; the other's thread does the same.
+        let all = |transfers: Vec<Transfer>, engine: &Engine| {
+            let mut taken = 0;
+            for transfer in &transfers {
+                while transfer.wait(Duration::from_millis(5)).is_err() {
+                    taken += engine.take_notifications().len();
+                }
+            }
+            while taken < transfers.len() {
+                taken += usize::from(engine.wait_notification(LONG).is_some());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| all(to_b, &p.a));
+            scope.spawn(|| all(to_a, &p.b));
+        });
+    }
+}
+
+/// How long it takes to drop an engine may depend on the machine, but not on its transfers.
+fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
+    let p = pair(settings);
+    let len = 256 << 20;
+    let (in_a, in_b) = (zeroed(&p.a, len), zeroed(&p.b, len));
+    let (there, back) = (remote(&p.a, &in_b), remote(&p.b, &in_a));
+    let own = [
+        p.a.write(&p.to_b, &in_a.all(), &there.all()).unwrap(),
+        p.a.read(&p.to_b, &in_a.all(), &there.all()).unwrap(),
+        p.a.send(&p.to_b, 1, &in_a.all()).unwrap(),
+    ];
+    let others = [
+        p.b.write(&p.to_a, &in_b.all(), &back.all()).unwrap(),
+        p.b.read(&p.to_a, &in_b.all(), &back.all()).unwrap(),
+        p.b.recv(&p.to_a, 2, &in_b.all()).unwrap(),
+    ];
+    wait_for("data to move", || {
+        p.a.progress();
+        p.b.progress();
+        let rails = p.a.stats().peers.into_iter().flat_map(|peer| peer.rails);
+        rails.fold(0, |sum, rail| sum + rail.tx_bytes) > 0
+    });
+    let since = Instant::now();
+    drop(p.a);
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    for transfer in own {
+        match transfer.wait(LONG) {
+            Err(TransferError::PeerLost { why, .. }) => assert_eq!(why, "this engine closed"),
+            other => assert!(other.is_ok(), "{other:?}"),
+        }
+    }
+    let mut ended = 0;
+    for transfer in others {
+        match transfer.wait(LONG) {
+            Err(TransferError::PeerLost { why, .. }) => {
+                assert_eq!(why, "it closed");
+                ended += 1;
+            }
+            other => assert!(other.is_ok(), "{other:?}"),
+        }
+    }
+    assert!(ended > 0, "the receive can't be complete");
+    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+}
+
+#[test]
+fn an_engine_dropped_in_mid_transfer_ends_soon_and_tells_its_peers() {
+    dropped_in_mid_transfer(&[]);
+}
+
+#[test]
+fn an_engine_dropped_in_mid_transfer_ends_soon_where_callers_make_the_progress() {
+    dropped_in_mid_transfer(&[("progress", "caller")]);
+}
+
+#[test]
+fn a_removed_peer_is_told_and_can_be_added_again() {
+    let p = pair(&[]);
+    let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
+    let there = remote(&p.a, &target);
+    let receive = p.b.recv(&p.to_a, 1, &target.all()).unwrap();
+    p.a.notify(&p.to_b, b"hello").unwrap().wait(LONG).unwrap();
+    p.a.remove_peer(&p.to_b);
+    let error = receive.wait(LONG).unwrap_err();
+    assert!(matches!(&error, TransferError::PeerLost { why, .. } if why == "it closed"), "{error}");
+    let again = p.a.add_peer(&p.b.metadata()).unwrap();
+    let back = p.b.add_peer(&p.a.metadata()).unwrap();
+    p.a.write(&again, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    assert!(bytes(&target) == pattern(1 << 20, 1));
+    p.b.notify(&back, b"again").unwrap().wait(LONG).unwrap();
+}
+
+fn rails_of(spec: &str, settings: &[(&str, &str)]) -> Engine {
+    engine(&[&[("rails", spec)], settings].concat())
+}
+
+/// Moves a megabyte both ways.
+fn works(a: &Engine, b: &Engine) {
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let (source, target) = (filled(a, 1 << 20, 1), zeroed(b, 1 << 20));
+    let there = remote(a, &target);
+    a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    assert!(bytes(&target) == pattern(1 << 20, 1));
+    let back = zeroed(a, 1 << 20);
+    a.read(&to_b, &back.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    assert!(bytes(&back) == pattern(1 << 20, 1));
+}
+
+#[test]
+fn rails_may_have_ipv6_addresses() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!(
+            "SKIPPED rails_may_have_ipv6_addresses: no ::1; run: sysctl net.ipv6.conf.lo.disable_ipv6=0"
+        );
+        return;
+    }
+    let (a, b) = (rails_of("::1", &[]), rails_of("::1", &[]));
+    works(&a, &b);
+    let c = rails_of("::1,127.0.0.1", &[]);
+    works(&a, &c);
+    works(&c, &a);
+    let peer = rails_of("::1", &[]).connect(c.addresses()[0]);
+    assert!(peer.is_ok_and(|peer| peer.name() == c.connect(a.addresses()[0]).unwrap().name()));
+}
+
+#[test]
+fn rails_may_be_bound_to_their_device_or_not() {
+    for bind in ["off", "auto", "on"] {
+        let settings = [("bind_device", bind)];
+        let (a, b) = (rails_of(FOUR_RAILS, &settings), rails_of(FOUR_RAILS, &settings));
+        works(&a, &b);
+    }
+}
+
+#[test]
+fn many_threads_may_wait_at_once_on_an_engine_that_callers_drive() {
+    let p = pair(&[("progress", "caller")]);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for worker in 0..6u64 {
+            let (p, done) = (&p, &done);
+            scope.spawn(move || {
+                let len = 200_000;
+                let source = filled(&p.a, len, worker);
+                let target = zeroed(&p.b, len);
+                let there = remote(&p.a, &target);
+                for round in 0..30 {
+                    match round % 3 {
+                        0 => {
+                            let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+                            write.wait(LONG).unwrap();
+                            assert!(bytes(&target) == pattern(len, worker));
+                        }
+                        1 => {
+                            let back = zeroed(&p.a, len);
+                            let read = p.a.read(&p.to_b, &back.all(), &there.all()).unwrap();
+                            read.wait(LONG).unwrap();
+                            assert!(bytes(&back) == pattern(len, worker));
+                        }
+                        _ => {
+                            target.write_at(0, &vec![0; len]).unwrap();
+                            let receive = p.b.recv(&p.to_a, worker, &target.all()).unwrap();
+                            let send = p.a.send(&p.to_b, worker, &source.all()).unwrap();
+                            assert_eq!(receive.wait(LONG).unwrap().bytes, len as u64);
+                            send.wait(LONG).unwrap();
+                            assert!(bytes(&target) == pattern(len, worker));
+                        }
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 180);
+}
+
+#[test]
+fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
+    let p = pair(&[("progress", "caller")]);
+    let (source, room) = (filled(&p.b, 8, 1), zeroed(&p.a, 8));
+    let (small, target) = (filled(&p.a, 8, 2), zeroed(&p.b, 8));
+    let there = remote(&p.a, &target);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _tell = TellOnDrop(&over);
+        // These move all data of a, most of the time.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let write = p.a.write(&p.to_b, &small.all(), &there.all()).unwrap();
+                    write.wait(LONG).unwrap();
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+        }
+        let mut times = Vec::new();
+        for round in 0..300u64 {
+            // This one mostly sleeps.
+            let receive = p.a.recv(&p.to_b, round, &room.all()).unwrap();
+            let (p, source) = (&p, &source);
+            let late = scope.spawn(move || {
+                std::thread::sleep(Duration::from_micros(300));
+                p.b.send(&p.to_a, round, &source.all()).unwrap().wait(LONG).unwrap();
+            });
+            let since = Instant::now();
+            receive.wait(LONG).unwrap();
+            times.push(since.elapsed());
+            late.join().unwrap();
+        }
+        let longest = times.iter().max().unwrap();
+        assert!(*longest < LONG / 2, "{longest:?}: it slept on");
+    });
+}
+
+#[test]
+fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
+    let settings = [("progress", "caller"), ("rail_stall_ms", "200"), ("peer_timeout_ms", "250")];
+    let p = pair(&settings);
+    let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
+    let there = remote(&p.a, &target);
+    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    for _ in 0..3 {
+        // b's only caller computes, while a waits.
+        let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        write.wait(LONG).unwrap();
+    }
+    // And while nobody of either calls.
+    let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    write.wait(LONG).unwrap();
+    assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
+    assert_eq!(down_count(&p.a), 0);
+}

@@ -1,0 +1,147 @@
+//! Engines that can't start, peers that can't be reached, and what is said about it.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+use common::*;
+use polyrail::{Engine, EngineError, PeerError, TransferError};
+use polyrail_proto::hello::Card;
+
+fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
+    Engine::builder().config(config(settings)).build()
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_rail_and_address() {
+    let taken = TcpListener::bind("127.0.0.2:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let port = address.port().to_string();
+    let error = try_build(&[("rails", "127.0.0.1,127.0.0.2"), ("listen_port", &port)]).unwrap_err();
+    match &error {
+        EngineError::Listen { rail, address: at, source } => {
+            assert_eq!((rail.as_str(), *at), ("lo@127.0.0.2", address));
+            assert_eq!(source.kind(), ErrorKind::AddrInUse);
+        }
+        other => panic!("{other}"),
+    }
+    let text = error.to_string();
+    assert!(text.contains("lo@127.0.0.2") && text.contains(&address.to_string()), "{text}");
+}
+
+#[test]
+fn an_unknown_interface_is_told_with_those_that_could_be_named() {
+    for (spec, part) in [("eth77", "eth77"), ("10.255.255.254", "10.255.255.254"), ("^l,e,i,d", "")]
+    {
+        match try_build(&[("rails", spec)]).unwrap_err() {
+            EngineError::Rails { spec: got, why, usable } => {
+                assert_eq!(got, spec);
+                assert!(why.contains(part), "{why}");
+                assert!(usable.contains("lo (127.0.0.1)"), "{usable}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn rails_of_different_families_can_never_meet_and_both_are_named() {
+    let own = engine(&[]);
+    let mut card = Card::decode(&engine(&[]).metadata()).unwrap();
+    for (index, rail) in card.rails.iter_mut().enumerate() {
+        rail.name = format!("eth{index}");
+        rail.address = format!("[fd00::{index}]:7000").parse().unwrap();
+        rail.prefix_len = 64;
+    }
+    let error = own.add_peer(&card.encode()).unwrap_err();
+    assert!(matches!(error, PeerError::NoRailPair { .. }), "{error}");
+    let text = error.to_string();
+    for part in ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "families differ"] {
+        assert!(text.contains(part), "{part} is missing in: {text}");
+    }
+    assert_eq!(own.peers(), []);
+}
+
+/// An address where nobody listens.
+fn closed_port(ip: &str) -> SocketAddr {
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let mut card = Card::decode(&b.metadata()).unwrap();
+    let closed = closed_port("127.0.0.2");
+    card.rails[1].address = closed;
+    let to_b = a.add_peer(&card.encode()).unwrap();
+    for round in 0..3 {
+        let (source, target) = (filled(&a, 8 << 20, round), zeroed(&b, 8 << 20));
+        let there = remote(&a, &target);
+        a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        assert!(bytes(&target) == pattern(8 << 20, round));
+    }
+    wait_for("the other flows", || to_b.flows_up() == (3, 4));
+    let rails = &a.stats().peers[0].rails;
+    assert_eq!((rails[1].name.as_str(), rails[1].tx_bytes), ("lo@127.0.0.2", 0));
+    assert!(rails[1].flows.iter().all(|flow| !flow.up), "{rails:?}");
+    let dump = a.dump();
+    let pair = format!("rail lo@127.0.0.2 (127.0.0.2 to {closed}): Connection refused");
+    assert!(dump.contains(&pair), "{dump}");
+}
+
+#[test]
+fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
+    let (a, b, stranger) = (engine(&[]), engine(&[]), engine(&[]));
+    let mut card = Card::decode(&b.metadata()).unwrap();
+    card.rails[0].address = stranger.addresses()[0];
+    let to_b = a.add_peer(&card.encode()).unwrap();
+    wait_for("the other flows", || to_b.flows_up() == (3, 4));
+    let (source, target) = (filled(&a, 8 << 20, 1), zeroed(&b, 8 << 20));
+    let there = remote(&a, &target);
+    a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    assert!(bytes(&target) == pattern(8 << 20, 1));
+    let pair = format!("rail lo@127.0.0.1 (127.0.0.1 to {})", stranger.addresses()[0]);
+    wait_for("the reason in the dump", || a.dump().contains(&pair));
+    assert!(a.dump().contains("another engine listens there"), "{}", a.dump());
+    // Where all lead elsewhere, the peer was started again, and nobody needs to wait to learn it.
+    for (rail, address) in card.rails.iter_mut().zip(stranger.addresses()) {
+        rail.address = address;
+    }
+    card.instance.0 ^= 1;
+    let nobody = a.add_peer(&card.encode()).unwrap();
+    wait_for("the peer to be given up", || nobody.lost().is_some());
+    let why = nobody.lost().unwrap();
+    assert!(why.contains("started again"), "{why}");
+}
+
+#[test]
+fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
+    let a = engine(&[("peer_timeout_ms", "1000")]);
+    let mut card = Card::decode(&engine(&[]).metadata()).unwrap();
+    for rail in &mut card.rails {
+        rail.address = closed_port(&rail.address.ip().to_string());
+    }
+    let peer = a.add_peer(&card.encode()).unwrap();
+    let error = a.notify(&peer, b"anybody?").unwrap().wait(LONG).unwrap_err();
+    let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
+    assert!(why.contains("no rail reached it for 1.0 s"), "{why}");
+    assert!(why.contains("rail lo@127.0.0.") && why.contains("(127.0.0."), "{why}");
+    assert!(why.contains("Connection refused (os error 111)"), "{why}");
+    assert!(error.help().is_some());
+}
+
+#[test]
+fn connecting_to_nobody_fails_with_address_and_reason() {
+    let engine = engine(&[("connect_timeout_ms", "300")]);
+    let closed = closed_port("127.0.0.1");
+    let error = engine.connect(closed).unwrap_err().to_string();
+    assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
+    // Somebody listens there, and never says anything.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = engine.connect(silent.local_addr().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("300 ms") || error.contains("timed out"), "{error}");
+    let error = engine.connect("[::1]:9".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("no rail here has an address of that family"), "{error}");
+    assert!(matches!(engine.connect(engine.addresses()[0]), Err(PeerError::Myself)));
+}
