@@ -75,8 +75,10 @@ pub struct Chaos {
     pub faults: Vec<Fault>,
     /// Longest pause between two faults.
     pub pause: Duration,
-    /// Nothing goes wrong from then on, and all rails are as they were.
+    /// Nothing goes wrong from then on, and rails are as they were.
     pub calm_at: Duration,
+    /// How many rails come back then; the others are down for good.
+    pub heals: usize,
     /// This node's process is killed then.
     pub kill: Option<(NodeId, Duration)>,
 }
@@ -160,6 +162,7 @@ impl Scenario {
                 faults: Vec::new(),
                 pause: Duration::from_micros(400),
                 calm_at: Duration::from_millis(20),
+                heals: usize::MAX,
                 kill: None,
             },
             bound: Duration::from_secs(60),

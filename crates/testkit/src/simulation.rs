@@ -19,6 +19,9 @@ use crate::world::{Actor, Tally, World};
 mod chaos;
 mod users;
 
+/// A run takes some thousand turns; one that takes so many goes round in circles.
+const TURNS_MAX: u64 = 5_000_000;
+
 /// A scenario with a seed, which decide everything that happens.
 #[derive(Debug)]
 pub struct Simulation {
@@ -32,6 +35,8 @@ pub struct Simulation {
     posted: usize,
     injection: Option<(u64, Injection)>,
     calm: bool,
+    was_idle: bool,
+    over: bool,
 }
 
 /// Something done to a run from outside, at a step.
@@ -126,6 +131,8 @@ impl Simulation {
             posted: 0,
             injection: None,
             calm: false,
+            was_idle: false,
+            over: false,
         };
         simulation.begin();
         simulation
@@ -149,14 +156,22 @@ impl Simulation {
                 if self.world.now() > Time::default().after(self.scenario.bound) {
                     self.world.oracle.violate("not over within the bound of virtual time");
                 }
+                if self.world.clock.turns() > TURNS_MAX {
+                    self.world.oracle.violate("everybody is busy, but nothing comes of it");
+                }
                 if self.world.oracle.violation().is_some() {
                     return Err(self.violation());
+                }
+                if std::mem::take(&mut self.over) {
+                    break;
                 }
             }
             // Nothing will ever happen again by itself.
             if !self.give_up_unpaired() {
                 break;
             }
+            self.was_idle = false;
+            self.world.soon(Actor::Chaos, 1000);
         }
         self.check_end();
         match self.world.oracle.violation() {
@@ -230,6 +245,7 @@ impl Simulation {
                 world.memories[node].register(slot, &mut world.rng);
                 world.soon(Actor::User, 1000);
             }
+            Action::RailUp(rail) if self.calm && rail >= self.scenario.chaos.heals => {}
             Action::RailUp(rail) => {
                 world.network.set_up(rail, true);
                 world.poke_all();
@@ -247,16 +263,27 @@ impl Simulation {
         self.world.clock.wake(Actor::User, at);
     }
 
-    /// Ends sends and receives that found no partner, once nothing else goes on. Says whether
-    /// there were any.
-    fn give_up_unpaired(&mut self) -> bool {
+    /// Whether nobody waits for anything but a partner.
+    fn is_idle(&self) -> bool {
+        let unpaired = self.unpaired().len();
+        let open = self.world.oracle.operations().iter().filter(|o| o.outcome.is_none());
+        self.agenda.is_empty() && open.count() == unpaired && self.nodes.iter().all(Node::is_idle)
+    }
+
+    fn unpaired(&self) -> Vec<OpId> {
         let operations = self.world.oracle.operations().iter().enumerate();
-        let unpaired: Vec<OpId> = operations
+        operations
             .filter(|(_, o)| o.outcome.is_none() && o.partner().is_none())
             .filter(|(_, o)| matches!(o.posting.kind, Kind::Send { .. } | Kind::Receive { .. }))
             .filter(|(_, o)| !self.dead[o.posting.node])
             .map(|(index, _)| OpId(index as u32))
-            .collect();
+            .collect()
+    }
+
+    /// Ends sends and receives that found no partner, once nothing else goes on. Says whether
+    /// there were any.
+    fn give_up_unpaired(&mut self) -> bool {
+        let unpaired = self.unpaired();
         for id in &unpaired {
             self.act(Action::End(*id, Failure::Cancelled));
         }

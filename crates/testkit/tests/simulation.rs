@@ -189,6 +189,19 @@ fn rails_that_go_down_and_come_back_lose_nothing() {
 }
 
 #[test]
+fn one_rail_that_heals_is_enough() {
+    let tally = sweep("one_rail_that_heals_is_enough", 40, |rng| {
+        let mut scenario = any_shape(rng).with_faults(&[Fault::RailDown, Fault::Blackout]);
+        scenario.rails.push(scenario.rails[0]);
+        scenario.node.channels = scenario.rails.len() as u32;
+        scenario.chaos.heals = 1;
+        scenario.chaos.calm_at = Duration::from_millis(3);
+        scenario
+    });
+    assert!(!whole_sweep() || (tally.given_back > 100 && tally.done > 500), "{tally:?}");
+}
+
+#[test]
 fn corrupt_payload_is_sent_again() {
     let tally = sweep("corrupt_payload_is_sent_again", 50, |rng| {
         let mut scenario = late_duplicates(rng);

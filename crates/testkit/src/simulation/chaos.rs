@@ -10,27 +10,43 @@ use crate::oracle::OpId;
 use crate::scenario::Fault;
 use crate::world::Actor;
 
+/// A run whose time does not end is over when nodes were idle for so long: what is late has come.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 impl Simulation {
     /// One fault, and the next a while later; or calm, when it is time.
     pub(super) fn run_chaos(&mut self) {
         if self.calm {
-            return;
+            return self.look_for_end();
         }
         let chaos = &self.scenario.chaos;
         let calm_at = polyrail_proto::Time::default().after(chaos.calm_at);
         if chaos.faults.is_empty() || self.world.now() >= calm_at {
             self.calm = true;
             for rail in 0..self.world.network.rails() {
-                self.world.network.set_up(rail, true);
+                self.world.network.set_up(rail, rail < chaos.heals);
                 self.world.network.slow_down(rail, 1);
             }
-            return self.world.poke_all();
+            self.world.poke_all();
+            return self.look_for_end();
         }
         let fault = chaos.faults[self.world.rng.index(chaos.faults.len())];
         let pause = chaos.pause.as_nanos() as u64;
         self.strike(fault);
         let next = self.world.now().after(Duration::from_nanos(self.world.rng.below(pause)));
         self.world.clock.wake(Actor::Chaos, next.min(calm_at));
+    }
+
+    /// With a rail that is down for good, nodes try to connect for good: time does not end by itself.
+    fn look_for_end(&mut self) {
+        if self.scenario.chaos.heals >= self.world.network.rails() {
+            return;
+        }
+        let idle = self.is_idle();
+        self.over = idle && std::mem::replace(&mut self.was_idle, idle);
+        if !self.over {
+            self.world.clock.wake_in(Actor::Chaos, LAST_WORDS);
+        }
     }
 
     /// What the test wants to see at this step.
