@@ -204,6 +204,19 @@ pub(crate) enum Purpose {
 }
 
 impl Outgoing {
+    /// When the operation was posted that it belongs to; 0 for what engines tell each other.
+    pub(crate) fn posted(&self) -> Time {
+        match self {
+            Self::Write(op) => op.posted,
+            Self::Made(made) => match &made.purpose {
+                Purpose::SendData(op, _) | Purpose::TellFor(op) | Purpose::Cancel(op, _) => {
+                    op.posted
+                }
+                Purpose::Tell | Purpose::ReadData(_) => Time(0),
+            },
+        }
+    }
+
     pub(crate) fn region(&self, index: u32) -> &RegionCore {
         match self {
             Self::Write(op) => &op.prepared.regions[index as usize],

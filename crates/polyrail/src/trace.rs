@@ -36,6 +36,22 @@ struct Event {
     bytes: u32,
     from_ns: u64,
     to_ns: u64,
+    /// For a chunk that was sent: when its transfer was posted and when its last byte was with the
+    /// kernel.
+    posted_ns: u64,
+    written_ns: u64,
+}
+
+/// A chunk on its way, as the sending flow remembers it.
+#[derive(Clone, Copy)]
+pub(crate) struct SentChunk {
+    pub(crate) transfer: TransferId,
+    pub(crate) chunk: u32,
+    pub(crate) bytes: u32,
+    pub(crate) posted_ns: u64,
+    pub(crate) pulled_ns: u64,
+    /// 0 until its last byte is with the kernel.
+    pub(crate) written_ns: u64,
 }
 
 impl Trace {
@@ -57,21 +73,21 @@ impl Trace {
         &self,
         peer: &PeerShared,
         flow: FlowIndex,
-        life: (TransferId, u32, u32),
-        from_ns: u64,
-        to_ns: u64,
+        sent: SentChunk,
+        acknowledged_ns: u64,
     ) {
-        let (transfer, chunk, bytes) = life;
         self.record(Event {
             sent: true,
             peer: peer.number,
             flow: flow.0,
             rail: peer.layout.pair_of(flow).0 as u32,
-            transfer: transfer.0,
-            chunk,
-            bytes,
-            from_ns,
-            to_ns,
+            transfer: sent.transfer.0,
+            chunk: sent.chunk,
+            bytes: sent.bytes,
+            from_ns: sent.pulled_ns,
+            to_ns: acknowledged_ns,
+            posted_ns: sent.posted_ns,
+            written_ns: sent.written_ns,
         });
     }
 
@@ -94,6 +110,8 @@ impl Trace {
             bytes: header.payload_len,
             from_ns,
             to_ns: monotonic_ns(),
+            posted_ns: 0,
+            written_ns: 0,
         });
     }
 
@@ -118,7 +136,7 @@ impl Trace {
                 out,
                 ",\n{{\"ph\":\"X\",\"cat\":\"chunk\",\"name\":\"{direction} t{}#{}\",\"pid\":{pid},\
                  \"tid\":{lane},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"bytes\":{},\"rail\":\"{rail}\",\
-                 \"flow\":{},\"peer\":{}}}}}",
+                 \"flow\":{},\"peer\":{}{}}}}}",
                 event.transfer,
                 event.chunk,
                 event.from_ns as f64 / 1e3,
@@ -126,6 +144,7 @@ impl Trace {
                 event.bytes,
                 event.flow,
                 event.peer,
+                event.moments(),
             )?;
         }
         writeln!(out, "\n]}}")?;
@@ -139,5 +158,17 @@ impl Trace {
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+impl Event {
+    /// What happened to a sent chunk between the ends of its bar, as further arguments.
+    fn moments(&self) -> String {
+        if !self.sent {
+            return String::new();
+        }
+        let us = |ns: u64| ns as f64 / 1e3;
+        let (posted, written) = (us(self.posted_ns), us(self.written_ns));
+        format!(",\"posted_us\":{posted:.3},\"written_us\":{written:.3}")
     }
 }

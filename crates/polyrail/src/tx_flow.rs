@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send, tcp};
 use smallvec::SmallVec;
 use socket2::Socket;
@@ -19,6 +20,7 @@ use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
+use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
 const GATHER_FRAMES: usize = 64;
@@ -48,7 +50,7 @@ pub(crate) struct TxFlow {
     socket_full_since: Option<u64>,
     quiet: Quiet,
     /// With a trace: chunks in flight, as the sender core has them.
-    traced: VecDeque<Traced>,
+    traced: VecDeque<SentChunk>,
 }
 
 struct Frame {
@@ -70,13 +72,6 @@ struct Quiet {
     since: Time,
     /// Bytes that the other kernel had acknowledged by then, and a while after.
     acked: u64,
-}
-
-struct Traced {
-    transfer: TransferId,
-    chunk: u32,
-    bytes: u32,
-    pulled_ns: u64,
 }
 
 /// Why a flow ends.
@@ -275,11 +270,13 @@ impl TxFlow {
             stats.window_full_ns.add(pass.now.saturating_sub(since));
         }
         if pass.engine.trace.is_some() {
-            self.traced.push_back(Traced {
+            self.traced.push_back(SentChunk {
                 transfer: header.transfer,
                 chunk: header.chunk,
                 bytes: header.payload_len,
+                posted_ns: source.posted().0,
                 pulled_ns: pass.now,
+                written_ns: 0,
             });
         }
         self.frames.push_back(Frame {
@@ -368,6 +365,9 @@ impl TxFlow {
             payload_bytes += u64::from(frame.payload);
             chunks += 1;
             self.frames.pop_front();
+            if let Some(chunk) = self.traced.iter_mut().find(|chunk| chunk.written_ns == 0) {
+                chunk.written_ns = monotonic_ns();
+            }
         }
         self.batch_sent += rest;
         if self.batch_sent == self.batch.len() {
@@ -421,9 +421,7 @@ impl TxFlow {
             }
             if let Some(trace) = &pass.engine.trace {
                 for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
-                    let Traced { transfer, chunk, bytes, pulled_ns } = chunk;
-                    let life = (transfer, chunk, bytes);
-                    trace.chunk_sent(&peer, self.flow, life, pulled_ns, pass.now);
+                    trace.chunk_sent(&peer, self.flow, chunk, pass.now);
                 }
             }
         }

@@ -29,7 +29,14 @@ fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
         for chunk in chunks {
             assert!(chunk["name"].as_str().unwrap().starts_with(direction), "{chunk}");
             assert!(chunk["args"]["rail"].as_str().unwrap().starts_with("lo@"), "{chunk}");
-            assert!(chunk["dur"].as_f64().unwrap() >= 0.0, "{chunk}");
+            let end = chunk["ts"].as_f64().unwrap() + chunk["dur"].as_f64().unwrap();
+            if direction == "tx" {
+                let moment = |name: &str| chunk["args"][name].as_f64().unwrap();
+                assert!(moment("posted_us") > 0.0, "{chunk}");
+                assert!(moment("posted_us") <= moment("written_us"), "{chunk}");
+                assert!(moment("written_us") > chunk["ts"].as_f64().unwrap(), "{chunk}");
+                assert!(end > moment("posted_us"), "{chunk}");
+            }
         }
     }
 }
