@@ -261,7 +261,13 @@ fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
                 stdout(&run(&["down", name]));
             }
         }
-        assert_eq!(traces(name), [""; 0], "after {delay:?}");
+        // A holder whose maker was killed before it was recorded ends by itself; on a busy machine
+        // not within the moment that `down` takes.
+        let gone = (0..250).any(|look| {
+            std::thread::sleep(Duration::from_millis(if look == 0 { 0 } else { 20 }));
+            traces(name).is_empty()
+        });
+        assert!(gone, "after {delay:?}: {:?}", traces(name));
     }
     assert!(interrupted >= 3, "only {interrupted} builds were hit on the way");
     assert_eq!(links(), links_before, "links are left in the machine's own namespace");
