@@ -247,12 +247,11 @@ impl PeerShared {
     pub(crate) fn progress_text(&self) -> String {
         let up = self.flows_up();
         let silence = self.tx().sender.silence(Time(monotonic_ns()));
-        let mut text = format!(
-            "peer {} with {up} of {} flows up, last progress {} ago",
-            self.name(),
-            self.flows.len(),
-            seconds(silence)
-        );
+        let mut text = format!("peer {} with {up} of {} flows up", self.name(), self.flows.len());
+        // Nothing to wait for means no silence, not progress just now.
+        if !silence.is_zero() {
+            text.push_str(&format!(", last progress {} ago", seconds(silence)));
+        }
         if let Some(problem) = self.last_problem() {
             text.push_str("; last problem: ");
             text.push_str(&problem);

@@ -105,7 +105,9 @@ impl Request {
     }
 
     /// The transfer fails if it is not complete after this time. Without it, `transfer_timeout_ms`
-    /// holds.
+    /// holds. A write or a send that has begun is over once the peer confirms that nothing of it
+    /// lands any more; while no rail reaches the peer, that is when the peer is given up
+    /// (`peer_timeout_ms`) at the latest.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

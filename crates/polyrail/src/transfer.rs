@@ -71,7 +71,8 @@ impl Transfer {
     }
 
     /// Asks for an early end and returns at once. It is over when [`Self::poll`] says so: after
-    /// that, no byte of it is read here or lands at the peer. It may still turn out complete.
+    /// that, no byte of it is read here or lands at the peer. It may still turn out complete. The
+    /// peer has to confirm; while no rail reaches it, that may take until it is given up.
     pub fn cancel(&self) {
         self.engine.cancel(&self.op);
     }
