@@ -106,8 +106,10 @@ fn all_rails_go_down_and_come_back(settings: &[(&str, &str)]) {
         });
         let posted_while_down = Write::post(&p, 1 << 20, round + 10);
         assert_eq!(posted_while_down.transfer.poll(), Status::Pending);
-        let dump = p.a.dump();
-        assert!(dump.contains("0 of 4 flows up") && dump.contains("last problem"), "{dump}");
+        wait_for("the reason in the dump", || {
+            let dump = p.a.dump();
+            dump.contains("0 of 4 flows up") && dump.contains("last problem")
+        });
         p.heal();
         write.check();
         posted_while_down.check();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use polyrail::{Engine, Peer, Request, Status, Transfer, TransferError};
+use polyrail::{Engine, Peer, PostError, Request, Status, Transfer, TransferError};
 
 /// Posts a numbered notification, waiting for room in the ops pool.
 fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
@@ -113,6 +113,62 @@ fn a_full_inbox_keeps_nobody_from_writing_himself() {
             scope.spawn(|| all(to_a, &p.b));
         });
     }
+}
+
+#[test]
+fn peers_may_be_removed_and_added_again_while_others_post() {
+    for progress in ["proxy", "caller"] {
+        removed_while_others_post(progress);
+    }
+}
+
+fn removed_while_others_post(progress: &str) {
+    let settings = [("reconnect_max_ms", "100"), ("chunk_bytes", "64KiB"), ("progress", progress)];
+    let p = pair(&settings);
+    let len = 2 << 20;
+    let (target, source) = (zeroed(&p.b, len), filled(&p.a, len, 1));
+    let there = remote(&p.a, &target);
+    let over = AtomicBool::new(false);
+    let (done, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let post = |kind: u64| {
+        let room = zeroed(&p.a, len);
+        while !over.load(Ordering::Relaxed) {
+            let Some(peer) = p.a.peers().pop() else { continue };
+            let posted = match kind {
+                0 => p.a.write(&peer, &source.all(), &there.all()),
+                1 => p.a.read(&peer, &room.all(), &there.all()),
+                2 => p.a.send(&peer, 1, &source.all()),
+                _ => p.a.recv(&peer, 1, &room.all()),
+            };
+            match posted.map(|transfer| transfer.wait(Duration::from_millis(500))) {
+                Ok(Ok(_)) => done.fetch_add(1, Ordering::Relaxed),
+                // Sends and receives have nobody at the other side.
+                Ok(Err(TransferError::TimedOut { .. })) if kind >= 2 => 0,
+                Ok(Err(TransferError::PeerLost { .. })) | Err(PostError::PeerGone { .. }) => {
+                    lost.fetch_add(1, Ordering::Relaxed)
+                }
+                Ok(Err(other)) => panic!("{other}"),
+                Err(other) => panic!("{other}"),
+            };
+        }
+    };
+    std::thread::scope(|scope| {
+        let _tell = TellOnDrop(&over);
+        let post = &post;
+        (0..4).for_each(|kind| drop(scope.spawn(move || post(kind))));
+        for round in 0..8 {
+            std::thread::sleep(Duration::from_millis(20));
+            let (engine, other) = if round % 2 == 0 { (&p.a, &p.b) } else { (&p.b, &p.a) };
+            engine.peers().iter().for_each(|peer| engine.remove_peer(peer));
+            wait_for("the other to notice", || other.peers().is_empty());
+            let before = done.load(Ordering::Relaxed);
+            p.a.add_peer(&p.b.metadata()).unwrap();
+            p.b.add_peer(&p.a.metadata()).unwrap();
+            wait_for("transfers to go on", || done.load(Ordering::Relaxed) > before);
+        }
+    });
+    assert!(lost.load(Ordering::Relaxed) > 0, "nothing was under way when a peer was removed");
+    wait_for("the rest to end", || p.a.stats().ops_outstanding == 0);
 }
 
 /// How long it takes to drop an engine may depend on the machine, but not on its transfers.
@@ -311,21 +367,22 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
 
 #[test]
 fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
-    let settings = [("progress", "caller"), ("rail_stall_ms", "200"), ("peer_timeout_ms", "250")];
+    let settings = [("progress", "caller"), ("rail_stall_ms", "600"), ("peer_timeout_ms", "1000")];
     let p = pair(&settings);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
-    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    let write = || p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+    write().wait(LONG).unwrap();
+    // The only caller of b computes while a waits.
     for _ in 0..3 {
-        // b's only caller computes, while a waits.
-        let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        let transfer = write();
         std::thread::sleep(Duration::from_millis(300));
-        write.wait(LONG).unwrap();
+        transfer.wait(LONG).unwrap();
     }
-    // And while nobody of either calls.
-    let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-    std::thread::sleep(Duration::from_millis(700));
-    write.wait(LONG).unwrap();
+    // And nobody calls at either.
+    let transfer = write();
+    std::thread::sleep(Duration::from_millis(1500));
+    transfer.wait(LONG).unwrap();
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
     assert_eq!(down_count(&p.a), 0);
 }

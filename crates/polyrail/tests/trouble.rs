@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use common::relay::{CALLER, Cut, RAILS, RelayedPair, with};
 use common::*;
-use polyrail::{Region, Request, TransferError};
+use polyrail::{Memory, Region, Request, Transfer, TransferError};
 
 /// Cuts and stalls rails until told to stop; says what it did.
 fn trouble(p: &RelayedPair, seed: u64, stop: &AtomicBool) -> Vec<String> {
@@ -131,45 +131,121 @@ fn messages_of_a_tag_keep_their_order_whatever_happens_to_rails() {
     });
 }
 
+/// What one thread does in the middle of trouble.
+struct Worker<'a> {
+    p: &'a RelayedPair,
+    random: Random,
+    number: u64,
+    /// Memory of b and of a.
+    target: Memory,
+    back: Memory,
+}
+
+const LEN: u64 = 1 << 20;
+/// In memory that nobody may write.
+const MINE: u8 = 7;
+
+impl<'a> Worker<'a> {
+    fn new(p: &'a RelayedPair, seed: u64, number: u64) -> Self {
+        let memory = || Memory::from(vec![0; LEN as usize]);
+        let random = Random(seed ^ (number + 1) << 32);
+        Self { p, random, number, target: memory(), back: memory() }
+    }
+
+    fn round(&mut self) {
+        let p = self.p;
+        let (target, back) = (self.target.clone(), self.back.clone());
+        let (there, here) = (p.b.register(target).unwrap(), p.a.register(back).unwrap());
+        let (seed, size) = (self.random.below(u64::MAX), 1 + self.random.below(LEN));
+        let source = filled(&p.a, size as usize, seed);
+        let remote_part = remote(&p.a, &there).slice(0, size).unwrap();
+        let local_part = here.slice(0, size).unwrap();
+        let write = || p.a.write(&p.to_b, &source.all(), &remote_part).unwrap();
+        let tag = seed ^ self.number;
+        match self.random.below(8) {
+            0 => {
+                self.give_up(&write());
+                self.is_untouched(&self.target);
+            }
+            1 => {
+                let transfer = write();
+                self.pause();
+                drop(there);
+                // From here on nothing lands in it, whatever becomes of the transfer.
+                self.is_untouched(&self.target);
+                match transfer.wait(LONG) {
+                    Ok(_) | Err(TransferError::Refused { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+                return;
+            }
+            2 => {
+                self.give_up(&p.a.read(&p.to_b, &local_part, &remote_part).unwrap());
+                self.is_untouched(&self.back);
+            }
+            3 => {
+                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
+                self.give_up(&receive);
+                self.is_untouched(&self.target);
+                send.cancel();
+                assert!(!matches!(send.wait(LONG), Err(TransferError::TimedOut { .. })));
+            }
+            4 => {
+                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
+                assert_eq!(receive.wait(LONG).unwrap().bytes, size);
+                finished(&send);
+                self.has(&self.target, size, seed, "a message");
+            }
+            _ => {}
+        }
+        finished(&write());
+        self.has(&self.target, size, seed, "a write");
+        finished(&p.a.read(&p.to_b, &local_part, &remote_part).unwrap());
+        self.has(&self.back, size, seed, "a read");
+    }
+
+    fn pause(&mut self) {
+        std::thread::sleep(Duration::from_micros(self.random.below(3000)));
+    }
+
+    fn give_up(&mut self, transfer: &Transfer) {
+        self.pause();
+        transfer.cancel();
+        match transfer.wait(LONG) {
+            Ok(_) | Err(TransferError::Cancelled | TransferError::Refused { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// The memory is ours again: nothing may land in it any more.
+    fn is_untouched(&self, memory: &Memory) {
+        memory.write_at(0, &[MINE; LEN as usize]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        let mut got = vec![0; LEN as usize];
+        memory.read_at(0, &mut got).unwrap();
+        assert!(got.iter().all(|byte| *byte == MINE), "late bytes, worker {}", self.number);
+    }
+
+    fn has(&self, memory: &Memory, size: u64, seed: u64, what: &str) {
+        let mut got = vec![0; size as usize];
+        memory.read_at(0, &mut got).unwrap();
+        assert!(got == pattern(size as usize, seed), "{what}, worker {}", self.number);
+    }
+}
+
 fn chaos(settings: &[(&str, &str)], seed: u64, time: Duration) {
     let p = RelayedPair::new(settings);
-    let len = 1 << 20;
     let until = Instant::now() + time;
     in_trouble(&p, seed, || {
         std::thread::scope(|scope| {
-            for worker in 0..4u64 {
+            for number in 0..4u64 {
                 let p = &p;
                 scope.spawn(move || {
-                    let mut random = Random(seed ^ (worker + 1) << 32);
-                    let target = zeroed(&p.b, len);
-                    let there = remote(&p.a, &target);
-                    let back = zeroed(&p.a, len);
+                    let mut worker = Worker::new(p, seed, number);
                     while Instant::now() < until {
-                        let round = random.below(u64::MAX);
-                        let size = 1 + random.below(len as u64);
-                        let source = filled(&p.a, size as usize, round);
-                        let slice = there.slice(0, size).unwrap();
-                        if random.below(4) == 0 {
-                            // Given up somewhere in the middle: the memory is ours at once.
-                            let write = p.a.write(&p.to_b, &source.all(), &slice).unwrap();
-                            std::thread::sleep(Duration::from_micros(random.below(3000)));
-                            write.cancel();
-                            match write.wait(LONG) {
-                                Ok(_) | Err(TransferError::Cancelled) => {}
-                                Err(other) => panic!("{other}"),
-                            }
-                            target.write_at(0, &vec![7; len]).unwrap();
-                            std::thread::sleep(Duration::from_millis(2));
-                            assert!(bytes(&target).iter().all(|byte| *byte == 7), "late bytes");
-                        }
-                        let write = p.a.write(&p.to_b, &source.all(), &slice).unwrap();
-                        write.wait(LONG).unwrap();
-                        let read =
-                            p.a.read(&p.to_b, &back.slice(0, size).unwrap(), &slice).unwrap();
-                        read.wait(LONG).unwrap();
-                        let want = pattern(size as usize, round);
-                        assert!(bytes(&target)[..size as usize] == want, "write, worker {worker}");
-                        assert!(bytes(&back)[..size as usize] == want, "read, worker {worker}");
+                        worker.round();
                     }
                 });
             }
