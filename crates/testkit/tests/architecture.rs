@@ -26,6 +26,8 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
+    // Its tests use its own fixtures, which are behind a feature.
+    Rule { name: "host", for_tests: &["host"], ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },

@@ -1,0 +1,337 @@
+//! `/proc/interrupts`: how often each interrupt came to each CPU.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::cpuset::LAST_CPU;
+use crate::pci::PciAddress;
+use crate::sysroot::{ReadError, Sysroot, short};
+
+const PATH: &str = "/proc/interrupts";
+
+/// The file at one moment.
+///
+/// The kernel writes a column per CPU that is online, so columns are known by their heading only;
+/// between two reads of the file their number can change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Interrupts {
+    /// The CPU of each column, in ascending order.
+    pub cpus: Vec<u32>,
+    /// Numbered interrupts, in the file's order.
+    pub irqs: Vec<Irq>,
+    /// Rows with a name in place of a number: `LOC`, `RES`, `CAL`, `TLB` and so on.
+    pub named: Vec<NamedRow>,
+}
+
+/// A numbered interrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Irq {
+    /// Its number. It changes with reboots and drivers: [`Self::pci`], [`Self::hwirq`] and the
+    /// names in [`Self::actions`] say which interrupt it is.
+    pub number: u32,
+    /// One count per entry of [`Interrupts::cpus`]. The kernel's counters wrap at 2³².
+    pub counts: Vec<u64>,
+    /// The chip as written, such as `PCI-MSIX-0000:00:03.0` or `IO-APIC`.
+    pub chip: String,
+    /// The chip's own number. For chips with [`Self::pci`] the index of the vector in its device.
+    pub hwirq: Option<u64>,
+    /// `edge`, `level`, `fasteoi` and so on, as written.
+    pub flow: Option<String>,
+    /// The device that raises it, where the chip names it (Linux 6.3 and later).
+    pub pci: Option<PciAddress>,
+    /// Who handles it; several share one interrupt on old buses, none while no driver wants it.
+    pub actions: Vec<String>,
+}
+
+/// A row without a number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamedRow {
+    /// `LOC`, `RES` and so on.
+    pub name: String,
+    /// One count per entry of [`Interrupts::cpus`], or a single total (`ERR`, `MIS`).
+    pub counts: Vec<u64>,
+    /// What the kernel says it is, such as `Rescheduling interrupts`.
+    pub description: String,
+}
+
+/// A text that is not `/proc/interrupts`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not a table of interrupts: line {line}: {fault}")]
+pub struct InterruptsError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub fault: String,
+}
+
+impl Interrupts {
+    /// Reads `/proc/interrupts` below the root.
+    ///
+    /// # Errors
+    /// [`ReadError`] with the path.
+    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
+        Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
+    }
+
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// [`InterruptsError`] with the line: a heading that is no list of CPUs, a row without a label
+    /// or a number twice. Rows with fewer counts than CPUs get zeros only if they are numbered.
+    pub fn parse(text: &str) -> Result<Self, InterruptsError> {
+        let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+        let heading = lines.next().map_or("", |(_, line)| line);
+        let cpus = heading_cpus(heading).map_err(|fault| InterruptsError { line: 1, fault })?;
+        let mut table = Self { cpus, ..Self::default() };
+        let mut seen = HashSet::new();
+        for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+            let fail = |fault: String| InterruptsError { line, fault };
+            let (label, rest) = text
+                .split_once(':')
+                .filter(|(label, _)| is_label(label.trim()))
+                .ok_or_else(|| fail(format!("`{}` has no label before a colon", short(text))))?;
+            let (counts, rest) = counts(rest, table.cpus.len());
+            let label = label.trim();
+            match label.parse::<u32>() {
+                Ok(number) if !seen.insert(number) => {
+                    return Err(fail(format!("interrupt {number} is there twice")));
+                }
+                Ok(number) => table.irqs.push(Irq::new(number, counts, rest, table.cpus.len())),
+                Err(_) => table.named.push(NamedRow {
+                    name: label.to_owned(),
+                    counts,
+                    description: rest.trim().to_owned(),
+                }),
+            }
+        }
+        Ok(table)
+    }
+
+    /// The interrupt of this number.
+    pub fn irq(&self, number: u32) -> Option<&Irq> {
+        self.irqs.iter().find(|irq| irq.number == number)
+    }
+
+    /// The interrupts of one device, by its address, in the order of their index in the device.
+    ///
+    /// Kernels before 6.3 do not write the address with the chip; drivers that put it into the
+    /// name of the handler (`mlx5_comp0@pci:0000:08:00.0`) are found by that.
+    pub fn of_device(&self, pci: PciAddress) -> Vec<&Irq> {
+        let suffix = format!("@pci:{pci}");
+        let by_name = |irq: &Irq| irq.actions.iter().any(|action| action.ends_with(&suffix));
+        let mut irqs: Vec<_> = self
+            .irqs
+            .iter()
+            .filter(|irq| irq.pci == Some(pci) || irq.pci.is_none() && by_name(irq))
+            .collect();
+        irqs.sort_by_key(|irq| (irq.hwirq, irq.number));
+        irqs
+    }
+
+    /// The row of this name, such as `RES`.
+    pub fn named(&self, name: &str) -> Option<&NamedRow> {
+        self.named.iter().find(|row| row.name == name)
+    }
+}
+
+impl Irq {
+    /// How often it came, to whichever CPU.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    fn new(number: u32, mut counts: Vec<u64>, rest: &str, columns: usize) -> Self {
+        counts.resize(columns, 0);
+        let rest = rest.trim();
+        let mut irq = Self {
+            number,
+            counts,
+            chip: String::new(),
+            hwirq: None,
+            flow: None,
+            pci: None,
+            actions: Vec::new(),
+        };
+        let actions = irq.take_chip(rest);
+        irq.actions = actions
+            .split(", ")
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
+        irq.pci = irq.chip.match_indices('-').find_map(|(at, _)| irq.chip[at + 1..].parse().ok());
+        irq
+    }
+
+    /// Takes chip, number and flow off the front and leaves the actions.
+    ///
+    /// x86 writes `PCI-MSI 34078723-edge name`, since 6.3 `PCI-MSIX-0000:00:03.0 1-edge name`;
+    /// ARM writes `GICv3 27 Level name`; old kernels write `IO-APIC-edge name`.
+    fn take_chip<'a>(&mut self, text: &'a str) -> &'a str {
+        let (chip, rest) = word(text);
+        chip.clone_into(&mut self.chip);
+        let (second, after) = word(rest);
+        let (digits, flow) = second.split_once('-').unwrap_or((second, ""));
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(hwirq) = is_number.then(|| digits.parse().ok()).flatten() else {
+            return rest;
+        };
+        self.hwirq = Some(hwirq);
+        if !flow.is_empty() {
+            self.flow = Some(flow.to_owned());
+            return after;
+        }
+        let (third, behind) = word(after);
+        if matches!(third, "Level" | "Edge") {
+            self.flow = Some(third.to_lowercase());
+            return behind;
+        }
+        after
+    }
+}
+
+/// The first word and what is behind it.
+fn word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
+}
+
+fn heading_cpus(heading: &str) -> Result<Vec<u32>, String> {
+    let mut cpus: Vec<u32> = Vec::new();
+    for label in heading.split_whitespace() {
+        let number = label.strip_prefix("CPU").and_then(|digits| digits.parse().ok());
+        match number {
+            Some(cpu) if cpu <= LAST_CPU && cpus.last().is_none_or(|last| *last < cpu) => {
+                cpus.push(cpu);
+            }
+            Some(_) => return Err(format!("the heading `{}` is out of order", short(label))),
+            None => return Err(format!("the heading `{}` is no CPU", short(label))),
+        }
+    }
+    if cpus.is_empty() {
+        return Err("the heading names no CPU".to_owned());
+    }
+    Ok(cpus)
+}
+
+fn is_label(label: &str) -> bool {
+    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Up to `columns` numbers, and the rest of the line.
+fn counts(text: &str, columns: usize) -> (Vec<u64>, &str) {
+    let mut counts = Vec::new();
+    let mut rest = text;
+    while counts.len() < columns {
+        let (next, behind) = word(rest);
+        match next.parse() {
+            Ok(count) if next.bytes().all(|byte| byte.is_ascii_digit()) => counts.push(count),
+            _ => break,
+        }
+        rest = behind;
+    }
+    (counts, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// CPU 2 is offline. Rows as 6.18, 6.1 and an ARM server write them.
+    const TABLE: &str = "           CPU0       CPU1       CPU3       
+  0:          9          0          0  IO-APIC   2-edge      timer
+ 24:          1          0          2 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0
+ 25:          0          7          0   PCI-MSI 34078723-edge      mlx5_comp0@pci:0000:08:00.0
+ 26:          0          0          0   PCI-MSI 34078722-edge      mlx5_async0@pci:0000:08:00.0
+ 27:          3          0          1 IR-PCI-MSI-0000:00:1c.0    0-edge      PCIe PME, aerdrv, pciehp
+ 28:          5          6          7     GICv3  27 Level     arch_timer
+ 29:          0          0          1 ITS-PCI-MSIX-0001:01:00.0   4 Edge      eth0-TxRx-3
+ 30:          4          0          0   IO-APIC-fasteoi   acpi
+ 31:          0          0          0  IO-APIC   8-edge    
+NMI:          0          1          2   Non-maskable interrupts
+RES:         10         20         30   Rescheduling interrupts
+ERR:          4
+MIS:          0
+";
+
+    fn pci(text: &str) -> PciAddress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn columns_are_known_by_their_heading_so_an_offline_cpu_shifts_nothing() {
+        let table = Interrupts::parse(TABLE).unwrap();
+        assert_eq!(table.cpus, [0, 1, 3]);
+        assert_eq!(table.irq(24).unwrap().counts, [1, 0, 2]);
+        assert_eq!(table.irq(28).unwrap().total(), 18);
+        assert_eq!(table.named("RES").unwrap().counts, [10, 20, 30]);
+        assert_eq!(table.named("ERR").unwrap().counts, [4]);
+        assert_eq!(table.named("NMI").unwrap().description, "Non-maskable interrupts");
+    }
+
+    #[test]
+    fn old_and_new_forms_of_chips_are_told_apart() {
+        let table = Interrupts::parse(TABLE).unwrap();
+        let seen = |number| {
+            let irq = table.irq(number).unwrap();
+            (irq.chip.as_str(), irq.hwirq, irq.flow.as_deref(), irq.pci)
+        };
+        assert_eq!(seen(0), ("IO-APIC", Some(2), Some("edge"), None));
+        let msix = "PCI-MSIX-0000:00:03.0";
+        assert_eq!(seen(24), (msix, Some(1), Some("edge"), Some(pci("0000:00:03.0"))));
+        assert_eq!(seen(25), ("PCI-MSI", Some(34_078_723), Some("edge"), None));
+        assert_eq!(seen(28), ("GICv3", Some(27), Some("level"), None));
+        assert_eq!(seen(29).3, Some(pci("0001:01:00.0")));
+        assert_eq!(seen(30), ("IO-APIC-fasteoi", None, None, None));
+    }
+
+    #[test]
+    fn handlers_are_taken_apart_and_may_be_missing() {
+        let table = Interrupts::parse(TABLE).unwrap();
+        assert_eq!(table.irq(27).unwrap().actions, ["PCIe PME", "aerdrv", "pciehp"]);
+        assert_eq!(table.irq(30).unwrap().actions, ["acpi"]);
+        assert!(table.irq(31).unwrap().actions.is_empty());
+    }
+
+    #[test]
+    fn the_vectors_of_a_device_come_in_its_own_order() {
+        let table = Interrupts::parse(TABLE).unwrap();
+        let numbers =
+            |at| table.of_device(pci(at)).iter().map(|irq| irq.number).collect::<Vec<_>>();
+        assert_eq!(numbers("0000:08:00.0"), [26, 25]);
+        assert_eq!(numbers("0000:00:03.0"), [24]);
+        assert!(numbers("0000:00:04.0").is_empty());
+    }
+
+    #[test]
+    fn a_wrong_table_is_refused_at_its_line() {
+        for (text, line, fault) in [
+            ("", 1, "the heading names no CPU"),
+            ("CPU0 GPU1", 1, "the heading `GPU1` is no CPU"),
+            ("CPU1 CPU0", 1, "the heading `CPU0` is out of order"),
+            ("CPU0\n 1: 5 x\n2 5", 3, "`2 5` has no label before a colon"),
+            ("CPU0\n 1: 5 x\n 1: 5 x", 3, "interrupt 1 is there twice"),
+        ] {
+            let error = InterruptsError { line, fault: fault.to_owned() };
+            assert_eq!(Interrupts::parse(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_table() {
+        let table = Interrupts::read(&Sysroot::live()).unwrap();
+        assert!(!table.cpus.is_empty() && !table.irqs.is_empty());
+        assert!(table.irqs.iter().all(|irq| irq.counts.len() == table.cpus.len()));
+        assert!(table.irqs.iter().any(|irq| irq.total() > 0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "(CPU[0-9]{1,2} ?){0,3}\n([0-9A-Z]{1,3}: [0-9 ]*[A-Za-z:.,0-9-]*\n)*|\\PC*") {
+            let _ = Interrupts::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The root of the file tree that is read: this machine's, or a copy of another's.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Files of `/proc` and `/sys` are short; what is longer is none of theirs.
+const LONGEST_FILE_BYTES: u64 = 64 << 20;
+
+/// Where `/proc` and `/sys` are looked for. Cheap to clone, and safe to share between threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sysroot {
+    root: PathBuf,
+}
+
+/// A file or folder that cannot be read, or does not say what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The system refused.
+    #[error("{} can't be read: {source}", path.display())]
+    Io {
+        /// The path with the root in front.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The content is not what the kernel writes there.
+    #[error("{} {fault}", path.display())]
+    Content {
+        /// The path with the root in front.
+        path: PathBuf,
+        /// A phrase that follows the path.
+        fault: String,
+    },
+}
+
+impl Default for Sysroot {
+    fn default() -> Self {
+        Self::live()
+    }
+}
+
+impl Sysroot {
+    /// The machine that the program runs on.
+    pub fn live() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+
+    /// A folder that holds copies of `/proc` and `/sys`. Whether it does is not checked.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { root: folder.into() }
+    }
+
+    /// Whether this is the running machine, which sockets and system calls can be asked about, too.
+    pub fn is_live(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// The folder that stands for `/`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where `absolute`, like `/proc/stat`, is found. `..` in it never leads out of the root.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        let mut path = self.root.clone();
+        for component in absolute.as_ref().components() {
+            if let Component::Normal(name) = component {
+                path.push(name);
+            }
+        }
+        path
+    }
+
+    /// Whether there is something at `absolute`.
+    pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
+        self.path(absolute).exists()
+    }
+
+    /// The text of a file, without the newline and spaces at its end.
+    ///
+    /// # Errors
+    /// [`ReadError`] names the path: not there, not allowed, not text, above 64 MiB.
+    pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, ReadError> {
+        let path = self.path(absolute);
+        let mut text = match read_text(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(ReadError::Io { path, source }),
+        };
+        text.truncate(text.trim_end().len());
+        Ok(text)
+    }
+
+    /// As [`Self::read`]; `None` if the file is not there, or if it has nothing to say: some files
+    /// of `/sys` answer a read with an error when their device has no such property.
+    ///
+    /// # Errors
+    /// As [`Self::read`], for every other reason.
+    pub fn read_optional(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, ReadError> {
+        match self.read(absolute) {
+            Ok(text) => Ok(Some(text)),
+            Err(ReadError::Io { source, .. }) if is_absent(&source) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A file's text as a number or anything else that can be parsed; `None` as in
+    /// [`Self::read_optional`].
+    ///
+    /// # Errors
+    /// As [`Self::read`], and [`ReadError::Content`] if it does not parse.
+    pub fn read_parsed<T: std::str::FromStr>(
+        &self,
+        absolute: impl AsRef<Path>,
+    ) -> Result<Option<T>, ReadError> {
+        let Some(text) = self.read_optional(absolute.as_ref())? else { return Ok(None) };
+        let wanted = std::any::type_name::<T>().rsplit("::").next().unwrap_or_default();
+        match text.trim().parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(self.content(absolute, format!("has `{}`, not {wanted}", short(&text)))),
+        }
+    }
+
+    /// The names in a folder, sorted so that numbers in them count: `cpu2` before `cpu10`.
+    ///
+    /// # Errors
+    /// [`ReadError`] names the path. Names that are not text are left out: the kernel makes none.
+    pub fn list(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, ReadError> {
+        let path = self.path(absolute);
+        let names = fs::read_dir(&path).and_then(|entries| {
+            let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+            names.collect::<io::Result<Vec<_>>>()
+        });
+        let mut names: Vec<String> = match names {
+            Ok(names) => names.into_iter().flatten().collect(),
+            Err(source) => return Err(ReadError::Io { path, source }),
+        };
+        names.sort_by_cached_key(|name| natural_key(name));
+        Ok(names)
+    }
+
+    /// As [`Self::list`]; empty if the folder is not there.
+    ///
+    /// # Errors
+    /// As [`Self::list`], for every other reason.
+    pub fn list_optional(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, ReadError> {
+        match self.list(absolute) {
+            Err(ReadError::Io { source, .. }) if is_absent(&source) => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
+    /// Follows all links and answers with a path below the root, such as
+    /// `/sys/devices/pci0000:00/0000:00:03.0` for `/sys/class/net/eth0/device`; `None` if it leads
+    /// nowhere, or out of the root.
+    pub fn resolve(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let root = self.root.canonicalize().ok()?;
+        let target = self.path(absolute).canonicalize().ok()?;
+        Some(Path::new("/").join(target.strip_prefix(root).ok()?))
+    }
+
+    /// The last part of where a link points, such as `gve` for `device/driver`. The target itself
+    /// need not be there.
+    pub fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.path(absolute)).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// An error about what a file says; `fault` is a phrase that follows its path.
+    pub fn content(&self, absolute: impl AsRef<Path>, fault: impl Into<String>) -> ReadError {
+        ReadError::Content { path: self.path(absolute), fault: fault.into() }
+    }
+}
+
+impl ReadError {
+    /// Whether the file or folder is simply not there.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_absent(source))
+    }
+
+    /// The path with the root in front.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::Content { path, .. } => path,
+        }
+    }
+
+    /// What can be done about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Some("run as root, or with the capability that this file asks for".to_owned())
+            }
+            Self::Io { source, .. } if is_absent(source) => Some(
+                "with --sysroot, the folder must hold copies of /proc and /sys; in a container, \
+                 mount them"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Text that is safe to put into a message: at most 40 characters, none of them control.
+pub(crate) fn short(text: &str) -> String {
+    text.trim().chars().take(40).flat_map(char::escape_debug).collect()
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    // The sizes that /proc and /sys state are not true, so the limit is on what is read.
+    let mut limited = fs::File::open(path)?.take(LONGEST_FILE_BYTES + 1);
+    limited.read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
+    }
+    Ok(text)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotADirectory, NotFound, Unsupported};
+    // `speed` of a network interface that is down answers EINVAL; others answer EOPNOTSUPP, and
+    // devices that go away while they are read answer ENODEV (19) or ENXIO (6).
+    matches!(error.kind(), NotFound | NotADirectory | InvalidInput | Unsupported)
+        || matches!(error.raw_os_error(), Some(6 | 19))
+}
+
+/// Text and numbers by turns, so that sorting compares the numbers by value.
+fn natural_key(name: &str) -> Vec<(String, u64)> {
+    let mut key = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits_at = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, tail) = rest.split_at(digits_at);
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (digits, tail) = tail.split_at(end);
+        key.push((text.to_owned(), digits.parse().unwrap_or(u64::MAX)));
+        rest = tail;
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, Sysroot) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Sysroot::at(folder.path());
+        fs::create_dir_all(root.path("/sys/devices/d1")).unwrap();
+        fs::create_dir_all(root.path("/sys/class")).unwrap();
+        fs::write(root.path("/sys/devices/d1/speed"), "100000\n").unwrap();
+        symlink("../devices/d1", root.path("/sys/class/it")).unwrap();
+        (folder, root)
+    }
+
+    #[test]
+    fn files_are_read_below_the_root_and_links_are_followed_inside_it() {
+        let (_folder, root) = tree();
+        assert_eq!(root.read("/sys/class/it/speed").unwrap(), "100000");
+        assert_eq!(root.read_parsed::<u32>("/sys/class/it/speed").unwrap(), Some(100_000));
+        assert_eq!(root.resolve("/sys/class/it").unwrap(), Path::new("/sys/devices/d1"));
+        assert_eq!(root.link_name("/sys/class/it").as_deref(), Some("d1"));
+        assert!(root.exists("/sys/class/it") && !root.exists("/sys/class/other"));
+        assert!(!root.is_live() && Sysroot::live().is_live());
+    }
+
+    #[test]
+    fn dots_do_not_lead_out_and_neither_do_links() {
+        let (folder, root) = tree();
+        assert_eq!(root.path("/../../etc"), folder.path().join("etc"));
+        symlink("/", root.path("/sys/class/out")).unwrap();
+        assert_eq!(root.resolve("/sys/class/out"), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_none_and_what_is_wrong_names_the_path() {
+        let (_folder, root) = tree();
+        assert_eq!(root.read_optional("/sys/devices/d1/none").unwrap(), None);
+        assert!(root.list_optional("/sys/none").unwrap().is_empty());
+        let error = root.read("/sys/none").unwrap_err();
+        assert!(error.is_absent() && error.help().is_some());
+        assert!(error.to_string().contains("/sys/none can't be read"), "{error}");
+        fs::write(root.path("/sys/devices/d1/speed"), "fast\u{7}\n").unwrap();
+        let error = root.read_parsed::<u32>("/sys/devices/d1/speed").unwrap_err();
+        assert!(error.to_string().ends_with("d1/speed has `fast\\u{7}`, not u32"), "{error}");
+    }
+
+    #[test]
+    fn names_are_sorted_by_the_numbers_in_them() {
+        let (_folder, root) = tree();
+        for name in ["cpu10", "cpu2", "cpufreq", "cpu0"] {
+            fs::create_dir_all(root.path("/sys/cpu").join(name)).unwrap();
+        }
+        assert_eq!(root.list("/sys/cpu").unwrap(), ["cpu0", "cpu2", "cpu10", "cpufreq"]);
+    }
+}
