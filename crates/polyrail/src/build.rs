@@ -15,6 +15,7 @@ use socket2::Socket;
 
 use crate::control::{Control, ControlHandle};
 use crate::error::EngineError;
+use crate::observer::Observer;
 use crate::proxy::{Proxy, ProxySet};
 use crate::rails::{self, Rail};
 use crate::settings::{EngineSettings, cpus};
@@ -25,6 +26,7 @@ use crate::trace::Trace;
 pub(crate) fn start(
     config: Config,
     name: Option<String>,
+    observer: Option<Arc<dyn Observer>>,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let settings = EngineSettings::new(&config)?;
@@ -56,6 +58,7 @@ pub(crate) fn start(
         control: ControlHandle::new().map_err(system("epoll"))?,
         scratch: Memory::anonymous(0).map_err(system("memory"))?,
         trace,
+        observer,
         settings,
         card,
         rails,

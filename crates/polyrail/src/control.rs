@@ -272,7 +272,9 @@ impl Control {
     /// stopped keeps its connections, so that else its silence would look like patience.
     fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
-        let awaited = !rx.reads.is_empty() || !rx.receives.is_empty();
+        let awaited = !rx.reads.is_empty()
+            || !rx.receives.is_empty()
+            || peer.watches.load(Ordering::Relaxed) > 0;
         drop(rx);
         let mut tx = peer.tx();
         let awaited = awaited || tx.matcher.waiting_sends() > 0;

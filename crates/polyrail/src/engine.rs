@@ -5,16 +5,18 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
+use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::Memory;
 
 use crate::build;
 use crate::error::{EngineError, PeerError, PostError, RegionError};
 use crate::inbox::Notification;
+use crate::observer::{Observer, Watch};
 use crate::peer::PeerShared;
 use crate::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::request::{Prepared, Request};
@@ -32,16 +34,27 @@ pub struct Engine {
 }
 
 /// Builds an [`Engine`].
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct EngineBuilder {
     config: Config,
     name: Option<String>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 /// A remote engine. Clones are the same peer; equal if they are.
 #[derive(Clone)]
 pub struct Peer {
     pub(crate) shared: Arc<PeerShared>,
+}
+
+/// A peer that is being connected to; see [`Engine::begin_connect`].
+pub struct Connecting {
+    engine: Engine,
+    address: SocketAddr,
+    answer: mpsc::Receiver<Result<Card, String>>,
+    card: Option<Result<Card, String>>,
+    timeout: Duration,
+    until: Instant,
 }
 
 /// A rail of this engine.
@@ -122,8 +135,17 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
-        let card = self.shared().introduce(address)?;
-        Ok(Peer { shared: self.shared().add_peer(card, true)? })
+        let mut connecting = self.begin_connect(address);
+        connecting.wait();
+        connecting.result()
+    }
+
+    /// Like [`Engine::connect`], without waiting for the answer.
+    pub fn begin_connect(&self, address: SocketAddr) -> Connecting {
+        let answer = self.shared().control.introduce(address);
+        let timeout = Duration::from_millis(self.shared().config.connect_timeout_ms);
+        let until = Instant::now() + timeout;
+        Connecting { engine: self.clone(), address, answer, card: None, timeout, until }
     }
 
     /// Writes the metadata to a file that others find, on a shared file system for instance. The
@@ -166,6 +188,25 @@ impl Engine {
     /// The next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
         self.shared().joined.wait(timeout)
+    }
+
+    /// The number of this run of the engine, which no other has.
+    pub fn instance(&self) -> u128 {
+        self.shared().card.instance.0
+    }
+
+    /// The peer of this [`Peer::instance`], if it is known.
+    pub fn peer(&self, instance: u128) -> Option<Peer> {
+        Some(Peer { shared: self.shared().peer(InstanceId(instance))? })
+    }
+
+    /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
+    /// life, and given up if there is none for `peer_timeout_ms`. While transfers are under way
+    /// that is so anyway.
+    pub fn watch(&self, peer: &Peer) -> Watch {
+        let watch = Watch::new(peer.shared.clone());
+        self.shared().control.nudge();
+        watch
     }
 
     /// Every peer that is known now.
@@ -382,11 +423,50 @@ impl EngineBuilder {
         self
     }
 
+    /// Tells this observer of what happens, as it happens.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// Starts the engine: it listens on every rail when this returns.
     pub fn build(self) -> Result<Engine, EngineError> {
-        let (shared, threads) = build::start(self.config, self.name)?;
+        let (shared, threads) = build::start(self.config, self.name, self.observer)?;
         let handle = Handle { shared, threads: OnceLock::from(threads) };
         Ok(Engine { handle: Arc::new(handle) })
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EngineBuilder({:?})", self.name)
+    }
+}
+
+impl Connecting {
+    /// The peer once it has answered; `None` until then. Never blocks.
+    pub fn poll(&mut self) -> Option<Result<Peer, PeerError>> {
+        if self.card.is_none() {
+            self.card = self.answer.try_recv().ok();
+        }
+        (self.card.is_some() || Instant::now() >= self.until).then(|| self.result())
+    }
+
+    fn wait(&mut self) {
+        let rest = self.until.saturating_duration_since(Instant::now());
+        self.card = self.answer.recv_timeout(rest).ok();
+    }
+
+    fn result(&mut self) -> Result<Peer, PeerError> {
+        let shared = self.engine.shared();
+        let why = |why: String| PeerError::Connect { address: self.address, why };
+        match self.card.take() {
+            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card, true)? }),
+            Some(Err(text)) => Err(why(text)),
+            None if shared.is_closing() => Err(PeerError::Closed),
+            None => Err(why(format!("no answer within {} ms", self.timeout.as_millis()))),
+        }
     }
 }
 
@@ -436,6 +516,11 @@ impl Peer {
     /// Whether it is on this host.
     pub fn is_same_host(&self) -> bool {
         self.shared.same_host
+    }
+
+    /// The number of its run, which no other engine has.
+    pub fn instance(&self) -> u128 {
+        self.shared.instance().0
     }
 
     /// Why it is gone, if it is.

@@ -170,6 +170,11 @@ impl Op {
         if self.state.swap(OVER, Ordering::AcqRel) == AWAITED {
             futex::wake_all(&self.state);
         }
+        if let Some(listener) = &self.prepared.listener
+            && let Some(result) = self.result.get()
+        {
+            listener.target.ended(listener.token, result);
+        }
     }
 }
 

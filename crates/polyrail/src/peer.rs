@@ -48,6 +48,8 @@ pub(crate) struct PeerShared {
     pub(crate) arrivals: Vec<ArrivalStats>,
     /// Flows towards us that are connected.
     pub(crate) rx_flows_up: AtomicU32,
+    /// How many want to learn of its death though no transfer may be under way.
+    pub(crate) watches: AtomicU32,
 }
 
 /// Which rails a direction uses, and how its flows lie on them.
@@ -195,6 +197,7 @@ impl PeerShared {
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
             card,
             layout,
         }

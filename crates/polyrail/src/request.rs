@@ -1,5 +1,6 @@
 //! What to move: built once, checked once, posted any number of times.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use polyrail_proto::{Plan, Segment};
 
 use crate::engine::Peer;
 use crate::error::PostError;
+use crate::observer::{Listener, OnEnd};
 use crate::op::RegionList;
 use crate::peer::PeerShared;
 use crate::region::{RegionCore, RegionSlice, RemoteSlice};
@@ -40,7 +42,7 @@ impl Kind {
 /// Request::write(peer).segments(blocks).notification(b"layer 7 is there".to_vec())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Request {
     peer: Peer,
     kind: Kind,
@@ -48,6 +50,14 @@ pub struct Request {
     locals: Vec<RegionSlice>,
     notification: Option<Vec<u8>>,
     timeout: Option<Duration>,
+    listener: Option<Listener>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, parts) = (self.kind.name(), self.pairs.len() + self.locals.len());
+        write!(f, "Request({kind}, {parts} parts, {:?})", self.peer)
+    }
 }
 
 impl Request {
@@ -114,6 +124,14 @@ impl Request {
         self
     }
 
+    /// Tells `target` when a post of it is over, with this token; so nobody has to ask. The
+    /// [`crate::Transfer`] still has to be kept or detached.
+    #[must_use]
+    pub fn on_end(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
+        self.listener = Some(Listener { target, token });
+        self
+    }
+
     fn new(peer: &Peer, kind: Kind) -> Self {
         Self {
             peer: peer.clone(),
@@ -122,6 +140,7 @@ impl Request {
             locals: Vec::new(),
             notification: None,
             timeout: None,
+            listener: None,
         }
     }
 }
@@ -137,6 +156,7 @@ pub(crate) struct Prepared {
     /// A write without notification has none, which differs from an empty one.
     pub(crate) notify: bool,
     timeout: Option<Duration>,
+    pub(crate) listener: Option<Listener>,
 }
 
 /// What of the configuration a request needs.
@@ -147,9 +167,10 @@ pub(crate) struct RequestLimits {
 }
 
 impl Prepared {
-    pub(crate) fn new(request: Request, limits: &RequestLimits) -> Result<Self, PostError> {
+    pub(crate) fn new(mut request: Request, limits: &RequestLimits) -> Result<Self, PostError> {
         request.check_shape()?;
-        let notification = request.notification.clone().unwrap_or_default();
+        let notify = request.notification.is_some();
+        let notification = request.notification.take().unwrap_or_default();
         if notification.len() as u64 > limits.notification_bytes {
             let (got, limit) = (notification.len(), limits.notification_bytes);
             return Err(PostError::NotificationTooLong { got, limit });
@@ -171,9 +192,10 @@ impl Prepared {
             kind: request.kind,
             plan,
             regions: regions.into_vec(),
-            notify: request.notification.is_some(),
+            notify,
             notification,
             timeout: request.timeout.or(limits.transfer_timeout),
+            listener: request.listener,
         })
     }
 

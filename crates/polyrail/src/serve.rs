@@ -25,7 +25,10 @@ pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed
         WireOp::Write => {
             if landed.flags.contains(Flags::NOTIFY) {
                 let peer = Peer { shared: peer.clone() };
-                pass.engine.inbox.push(Notification { peer, data: landed.meta });
+                match &pass.engine.observer {
+                    Some(observer) => observer.notified(&peer, landed.meta),
+                    None => pass.engine.inbox.push(Notification { peer, data: landed.meta }),
+                }
             }
         }
         WireOp::ReadData => {

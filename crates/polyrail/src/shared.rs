@@ -1,7 +1,6 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
 use std::collections::{HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use crate::engine::Peer;
 use crate::error::{PeerError, PostError, TransferError};
 use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::inbox::Inbox;
+use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
 use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
 use crate::proxy::{Command, Pass, ProxySet};
@@ -45,6 +45,7 @@ pub(crate) struct EngineShared {
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
     peers: RwLock<Vec<Arc<PeerShared>>>,
     parted: Mutex<Parted>,
@@ -74,12 +75,13 @@ pub(crate) struct Parts {
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
 }
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, scratch } = parts;
+        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } = parts;
         Self {
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool)),
@@ -96,6 +98,7 @@ impl EngineShared {
             proxies,
             control,
             trace,
+            observer,
             scratch,
         }
     }
@@ -157,18 +160,6 @@ impl EngineShared {
         Ok(peer)
     }
 
-    /// Asks who listens there.
-    pub(crate) fn introduce(&self, address: SocketAddr) -> Result<Card, PeerError> {
-        let timeout = Duration::from_millis(self.config.connect_timeout_ms);
-        let why = |why: String| PeerError::Connect { address, why };
-        let answer = self.control.introduce(address);
-        match answer.recv_timeout(timeout) {
-            Ok(Ok(card)) => Ok(card),
-            Ok(Err(text)) => Err(why(text)),
-            Err(_) if self.is_closing() => Err(PeerError::Closed),
-            Err(_) => Err(why(format!("no answer within {} ms", timeout.as_millis()))),
-        }
-    }
 
     /// Whether the instance must not come back by itself.
     pub(crate) fn has_parted(&self, instance: InstanceId) -> bool {
@@ -207,6 +198,9 @@ impl EngineShared {
         pass.finishes.drain(..).for_each(Finish::run);
         for proxy in &self.proxies.all {
             proxy.command(Command::DropPeer { peer: peer.clone() });
+        }
+        if let Some(observer) = &self.observer {
+            observer.lost(&Peer { shared: peer.clone() }, &peer.lost_text());
         }
         self.help();
     }

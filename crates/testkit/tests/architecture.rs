@@ -28,6 +28,14 @@ const RULES: &[Rule] = &[
     Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
     // Its tests use its own fixtures, which are behind a feature.
     Rule { name: "host", for_tests: &["host"], ..Rule::ORDINARY },
+    // Foreign code calls it and hands it pointers.
+    Rule {
+        name: "nccl",
+        below: &["config", "nccl-abi", "polyrail", "sys"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
+    Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },

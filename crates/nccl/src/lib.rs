@@ -1,0 +1,1 @@
+//! NCCL and RCCL net plugin.

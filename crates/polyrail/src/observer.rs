@@ -1,0 +1,58 @@
+//! Being told at once, instead of asking.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::engine::Peer;
+use crate::error::TransferError;
+use crate::op::Outcome;
+use crate::peer::PeerShared;
+
+/// What an engine tells its user as it happens, for programs that can't wait for an answer to a
+/// question; given to [`crate::EngineBuilder::observer`].
+///
+/// Called on the thread where it happens, mostly a proxy, several of them at a time. Posting is
+/// fine here; waiting is not, since nothing else moves on that proxy meanwhile.
+pub trait Observer: Send + Sync {
+    /// A notification arrived. With an observer none goes to [`crate::Engine::take_notifications`].
+    fn notified(&self, peer: &Peer, data: Vec<u8>);
+
+    /// The peer is gone, for the reason given; transfers with it have ended or are about to.
+    fn lost(&self, peer: &Peer, why: &str);
+}
+
+/// Is told of the end of transfers; given to [`crate::Request::on_end`].
+///
+/// Called once for each post, on the thread where it ends, which may be the one that posts. What
+/// holds for an [`Observer`] holds here, too.
+pub trait OnEnd: Send + Sync {
+    /// The transfer of this token is over.
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
+}
+
+/// Whom to tell, and of what.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    pub(crate) target: Arc<dyn OnEnd>,
+    pub(crate) token: u64,
+}
+
+/// While it lives, a peer that is silent is asked for a sign of life, so that its death is noticed
+/// though no transfer with it is under way. See [`crate::Engine::watch`].
+#[must_use = "the peer is watched until this is dropped"]
+pub struct Watch {
+    peer: Arc<PeerShared>,
+}
+
+impl Watch {
+    pub(crate) fn new(peer: Arc<PeerShared>) -> Self {
+        peer.watches.fetch_add(1, Ordering::Relaxed);
+        Self { peer }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.peer.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
