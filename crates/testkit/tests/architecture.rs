@@ -39,6 +39,8 @@ const RULES: &[Rule] = &[
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
+    // Netlink options, the old ethtool call and fanotify.
+    Rule { name: "nic", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "config", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "report", is_pure: true, ..Rule::ORDINARY },

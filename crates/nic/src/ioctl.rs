@@ -1,0 +1,151 @@
+//! What only the old ethtool call tells: the driver, its own counters, and its flow rules.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+
+use serde::Serialize;
+
+use crate::error::NicError;
+use crate::os;
+
+/// Which driver serves an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DriverInfo {
+    /// Such as `gve`.
+    pub driver: String,
+    /// The driver's own version, or the kernel's.
+    pub version: String,
+    /// Empty if the driver does not tell.
+    pub firmware: String,
+    /// Mostly the PCI address.
+    pub bus: String,
+}
+
+const GDRVINFO: u32 = 0x03;
+const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
+const GSSET_INFO: u32 = 0x37;
+const GRXCLSRLCNT: u32 = 0x2e;
+
+const STRING_SET_STATS: u32 = 1;
+const STRING_BYTES: usize = 32;
+/// `struct ethtool_drvinfo`.
+const DRVINFO_BYTES: usize = 196;
+/// `struct ethtool_rxnfc` without its table.
+const RXNFC_BYTES: usize = 192;
+/// The largest NICs have some ten thousand; a driver can't make us ask for more memory than this.
+const COUNTERS_LIMIT: usize = 32_000;
+
+/// Asks for the driver of `nic`.
+///
+/// # Errors
+/// [`NicError::Refused`] if there is no such interface, or its driver does not tell.
+pub fn driver_info(nic: &str) -> Result<DriverInfo, NicError> {
+    let mut request = command(GDRVINFO, DRVINFO_BYTES);
+    call(nic, "the driver", &mut request)?;
+    let bytes = to_bytes(&request);
+    let field = |at: usize| crate::wire::text(&bytes[at..at + STRING_BYTES]).trim().to_owned();
+    Ok(DriverInfo { driver: field(4), version: field(36), firmware: field(68), bus: field(100) })
+}
+
+/// The counters that the driver of `nic` has names for, as `ethtool -S` shows them.
+///
+/// # Errors
+/// [`NicError::Refused`] if there is no such interface. No counters is an empty answer.
+pub fn driver_stats(nic: &str) -> Result<Vec<(String, u64)>, NicError> {
+    // `struct ethtool_sset_info`: command, reserved, a mask of 64 bits, one count per bit.
+    let mut request = command(GSSET_INFO, 20);
+    request[2] = 1 << STRING_SET_STATS;
+    call(nic, "the driver's counters", &mut request)?;
+    let count = match request[2] {
+        0 => return Ok(Vec::new()),
+        _ => request[4] as usize,
+    };
+    if count > COUNTERS_LIMIT {
+        let asked = format!("the driver's counters of {nic}");
+        return Err(NicError::Malformed { asked, fault: "more than 32,000 counters" });
+    }
+    // The kernel takes the driver's count at that moment for both, and writes as much. A driver
+    // whose count grows in between would write past what the first answer asked for, so there is
+    // room for as many as it can be expected to have.
+    let room = COUNTERS_LIMIT.min(count * 2 + 64);
+    let mut names = command(GSTRINGS, 12 + room * STRING_BYTES);
+    names[1] = STRING_SET_STATS;
+    names[2] = count as u32;
+    call(nic, "the names of the driver's counters", &mut names)?;
+    let mut values = command(GSTATS, 8 + room * 8);
+    values[1] = count as u32;
+    call(nic, "the driver's counters", &mut values)?;
+    Ok(paired(&to_bytes(&names), &to_bytes(&values)))
+}
+
+/// How many flow rules (`ethtool -n`) `nic` has.
+///
+/// # Errors
+/// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that have none.
+pub fn ntuple_rules(nic: &str) -> Result<u32, NicError> {
+    let mut request = command(GRXCLSRLCNT, RXNFC_BYTES);
+    call(nic, "the flow rules", &mut request)?;
+    // `rule_cnt` stands behind command, type, data and one `ethtool_rx_flow_spec` of 168 bytes.
+    Ok(request[184 / 4])
+}
+
+/// For fuzzing: reads names and values out of an answer.
+pub(crate) fn examine(bytes: &[u8]) -> usize {
+    paired(bytes, bytes).len()
+}
+
+fn paired(names: &[u8], values: &[u8]) -> Vec<(String, u64)> {
+    let count_at = |bytes: &[u8], at| crate::wire::u32_at(bytes, at).unwrap_or(0) as usize;
+    let count = count_at(names, 8).min(count_at(values, 4)).min(COUNTERS_LIMIT);
+    let (names, _) = names.get(12..).unwrap_or_default().as_chunks::<STRING_BYTES>();
+    let (values, _) = values.get(8..).unwrap_or_default().as_chunks::<8>();
+    let pairs = names.iter().zip(values).take(count);
+    pairs
+        .map(|(name, value)| {
+            (crate::wire::text(name).trim().to_owned(), u64::from_ne_bytes(*value))
+        })
+        .collect()
+}
+
+fn command(number: u32, bytes: usize) -> Vec<u32> {
+    let mut request = vec![0; bytes.div_ceil(4)];
+    request[0] = number;
+    request
+}
+
+fn to_bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn call(nic: &str, what: &str, request: &mut [u32]) -> Result<(), NicError> {
+    // Any socket will do to reach the driver of an interface.
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"));
+    let socket = socket.map_err(|source| NicError::Open { what: "a socket", source })?;
+    os::ethtool_ioctl(socket.as_fd(), nic, request).map_err(|source| NicError::Refused {
+        asked: format!("{what} of {nic}"),
+        source,
+        said: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_paired_up_to_the_smaller_count() {
+        let mut names = vec![0; 12 + 3 * STRING_BYTES];
+        names[8] = 3;
+        for (index, name) in ["rx_drops", "  tx[0]"].iter().enumerate() {
+            let at = 12 + index * STRING_BYTES;
+            names[at..at + name.len()].copy_from_slice(name.as_bytes());
+        }
+        let mut values = vec![0; 8 + 16];
+        values[4] = 2;
+        values[8] = 7;
+        values[16] = 9;
+        assert_eq!(paired(&names, &values), [("rx_drops".into(), 7), ("tx[0]".into(), 9)]);
+        assert_eq!(paired(&[], &values), []);
+    }
+}

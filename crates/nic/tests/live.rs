@@ -1,0 +1,157 @@
+//! Conversations with the kernel that this test runs on: read-only, or about a file of its own.
+
+use std::fs;
+use std::net::IpAddr;
+
+use polyrail_nic::{
+    Ethtool, Events, Netdev, NicError, RouteQuery, Routes, Setting, WriteWatch, driver_info,
+    driver_stats,
+};
+
+fn ifindex(nic: &str) -> u32 {
+    let text = fs::read_to_string(format!("/sys/class/net/{nic}/ifindex")).unwrap();
+    text.trim().parse().unwrap()
+}
+
+/// An interface of a device, if this machine has one.
+fn device() -> Option<String> {
+    let names = fs::read_dir("/sys/class/net").unwrap();
+    let names = names.map(|entry| entry.unwrap().path());
+    let mut real = names.filter(|path| path.join("device").exists());
+    real.next().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_way_to_this_machine_leads_over_the_loopback_interface() {
+    let destination: IpAddr = "127.0.0.1".parse().unwrap();
+    let query = RouteQuery { destination, source: None, interface: None };
+    let route = Routes::open().unwrap().get(&query).unwrap();
+    assert_eq!(route.interface, Some(ifindex("lo")));
+    assert_eq!(route.gateway, None);
+    assert_eq!(route.source, Some(destination));
+}
+
+#[test]
+fn a_source_that_is_not_of_this_machine_has_no_route_and_the_error_names_both_ends() {
+    let query = RouteQuery {
+        destination: "127.0.0.1".parse().unwrap(),
+        source: Some("203.0.113.7".parse().unwrap()),
+        interface: None,
+    };
+    let error = Routes::open().unwrap().get(&query).unwrap_err();
+    assert!(error.to_string().starts_with("the route from 203.0.113.7 to 127.0.0.1: "), "{error}");
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_refused_by_its_name() {
+    let mut ethtool = Ethtool::open().unwrap();
+    let error = ethtool.channels("none0").unwrap_err();
+    assert!(error.is_absent() && error.to_string().contains("channels of none0"), "{error}");
+    assert!(error.help().unwrap().contains("ip -br link"));
+    assert!(driver_info("none0").unwrap_err().is_absent());
+    assert!(driver_stats(&"x".repeat(99)).unwrap_err().is_absent());
+}
+
+#[test]
+fn loopback_has_no_queues_to_set_and_that_is_no_fault() {
+    let error = Ethtool::open().unwrap().channels("lo").unwrap_err();
+    assert!(error.is_unsupported(), "{error}");
+}
+
+#[test]
+fn a_device_tells_its_driver_queues_and_rings() {
+    let Some(nic) = device() else {
+        println!(
+            "SKIPPED a_device_tells_its_driver_queues_and_rings: no network device here; run: \
+                  cargo test -p polyrail-nic on a machine with one"
+        );
+        return;
+    };
+    let info = driver_info(&nic).unwrap();
+    let driver = fs::read_link(format!("/sys/class/net/{nic}/device/driver")).unwrap();
+    assert_eq!(info.driver, driver.file_name().unwrap().to_str().unwrap());
+
+    let mut ethtool = Ethtool::open().unwrap();
+    let folders = fs::read_dir(format!("/sys/class/net/{nic}/queues")).unwrap();
+    let names = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let receiving = names.filter(|name| name.starts_with("rx-")).count();
+    match ethtool.channels(&nic) {
+        Ok(channels) => {
+            let now = channels.combined.now.or(channels.rx.now).unwrap();
+            assert!(now as usize <= receiving, "{now} queues, {receiving} in /sys");
+        }
+        Err(error) => assert!(error.is_unsupported(), "{error}"),
+    }
+    match ethtool.value(&nic, Setting::parse("rings.rx").unwrap()) {
+        Ok(ring) => assert!(ring.now <= ring.max),
+        Err(error) => assert!(error.is_unsupported(), "{error}"),
+    }
+    for (name, _) in driver_stats(&nic).unwrap() {
+        assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_graphic() || c == ' '));
+    }
+}
+
+#[test]
+fn queues_of_a_device_name_napis_that_are_listed() {
+    let Some(nic) = device() else {
+        println!(
+            "SKIPPED queues_of_a_device_name_napis_that_are_listed: no network device here; \
+                  run: cargo test -p polyrail-nic on a machine with one"
+        );
+        return;
+    };
+    let mut netdev = match Netdev::open() {
+        Ok(netdev) => netdev,
+        Err(NicError::NoFamily { .. }) => {
+            println!(
+                "SKIPPED queues_of_a_device_name_napis_that_are_listed: this kernel has no \
+                      netdev family; run: cargo test -p polyrail-nic on Linux 6.8 or later"
+            );
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let napis = netdev.napis(ifindex(&nic)).unwrap();
+    for queue in netdev.queues(ifindex(&nic)).unwrap() {
+        let known = |id| napis.iter().any(|napi| napi.id == id);
+        assert!(queue.napi.is_none_or(known), "{queue:?} of {napis:?}");
+    }
+    assert!(netdev.napis(u32::MAX).is_err());
+}
+
+#[test]
+fn a_subscription_has_two_sources_and_never_waits() {
+    let mut events = Events::open().unwrap();
+    assert_eq!(events.sources().len(), 2);
+    // Other tests may make interfaces meanwhile; what counts is that this comes back.
+    for event in events.take().unwrap() {
+        assert!(!format!("{event:?}").is_empty());
+    }
+}
+
+#[test]
+fn the_process_that_writes_to_a_watched_file_is_named() {
+    let path = std::env::temp_dir().join(format!("polyrail-watched-{}", std::process::id()));
+    fs::write(&path, "0").unwrap();
+    let watch = match WriteWatch::open(&[&path]) {
+        Ok(watch) => watch,
+        Err(error) if error.is_permission() => {
+            println!(
+                "SKIPPED the_process_that_writes_to_a_watched_file_is_named: {error}; run: \
+                      sudo -E cargo test -p polyrail-nic"
+            );
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(watch.take().unwrap(), []);
+    // Reading is no event, and neither is another file.
+    fs::read(&path).unwrap();
+    assert_eq!(watch.take().unwrap(), []);
+    fs::write(&path, "1").unwrap();
+    let found = watch.take().unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(found[0].path, path);
+    assert_eq!(found[0].pid, std::process::id());
+    assert!(!found[0].command.is_empty());
+}
