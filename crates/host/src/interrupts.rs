@@ -197,7 +197,7 @@ fn word(text: &str) -> (&str, &str) {
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-fn heading_cpus(heading: &str) -> Result<Vec<u32>, String> {
+pub(crate) fn heading_cpus(heading: &str) -> Result<Vec<u32>, String> {
     let mut cpus: Vec<u32> = Vec::new();
     for label in heading.split_whitespace() {
         let number = label.strip_prefix("CPU").and_then(|digits| digits.parse().ok());

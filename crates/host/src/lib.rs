@@ -5,11 +5,15 @@
 //! unknown.
 #![forbid(unsafe_code)]
 
+mod counters;
 mod cpuset;
 mod interrupts;
 mod pci;
 mod sysroot;
 
+pub use counters::{
+    CountersError, CpuTicks, NetDev, NetDevCounters, Softirqs, Softnet, SoftnetCpu, Stat,
+};
 pub use cpuset::{CpuSet, CpuSetError, CpuSetFault, LAST_CPU};
 pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
