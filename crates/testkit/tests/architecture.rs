@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
     // Its tests use its own fixtures, which are behind a feature.
     Rule { name: "host", for_tests: &["host"], ..Rule::ORDINARY },
+    Rule { name: "sample", below: &["host"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",

@@ -1,0 +1,29 @@
+//! What CPUs, interrupts, NICs, flows and threads did, second by second.
+//!
+//! A [`Sampler`] reads counters; two [`Snapshot`]s make a [`Sample`]. [`run`] writes one line of
+//! JSON per interval, and [`Attached`] does so in a thread of its own. [`Hot`] says from a sample
+//! which CPU limits and what runs there.
+//!
+//! Sampling is meant to run beside what it watches: files are held open, only what moved is
+//! written, and each line says what it cost. Nothing here changes anything.
+#![forbid(unsafe_code)]
+
+mod counters;
+pub mod diag;
+mod error;
+mod flows;
+mod hot;
+pub mod record;
+mod reread;
+mod run;
+mod sampler;
+mod snapshot;
+mod threads;
+mod vectors;
+
+pub use error::SampleError;
+pub use hot::{Hot, Work};
+pub use record::{Record, SCHEMA_VERSION, Sample};
+pub use run::{Attached, run};
+pub use sampler::{Options, QueueCounts, ReadQueues, Sampler};
+pub use snapshot::Snapshot;

@@ -1,0 +1,189 @@
+//! Samples at a steady pace and writes lines.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_host::Sysroot;
+
+use crate::error::SampleError;
+use crate::record::{End, Record};
+use crate::sampler::{Sampler, thread_cpu, unix_ms};
+
+/// A sampler in a thread of its own. Dropping it without [`Attached::stop`] ends the thread within
+/// an interval, and its file has no last line.
+#[derive(Debug)]
+pub struct Attached {
+    stop: Sender<()>,
+    thread: Option<JoinHandle<Result<End, SampleError>>>,
+}
+
+/// Writes records to `out`, the start at once, then a sample per interval until `pause` says that it
+/// is over, and the end. `name` is what errors call `out`.
+///
+/// `pause` is called with the time until the next sample; it waits that long, or says `false`
+/// earlier.
+///
+/// # Errors
+/// [`SampleError::Write`]. A reader that went away, like `head`, ends it without an error.
+pub fn run(
+    sampler: &mut Sampler,
+    out: &mut dyn Write,
+    name: &str,
+    mut pause: impl FnMut(Duration) -> bool,
+) -> Result<End, SampleError> {
+    let interval = sampler.interval();
+    let started = Instant::now();
+    let cpu_before = thread_cpu();
+    let mut end = End::default();
+    let written = (|| -> io::Result<()> {
+        line(out, &Record::Start(sampler.start().clone()))?;
+        let mut last = sampler.snapshot();
+        let mut due = started + interval;
+        while pause(due.saturating_duration_since(Instant::now())) {
+            let next = sampler.snapshot();
+            line(out, &Record::Sample(Box::new(sampler.between(&last, &next))))?;
+            end.samples += 1;
+            last = next;
+            due += interval;
+            // After a halt of the machine the lost samples are not made up for.
+            while due < Instant::now() {
+                due += interval;
+                end.skipped += 1;
+            }
+        }
+        end.ended_unix_ms = unix_ms();
+        let cpu = thread_cpu().saturating_sub(cpu_before);
+        end.cpu_us = cpu.as_micros() as u64;
+        let share = cpu.as_secs_f64() / started.elapsed().as_secs_f64().max(1e-9);
+        end.cpu_percent = (share * 1e4).round() / 1e2;
+        end.peak_rss_bytes = peak_rss_bytes();
+        line(out, &Record::End(end.clone()))
+    })();
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(end),
+        Err(source) => Err(SampleError::Write { path: name.into(), source }),
+        Ok(()) => Ok(end),
+    }
+}
+
+impl Attached {
+    /// Starts the thread, which writes to `out`, called `name` in errors.
+    ///
+    /// # Errors
+    /// [`SampleError::Thread`].
+    pub fn start(
+        mut sampler: Sampler,
+        mut out: impl Write + Send + 'static,
+        name: impl Into<PathBuf>,
+    ) -> Result<Self, SampleError> {
+        let (stop, stopped) = channel();
+        let name = Arc::new(name.into());
+        let thread = thread::Builder::new().name("pr-sample".into()).spawn(move || {
+            let pause = |time| goes_on(&stopped, time);
+            run(&mut sampler, &mut out, &name.display().to_string(), pause)
+        });
+        let thread = thread.map_err(|source| SampleError::Thread { source })?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Ends the thread and waits for its last line.
+    ///
+    /// # Errors
+    /// What ended the thread before.
+    pub fn stop(mut self) -> Result<End, SampleError> {
+        // It is gone already if it had an error, which is what it returns.
+        let _ = self.stop.send(());
+        let Some(thread) = self.thread.take() else { return Ok(End::default()) };
+        match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+fn goes_on(stopped: &Receiver<()>, time: Duration) -> bool {
+    stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+}
+
+fn line(out: &mut dyn Write, record: &Record) -> io::Result<()> {
+    let mut text = serde_json::to_vec(record)?;
+    text.push(b'\n');
+    // In one piece, so that a reader that follows the file sees whole lines.
+    out.write_all(&text)?;
+    out.flush()
+}
+
+/// Of this process.
+fn peak_rss_bytes() -> Option<u64> {
+    let status = Sysroot::live().read("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::sampler::Options;
+
+    /// A file in memory that the test can read.
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn sampler() -> Sampler {
+        let interval = Duration::from_millis(100);
+        let options = Options { interval, pids: vec![std::process::id()], ..Options::default() };
+        Sampler::open(&Sysroot::live(), options).unwrap()
+    }
+
+    #[test]
+    fn lines_are_a_start_samples_and_an_end_and_read_back() {
+        let out = Shared::default();
+        let attached = Attached::start(sampler(), out.clone(), "memory").unwrap();
+        thread::sleep(Duration::from_millis(450));
+        let end = attached.stop().unwrap();
+        let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
+        let records: Vec<Record> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(matches!(records.first(), Some(Record::Start(start)) if start.interval_ms == 100));
+        assert_eq!(records.last(), Some(&Record::End(end.clone())));
+        let count = records.iter().filter(|record| matches!(record, Record::Sample(_))).count();
+        assert_eq!(count as u64, end.samples);
+        assert!(count + end.skipped as usize >= 3, "{end:?}");
+        assert!(end.peak_rss_bytes.is_some() && end.cpu_us > 0, "{end:?}");
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_with_the_files_name_and_a_closed_pipe_is_none() {
+        struct Failing(io::ErrorKind);
+        impl Write for Failing {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(self.0.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let full = Attached::start(sampler(), Failing(io::ErrorKind::StorageFull), "s.jsonl");
+        let message = full.unwrap().stop().unwrap_err().to_string();
+        assert!(message.starts_with("s.jsonl can't be written"), "{message}");
+        let closed = Attached::start(sampler(), Failing(io::ErrorKind::BrokenPipe), "-").unwrap();
+        assert!(closed.stop().is_ok());
+    }
+}
