@@ -7,9 +7,12 @@
 
 mod counters;
 mod cpuset;
+#[cfg(feature = "fixtures")]
+pub mod fixtures;
 mod interrupts;
 mod pci;
 mod sysroot;
+mod topology;
 
 pub use counters::{
     CountersError, CpuTicks, NetDev, NetDevCounters, Softirqs, Softnet, SoftnetCpu, Stat,
@@ -18,3 +21,7 @@ pub use cpuset::{CpuSet, CpuSetError, CpuSetFault, LAST_CPU};
 pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
 pub use sysroot::{ReadError, Sysroot};
+pub use topology::{
+    Cache, CacheKind, Choice, Cpu, Cpus, Distance, Gpu, Nic, NicDetails, Node, PciBridge,
+    PciFunction, PciLink, Rival, Topology, Vector,
+};

@@ -1,0 +1,41 @@
+//! Machines built by code: a folder with the `/proc` and `/sys` that such a machine has.
+//!
+//! For tests, here and in the crates above (feature `fixtures`). The folder goes away with the
+//! [`Fixture`].
+
+mod machine;
+mod machines;
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+pub use machine::{Device, Machine};
+pub use machines::{
+    a3_high, container, cpu_holes, cpus_512, laptop, mlx5_four_nodes, no_nics, unknown_nodes,
+};
+
+use crate::sysroot::Sysroot;
+
+/// A machine's files.
+#[derive(Debug)]
+pub struct Fixture {
+    folder: TempDir,
+}
+
+impl Fixture {
+    /// The root to read from.
+    pub fn root(&self) -> Sysroot {
+        Sysroot::at(self.folder.path())
+    }
+
+    /// Where the files are.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Replaces a file, or adds one with its folders: for what a test needs to be different.
+    pub fn write(&self, absolute: &str, text: &str) {
+        machine::write(self.folder.path(), absolute, text);
+    }
+}

@@ -1,0 +1,131 @@
+//! The machine: CPUs, NUMA nodes, caches, network interfaces and GPUs, and how far they are apart.
+
+mod cpus;
+mod devices;
+mod distance;
+mod nccl;
+mod nics;
+mod nodes;
+
+use serde::Serialize;
+
+pub use cpus::{Cache, CacheKind, Cpu, Cpus};
+pub use devices::{Gpu, PciBridge, PciFunction, PciLink};
+pub use distance::{Choice, Distance, Rival};
+pub use nics::{Nic, NicDetails, Vector};
+pub use nodes::Node;
+
+use crate::cpuset::CpuSet;
+use crate::interrupts::Interrupts;
+use crate::sysroot::{ReadError, Sysroot};
+
+/// What was found. Anything that the machine does not tell is `None`, never a guess.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Topology {
+    /// The CPUs.
+    pub cpus: Cpus,
+    /// The NUMA nodes in order of their numbers, which may have holes; empty if the kernel was built
+    /// without them.
+    pub nodes: Vec<Node>,
+    /// Network interfaces that belong to a device, by name.
+    pub nics: Vec<Nic>,
+    /// Network interfaces without a device: loopback, bridges, veth and so on.
+    pub virtual_interfaces: Vec<String>,
+    /// GPUs and other accelerators in the order of their PCI addresses; so CUDA numbers them with
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
+    pub gpus: Vec<Gpu>,
+    /// The CPUs that this process may use; `None` unless the machine is the running one.
+    pub allowed_cpus: Option<CpuSet>,
+    /// What the machine does not tell and what follows from that, one sentence each.
+    pub unknown: Vec<String>,
+}
+
+impl Topology {
+    /// Reads everything. Takes some milliseconds on a large machine.
+    ///
+    /// # Errors
+    /// [`ReadError`] if there are no CPUs to be found or a file says what the kernel never writes;
+    /// a file that is not there is `None` in the result.
+    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
+        let cpus = Cpus::read(root)?;
+        let nodes = Node::read_all(root)?;
+        let interrupts = match Interrupts::read(root) {
+            Ok(table) => table,
+            Err(error) if error.is_absent() => Interrupts::default(),
+            Err(error) => return Err(error),
+        };
+        let (nics, virtual_interfaces) = nics::read_all(root, &interrupts)?;
+        let gpus = devices::read_gpus(root)?;
+        let allowed_cpus = if root.is_live() { cpus::read_allowed(root)? } else { None };
+        let mut topology =
+            Self { cpus, nodes, nics, virtual_interfaces, gpus, allowed_cpus, unknown: Vec::new() };
+        topology.unknown = topology.find_unknown();
+        Ok(topology)
+    }
+
+    /// The interface with exactly this name.
+    pub fn nic(&self, name: &str) -> Option<&Nic> {
+        self.nics.iter().find(|nic| nic.name == name)
+    }
+
+    /// The node of this number.
+    pub fn node(&self, id: u32) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// The node that a CPU belongs to; `None` if it is unknown.
+    pub fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
+        self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
+    }
+
+    /// The CPUs near a device of this node: the node's own, or all that are online when there is
+    /// nothing to choose; `None` if the node is unknown and there are several.
+    pub fn cpus_near(&self, node: Option<u32>) -> Option<CpuSet> {
+        match node.and_then(|id| self.node(id)) {
+            Some(node) => Some(node.cpus.intersection(&self.cpus.online)),
+            None if self.nodes_with_cpus() <= 1 => Some(self.cpus.online.clone()),
+            None => None,
+        }
+    }
+
+    /// The CPUs that threads can be put on: online, and allowed to this process if that is known.
+    pub fn usable_cpus(&self) -> CpuSet {
+        match &self.allowed_cpus {
+            Some(allowed) => self.cpus.online.intersection(allowed),
+            None => self.cpus.online.clone(),
+        }
+    }
+
+    /// How many nodes have CPUs of their own.
+    pub fn nodes_with_cpus(&self) -> usize {
+        self.nodes.iter().filter(|node| !node.cpus.is_empty()).count()
+    }
+
+    /// The NCCL topology file: `<system>` with CPUs, switches, GPUs and interfaces.
+    pub fn nccl_xml(&self) -> String {
+        nccl::xml(self)
+    }
+
+    fn find_unknown(&self) -> Vec<String> {
+        let mut unknown = Vec::new();
+        if self.nodes.is_empty() {
+            unknown.push(
+                "NUMA nodes: /sys/devices/system/node is not there; all CPUs count as equally near"
+                    .to_owned(),
+            );
+        }
+        let several = self.nodes_with_cpus() > 1;
+        let nic_nodes = self.nics.iter().map(|nic| (nic.name.clone(), nic.node));
+        let gpu_nodes = self.gpus.iter().map(|gpu| (format!("GPU {}", gpu.index), gpu.node));
+        for (name, _) in nic_nodes.chain(gpu_nodes).filter(|(_, node)| node.is_none() && several) {
+            unknown.push(format!(
+                "node of {name}: the machine does not tell (numa_node is -1), so distances across \
+                 host bridges are unknown; pass the NUMA layout through to the virtual machine"
+            ));
+        }
+        for nic in self.nics.iter().filter(|nic| nic.speed_mbps.is_none() && nic.is_up()) {
+            unknown.push(format!("speed of {}: its driver does not tell", nic.name));
+        }
+        unknown
+    }
+}

@@ -1,0 +1,243 @@
+//! CPUs, which of them share a core, and which share a cache.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::cpuset::CpuSet;
+use crate::sysroot::{ReadError, Sysroot};
+
+const FOLDER: &str = "/sys/devices/system/cpu";
+
+/// The CPUs of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cpus {
+    /// Switched on.
+    pub online: CpuSet,
+    /// Could be switched on without a restart.
+    pub possible: CpuSet,
+    /// Kept free of ordinary threads by the boot option `isolcpus`.
+    pub isolated: CpuSet,
+    /// Each CPU that is online, in ascending order.
+    pub list: Vec<Cpu>,
+    /// Every cache once, by level and first CPU; empty on machines that hide them.
+    pub caches: Vec<Cache>,
+    /// Such as `GenuineIntel`, from `/proc/cpuinfo`.
+    pub vendor: Option<String>,
+    /// The family and model numbers of `/proc/cpuinfo`; x86 only.
+    pub family_model: Option<(u32, u32)>,
+    /// Such as `Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz`.
+    pub model_name: Option<String>,
+}
+
+/// One CPU: a core, or one of the threads of a core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cpu {
+    /// Its number.
+    pub id: u32,
+    /// The socket.
+    pub package: Option<i32>,
+    /// The core's number within its socket.
+    pub core: Option<i32>,
+    /// The CPUs of the same core, itself among them, as far as they are online.
+    pub siblings: CpuSet,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheKind {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// A cache and the CPUs that share it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cache {
+    /// 1 to 4.
+    pub level: u8,
+    /// What it holds.
+    pub kind: CacheKind,
+    /// Its size in bytes.
+    pub size_bytes: Option<u64>,
+    /// The CPUs that share it.
+    pub cpus: CpuSet,
+}
+
+impl Cpus {
+    /// Reads `/sys/devices/system/cpu` and `/proc/cpuinfo` below the root.
+    ///
+    /// # Errors
+    /// [`ReadError`] if the list of online CPUs is missing or empty, or a file is not as the kernel
+    /// writes it.
+    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
+        let path = format!("{FOLDER}/online");
+        root.read(&path)?;
+        let online = read_list(root, &path)?.unwrap_or_default();
+        if online.is_empty() {
+            return Err(root.content(path, "names no CPU"));
+        }
+        let mut cpus = Self {
+            possible: read_list(root, &format!("{FOLDER}/possible"))?
+                .unwrap_or_else(|| online.clone()),
+            isolated: read_list(root, &format!("{FOLDER}/isolated"))?.unwrap_or_default(),
+            online,
+            ..Self::default()
+        };
+        for id in cpus.online.iter() {
+            cpus.list.push(Cpu::read(root, id)?);
+        }
+        cpus.caches = read_caches(root, &cpus.online)?;
+        cpus.read_cpuinfo(root)?;
+        Ok(cpus)
+    }
+
+    /// The CPU of this number, if it is online.
+    pub fn get(&self, id: u32) -> Option<&Cpu> {
+        let at = self.list.binary_search_by_key(&id, |cpu| cpu.id).ok()?;
+        Some(&self.list[at])
+    }
+
+    /// The CPUs of the same core as this one, itself among them.
+    pub fn siblings(&self, id: u32) -> CpuSet {
+        self.get(id).map_or_else(CpuSet::new, |cpu| cpu.siblings.clone())
+    }
+
+    /// The whole cores of `set`: each as the CPUs of it that are in the set, in the order of their
+    /// first CPU.
+    pub fn cores(&self, set: &CpuSet) -> Vec<CpuSet> {
+        let mut seen = CpuSet::new();
+        let mut cores = Vec::new();
+        for id in set.iter().filter(|id| self.get(*id).is_some()) {
+            if seen.contains(id) {
+                continue;
+            }
+            let core = self.siblings(id).intersection(set);
+            seen.extend(core.iter());
+            cores.push(core);
+        }
+        cores
+    }
+
+    /// `c, c+104` if every core's threads have the same distance; `None` with one thread per core
+    /// or without such a rule.
+    pub fn sibling_rule(&self) -> Option<String> {
+        let offsets = |cpu: &Cpu| -> Option<Vec<u32>> {
+            let first = cpu.siblings.first()?;
+            Some(cpu.siblings.iter().map(|sibling| sibling - first).collect())
+        };
+        let rule = offsets(self.list.first()?)?;
+        let holds =
+            rule.len() > 1 && self.list.iter().all(|cpu| offsets(cpu).as_ref() == Some(&rule));
+        let terms =
+            |offset: &u32| if *offset == 0 { "c".to_owned() } else { format!("c+{offset}") };
+        holds.then(|| rule.iter().map(terms).collect::<Vec<_>>().join(", "))
+    }
+
+    fn read_cpuinfo(&mut self, root: &Sysroot) -> Result<(), ReadError> {
+        let Some(text) = root.read_optional("/proc/cpuinfo")? else { return Ok(()) };
+        // The first block is enough: sockets of different kinds do not exist.
+        let first = text.split("\n\n").next().unwrap_or_default();
+        let field = |name: &str| {
+            let mut pairs = first.lines().filter_map(|line| line.split_once(':'));
+            pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+        };
+        let number = |name: &str| field(name).and_then(|value| value.parse().ok());
+        self.vendor = field("vendor_id").or_else(|| field("CPU implementer"));
+        self.model_name = field("model name");
+        self.family_model = number("cpu family").zip(number("model"));
+        Ok(())
+    }
+}
+
+impl Cpu {
+    fn read(root: &Sysroot, id: u32) -> Result<Self, ReadError> {
+        let file = |name: &str| format!("{FOLDER}/cpu{id}/topology/{name}");
+        // `core_cpus_list` is the name since 5.2; the older one is still there.
+        let siblings = match read_list(root, &file("thread_siblings_list"))? {
+            Some(siblings) => Some(siblings),
+            None => read_list(root, &file("core_cpus_list"))?,
+        };
+        let mut siblings = siblings.unwrap_or_default();
+        // A machine that hides its cores has one CPU per core as far as can be told.
+        siblings.insert(id);
+        Ok(Self {
+            id,
+            package: root.read_parsed(file("physical_package_id"))?,
+            core: root.read_parsed(file("core_id"))?,
+            siblings,
+        })
+    }
+}
+
+/// The CPUs that the calling thread may use, from `/proc/thread-self/status`.
+pub(super) fn read_allowed(root: &Sysroot) -> Result<Option<CpuSet>, ReadError> {
+    let path = "/proc/thread-self/status";
+    let Some(text) = root.read_optional(path)? else { return Ok(None) };
+    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    match list.map(|list| CpuSet::parse_list(list.trim())).transpose() {
+        Ok(list) => Ok(list),
+        Err(error) => Err(root.content(path, format!("Cpus_allowed_list {error}"))),
+    }
+}
+
+/// A file with a list of CPUs; `None` if it is not there.
+pub(super) fn read_list(root: &Sysroot, path: &str) -> Result<Option<CpuSet>, ReadError> {
+    let Some(text) = root.read_optional(path)? else { return Ok(None) };
+    match CpuSet::parse_list(&text) {
+        Ok(list) => Ok(Some(list)),
+        Err(error) => Err(root.content(path, error.to_string())),
+    }
+}
+
+fn read_caches(root: &Sysroot, online: &CpuSet) -> Result<Vec<Cache>, ReadError> {
+    let mut caches: Vec<Cache> = Vec::new();
+    // Each cache is read at the first CPU that has it: a socket's is one read, not a hundred.
+    let mut known: HashSet<(String, u32)> = HashSet::new();
+    for cpu in online.iter() {
+        let folder = format!("{FOLDER}/cpu{cpu}/cache");
+        for index in root.list_optional(&folder)?.iter().filter(|name| name.starts_with("index")) {
+            if known.contains(&(index.clone(), cpu)) {
+                continue;
+            }
+            let Some(cache) = read_cache(root, &format!("{folder}/{index}"), cpu)? else {
+                continue;
+            };
+            known.extend(cache.cpus.iter().map(|cpu| (index.clone(), cpu)));
+            caches.push(cache);
+        }
+    }
+    caches.sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind as u8));
+    Ok(caches)
+}
+
+fn read_cache(root: &Sysroot, folder: &str, cpu: u32) -> Result<Option<Cache>, ReadError> {
+    let Some(level) = root.read_parsed(format!("{folder}/level"))? else { return Ok(None) };
+    let kind = match root.read_optional(format!("{folder}/type"))?.as_deref() {
+        Some("Data") => CacheKind::Data,
+        Some("Instruction") => CacheKind::Instruction,
+        Some("Unified") => CacheKind::Unified,
+        _ => return Ok(None),
+    };
+    let size = root.read_optional(format!("{folder}/size"))?;
+    let mut cpus = read_list(root, &format!("{folder}/shared_cpu_list"))?.unwrap_or_default();
+    cpus.insert(cpu);
+    Ok(Some(Cache { level, kind, size_bytes: size.and_then(|size| parse_size(&size)), cpus }))
+}
+
+/// `48K` and `105M` as the kernel writes them: 1024 to a K.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits_end);
+    let scale = match unit {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(scale)
+}

@@ -1,0 +1,205 @@
+//! Where devices sit on the PCI bus, and the GPUs among them.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::cpuset::CpuSet;
+use crate::pci::PciAddress;
+use crate::sysroot::{ReadError, Sysroot};
+use crate::topology::cpus::read_list;
+
+const FOLDER: &str = "/sys/bus/pci/devices";
+
+/// Vendors whose display controllers can compute. The others' are consoles of servers.
+const GPU_VENDORS: &[u16] = &[NVIDIA, 0x1002, 0x8086];
+const NVIDIA: u16 = 0x10de;
+
+/// A device's place on the PCI bus.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PciFunction {
+    /// Its address.
+    pub address: PciAddress,
+    /// The host bridge that it hangs on, as the kernel names it: `pci0000:07`.
+    pub host_bridge: String,
+    /// The bridges between host bridge and device, the outermost first.
+    pub bridges: Vec<PciBridge>,
+    /// The class, such as 0x030200 for a 3D controller.
+    pub class: Option<u32>,
+    /// The vendor, such as 0x10de.
+    pub vendor: Option<u16>,
+    /// The device number of the vendor.
+    pub device: Option<u16>,
+    /// What the link runs at; `None` where a virtual machine hides it.
+    pub link: Option<PciLink>,
+    /// The CPUs that the kernel calls local: all of them if the node is unknown.
+    pub local_cpus: CpuSet,
+}
+
+/// A bridge on the way to a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PciBridge {
+    /// Its address.
+    pub address: PciAddress,
+    /// What its link runs at.
+    pub link: Option<PciLink>,
+}
+
+/// Speed and width of a PCI link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PciLink {
+    /// As the kernel writes it: `16.0 GT/s PCIe`.
+    pub speed: String,
+    /// Lanes.
+    pub width: u32,
+    /// The speed that the device could run at.
+    pub max_speed: Option<String>,
+    /// The lanes that the device could use.
+    pub max_width: Option<u32>,
+}
+
+/// A GPU or another accelerator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// Its number in the order of PCI addresses.
+    pub index: usize,
+    /// Its place.
+    pub pci: PciFunction,
+    /// The NUMA node; `None` if the machine does not tell.
+    pub node: Option<u32>,
+    /// The kernel driver; `None` without one.
+    pub driver: Option<String>,
+    /// What the driver calls it, such as `NVIDIA H100 80GB HBM3`.
+    pub model: Option<String>,
+}
+
+impl PciFunction {
+    /// The switches on the way to the device, the nearest first, each by its upstream port.
+    ///
+    /// A switch is two bridges in a row, its upstream and one of its downstream ports; a single
+    /// bridge below the host bridge is a root port. So counts NCCL.
+    pub fn switches(&self) -> Vec<PciAddress> {
+        self.bridges.iter().rev().skip(1).step_by(2).map(|bridge| bridge.address).collect()
+    }
+
+    /// Reads the function that the device at `path` is, or belongs to: the device of a virtio
+    /// interface is a child of it. `None` if it is not on a PCI bus.
+    pub(super) fn read(root: &Sysroot, path: &Path) -> Result<Option<(Self, String)>, ReadError> {
+        let Some(resolved) = root.resolve(path) else { return Ok(None) };
+        let Some(text) = resolved.to_str() else { return Ok(None) };
+        let Some((host_bridge, chain, folder)) = parts(text) else { return Ok(None) };
+        let Some((last, bridges)) = chain.split_last() else { return Ok(None) };
+        let bridges = bridges
+            .iter()
+            .map(|(address, folder)| {
+                Ok(PciBridge { address: *address, link: read_link(root, folder)? })
+            })
+            .collect::<Result<_, ReadError>>()?;
+        let hex = |name: &str| -> Result<Option<u32>, ReadError> {
+            let text = root.read_optional(format!("{folder}/{name}"))?;
+            Ok(text.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()))
+        };
+        let function = Self {
+            address: last.0,
+            host_bridge,
+            bridges,
+            class: hex("class")?,
+            vendor: hex("vendor")?.and_then(|id| id.try_into().ok()),
+            device: hex("device")?.and_then(|id| id.try_into().ok()),
+            link: read_link(root, &folder)?,
+            local_cpus: read_list(root, &format!("{folder}/local_cpulist"))?.unwrap_or_default(),
+        };
+        Ok(Some((function, folder)))
+    }
+
+    fn is_gpu(&self) -> bool {
+        let Some(class) = self.class else { return false };
+        match class >> 8 {
+            // VGA controllers.
+            0x0300 => self.vendor.is_some_and(|vendor| GPU_VENDORS.contains(&vendor)),
+            // 3D controllers, other display controllers, processing accelerators.
+            0x0302 | 0x0380 | 0x1200 => true,
+            _ => false,
+        }
+    }
+}
+
+/// Every GPU, in the order of PCI addresses.
+pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
+    let mut gpus = Vec::new();
+    for name in root.list_optional(FOLDER)? {
+        let path = format!("{FOLDER}/{name}");
+        // The class alone tells whether the rest is worth reading: machines have hundreds of these.
+        let class = root.read_optional(format!("{path}/class"))?.unwrap_or_default();
+        if !["0x0300", "0x0302", "0x0380", "0x1200"].iter().any(|gpu| class.starts_with(gpu)) {
+            continue;
+        }
+        let Some((pci, folder)) = PciFunction::read(root, Path::new(&path))? else { continue };
+        if pci.is_gpu() {
+            let driver = root.link_name(format!("{folder}/driver"));
+            let model = read_model(root, &pci)?;
+            gpus.push(Gpu { index: 0, node: read_node(root, &folder)?, driver, model, pci });
+        }
+    }
+    gpus.sort_by_key(|gpu| gpu.pci.address);
+    for (index, gpu) in gpus.iter_mut().enumerate() {
+        gpu.index = index;
+    }
+    Ok(gpus)
+}
+
+/// The node in a device's folder; −1 and a missing file are both unknown.
+pub(super) fn read_node(root: &Sysroot, folder: &str) -> Result<Option<u32>, ReadError> {
+    let node: Option<i32> = root.read_parsed(format!("{folder}/numa_node"))?;
+    Ok(node.and_then(|node| node.try_into().ok()))
+}
+
+fn read_model(root: &Sysroot, pci: &PciFunction) -> Result<Option<String>, ReadError> {
+    if pci.vendor != Some(NVIDIA) {
+        return Ok(None);
+    }
+    let path = format!("/proc/driver/nvidia/gpus/{}/information", pci.address);
+    let text = root.read_optional(path)?.unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("Model:"));
+    Ok(model.map(|model| model.trim().to_owned()))
+}
+
+fn read_link(root: &Sysroot, folder: &str) -> Result<Option<PciLink>, ReadError> {
+    let text = |name: &str| root.read_optional(format!("{folder}/{name}"));
+    let (Some(speed), Some(width)) = (text("current_link_speed")?, text("current_link_width")?)
+    else {
+        return Ok(None);
+    };
+    // Devices without a link of their own, like those of virtual machines, say `Unknown` and 0.
+    let Some(width) = width.parse().ok().filter(|width| *width > 0) else { return Ok(None) };
+    Ok(Some(PciLink {
+        speed,
+        width,
+        max_speed: text("max_link_speed")?,
+        max_width: text("max_link_width")?.and_then(|width| width.parse().ok()),
+    }))
+}
+
+/// An address and its folder.
+type Step = (PciAddress, String);
+
+/// Host bridge, functions on the way with their folders, and the folder of the last.
+fn parts(path: &str) -> Option<(String, Vec<Step>, String)> {
+    let mut host_bridge = None;
+    let mut chain: Vec<Step> = Vec::new();
+    let mut folder = String::new();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        folder = format!("{folder}/{part}");
+        let address: Option<PciAddress> = part.parse().ok();
+        match address {
+            Some(address) if host_bridge.is_some() => chain.push((address, folder.clone())),
+            _ if !chain.is_empty() => break,
+            _ if part.starts_with("pci") && part.contains(':') => {
+                host_bridge = Some(part.to_owned())
+            }
+            _ => {}
+        }
+    }
+    let folder = chain.last()?.1.clone();
+    Some((host_bridge?, chain, folder))
+}
