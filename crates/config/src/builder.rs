@@ -27,6 +27,7 @@ const NOT_SETTINGS: &[&str] = &[];
 #[derive(Clone, Debug, Default)]
 pub struct ConfigBuilder {
     given: Vec<Given>,
+    proposals: Vec<Given>,
     /// What is wrong with the environment; said by [`ConfigBuilder::build`].
     deferred: Option<ConfigError>,
     warnings: Vec<String>,
@@ -46,6 +47,7 @@ struct Given {
 /// Where explicit values come from, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
+    Proposal,
     File,
     AliasEnv,
     OwnEnv,
@@ -166,6 +168,19 @@ impl ConfigBuilder {
         Ok(self)
     }
 
+    /// Gives a setting a value that every other layer wins over, but for the default: what a program
+    /// proposes that knows the machine, or what the engine is for. `because` is shown with it.
+    ///
+    /// # Errors
+    /// As [`ConfigBuilder::set`].
+    pub fn propose(mut self, name: &str, value: &str, because: &str) -> Result<Self, ConfigError> {
+        let origin = Origin::Proposal { because: because.to_owned() };
+        let index = index_of(name).ok_or_else(|| unknown(name, origin.clone()))?;
+        let value = Ok(parse(&TABLE[index], value, &origin)?);
+        self.proposals.push(Given { index, layer: Layer::Proposal, origin, value });
+        Ok(self)
+    }
+
     /// As [`ConfigBuilder::set`], from `name=value` as on the command line.
     ///
     /// # Errors
@@ -189,6 +204,9 @@ impl ConfigBuilder {
         let mut resolved = Resolved::default();
         if let Some(preset) = index_of("preset") {
             resolved.take(&mut self, preset)?;
+        }
+        for proposal in std::mem::take(&mut self.proposals) {
+            resolved.put(proposal.index, proposal.value?, proposal.origin)?;
         }
         resolved.take_preset()?;
         for index in 0..TABLE.len() {

@@ -118,6 +118,16 @@ choices! {
         Off = "off",
     }
 
+    /// What the NCCL plugin shows to NCCL as a device.
+    NcclDevices {
+        /// All rails together.
+        One = "one",
+        /// The rails of a NUMA node.
+        Node = "node",
+        /// Each rail.
+        Nic = "nic",
+    }
+
     /// Checksum of each chunk.
     Checksum {
         /// None beyond TCP's own.

@@ -17,6 +17,11 @@ use crate::value::Value;
 pub enum Origin {
     /// The table.
     Default,
+    /// A proposal of the program, by what it knows of the machine.
+    Proposal {
+        /// Why, as a lower-case fragment.
+        because: String,
+    },
     /// A preset.
     Preset(Preset),
     /// A file.
@@ -38,9 +43,9 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether somebody gave this very value, rather than the table or a preset.
+    /// Whether somebody gave this very value, rather than the table, the program or a preset.
     pub fn is_explicit(&self) -> bool {
-        !matches!(self, Self::Default | Self::Preset(_))
+        !matches!(self, Self::Default | Self::Proposal { .. } | Self::Preset(_))
     }
 
     /// As [`fmt::Display`], with the column: for messages about the text itself.
@@ -56,6 +61,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Proposal { because } => write!(f, "proposal: {because}"),
             Self::Preset(preset) => write!(f, "preset {preset}"),
             Self::File { path, line, .. } => write!(f, "file {path}:{line}"),
             Self::Env { name } => write!(f, "env {name}"),

@@ -46,7 +46,9 @@ mod value;
 mod yaml;
 
 pub use builder::ConfigBuilder;
-pub use choices::{BindDevice, Checksum, LogLevel, Preset, Progress, ProxyLayout, UnknownChoice};
+pub use choices::{
+    BindDevice, Checksum, LogLevel, NcclDevices, Preset, Progress, ProxyLayout, UnknownChoice,
+};
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpulist};
 pub use docs::{help, markdown};

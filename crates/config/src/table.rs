@@ -1,7 +1,7 @@
 //! The table of all settings: the one place where a setting is declared.
 
 use crate::alias::{self, Alias};
-use crate::choices::{BindDevice, Checksum, LogLevel, Preset, Progress, ProxyLayout};
+use crate::choices::{BindDevice, Checksum, LogLevel, NcclDevices, Preset, Progress, ProxyLayout};
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
 use crate::value::Value;
@@ -262,6 +262,16 @@ settings! {
 
     /// Accepted connections that may be in the handshake at once.
     handshake_limit: u32 = 128, Kind::count("flows", 1, 65_536);
+}
+
+"NCCL plugin" {
+    /// What NCCL sees as a network device: `one` for all rails together, `node` for those of a NUMA
+    /// node, `nic` for each rail.
+    nccl_devices: NcclDevices = NcclDevices::One, Kind::Choice(NcclDevices::NAMES);
+
+    /// Speed of each device that NCCL is told of, in Mbit/s. NCCL derives the number of its channels
+    /// from it.
+    nccl_speed_mbps: u32 = 0, Kind::count("Mbit/s", 1, 100_000_000).or_zero("the sum of its rails");
 }
 
 "Seeing inside" {

@@ -218,3 +218,19 @@ fn names_are_plain_identifiers_given_once() {
     let distinct: std::collections::BTreeSet<_> = all.iter().collect();
     assert_eq!(distinct.len(), all.len());
 }
+
+#[test]
+fn a_proposal_gives_way_to_all_but_the_default() {
+    let proposed = || Config::builder().propose("channels", "8", "8 CPUs for each rank").unwrap();
+    let config = proposed().build().unwrap();
+    assert_eq!(config.channels, 8);
+    let origin = config.origin("channels").unwrap();
+    assert_eq!(origin.to_string(), "proposal: 8 CPUs for each rank");
+    assert!(!origin.is_explicit());
+    let from_env = proposed().env_from([("POLYRAIL_CHANNELS".to_owned(), "2".to_owned())]);
+    assert_eq!(from_env.build().unwrap().channels, 2);
+    let preset = Config::builder().propose("chunk_bytes", "64KiB", "small").unwrap();
+    let preset = preset.preset(Preset::Throughput).build().unwrap();
+    assert_eq!(preset.chunk_bytes, 1 << 20, "a preset was chosen by somebody");
+    assert!(Config::builder().propose("channels", "many", "").is_err());
+}

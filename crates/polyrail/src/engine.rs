@@ -18,6 +18,7 @@ use crate::error::{EngineError, PeerError, PostError, RegionError};
 use crate::inbox::Notification;
 use crate::observer::{Observer, Watch};
 use crate::peer::PeerShared;
+use crate::rails::Rail;
 use crate::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::request::{Prepared, Request};
 pub(crate) use crate::shared::EngineShared;
@@ -47,6 +48,14 @@ pub struct Peer {
     pub(crate) shared: Arc<PeerShared>,
 }
 
+/// The rails that an engine with this configuration would have. Their addresses have port 0.
+pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
+    let system = |source| EngineError::System { what: "interfaces", source };
+    let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
+    let rails = crate::rails::select(&config.rails, &interfaces)?;
+    Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
+}
+
 /// A peer that is being connected to; see [`Engine::begin_connect`].
 pub struct Connecting {
     engine: Engine,
@@ -62,6 +71,8 @@ pub struct Connecting {
 pub struct RailInfo {
     /// The interface, with the address if it has several rails.
     pub name: String,
+    /// The interface.
+    pub interface: String,
     /// Where the engine listens.
     pub address: SocketAddr,
     /// Speed of the link in Mbit/s, if the driver tells.
@@ -106,14 +117,9 @@ impl Engine {
 
     /// The rails in use.
     pub fn rails(&self) -> Vec<RailInfo> {
-        let rails = self.shared().card.rails.iter();
-        rails
-            .map(|rail| RailInfo {
-                name: rail.name.clone(),
-                address: rail.address,
-                speed_mbps: Some(rail.speed_mbps).filter(|speed| *speed > 0),
-            })
-            .collect()
+        let shared = self.shared();
+        let rails = shared.rails.iter().zip(&shared.card.rails);
+        rails.map(|(rail, card)| RailInfo::new(rail, card.address)).collect()
     }
 
     /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
@@ -438,6 +444,17 @@ impl EngineBuilder {
     }
 }
 
+impl RailInfo {
+    fn new(rail: &Rail, address: SocketAddr) -> Self {
+        Self {
+            name: rail.name.clone(),
+            interface: rail.interface.clone(),
+            address,
+            speed_mbps: rail.speed_mbps.filter(|speed| *speed > 0),
+        }
+    }
+}
+
 impl fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EngineBuilder({:?})", self.name)
@@ -474,6 +491,10 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.close();
         for thread in self.threads.take().into_iter().flatten() {
+            // An observer may be the last to let go of an engine, on one of its own threads.
+            if thread.thread().id() == std::thread::current().id() {
+                continue;
+            }
             if thread.join().is_err() {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
             }

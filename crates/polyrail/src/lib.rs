@@ -33,7 +33,7 @@ mod trace;
 mod transfer;
 mod tx_flow;
 
-pub use engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo};
+pub use engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
 pub use error::{EngineError, PeerError, PostError, RegionError, TransferError};
 pub use inbox::Notification;
 pub use observer::{Observer, OnEnd, Watch};

@@ -81,7 +81,8 @@ pub(crate) struct Parts {
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } = parts;
+        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
+            parts;
         Self {
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool)),
@@ -159,7 +160,6 @@ impl EngineShared {
         }
         Ok(peer)
     }
-
 
     /// Whether the instance must not come back by itself.
     pub(crate) fn has_parted(&self, instance: InstanceId) -> bool {

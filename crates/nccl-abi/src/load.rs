@@ -1,0 +1,1 @@
+//! Finds and loads a plugin the way NCCL does.

@@ -1,0 +1,115 @@
+//! What both ends of a connection have: requests, memory, the peer, and how it breaks.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use polyrail::{Engine, OnEnd, Peer, PostError, RegionSlice, RemoteSlice, Request, Watch};
+
+use crate::error::CallError;
+use crate::log;
+use crate::regions::Regions;
+use crate::request::{Handle, Retry, SLOTS};
+use crate::wire::{Body, Message};
+
+/// The common part of an end.
+pub(crate) struct End {
+    pub(crate) engine: Engine,
+    pub(crate) peer: Peer,
+    pub(crate) regions: Regions,
+    /// Number of this end here.
+    pub(crate) key: u64,
+    requests: Box<[Handle]>,
+    /// Number of the other end there; not known at once.
+    remote: OnceLock<u64>,
+    broken: OnceLock<String>,
+    /// So that the death of the peer is noticed while it is its turn.
+    watch: Mutex<Option<Watch>>,
+}
+
+impl End {
+    pub(crate) fn new(engine: Engine, peer: Peer, key: u64, me: Weak<dyn Retry>) -> Self {
+        let watch = Mutex::new(Some(engine.watch(&peer)));
+        Self {
+            engine,
+            peer,
+            regions: Regions::default(),
+            key,
+            requests: (0..SLOTS).map(|_| Handle::new(me.clone())).collect(),
+            remote: OnceLock::new(),
+            broken: OnceLock::new(),
+            watch,
+        }
+    }
+
+    /// The request of message `seq`.
+    pub(crate) fn request(&self, seq: u64) -> &Handle {
+        &self.requests[slot(seq)]
+    }
+
+    /// Whether the other end is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.remote.get().is_some()
+    }
+
+    pub(crate) fn set_remote(&self, key: u64) {
+        // A second welcome changes nothing.
+        let _ = self.remote.set(key);
+    }
+
+    /// A message for the other end.
+    pub(crate) fn encode(&self, body: Body<'_>) -> Vec<u8> {
+        Message { to: self.remote.get().copied().unwrap_or_default(), body }.encode()
+    }
+
+    /// Sends a message to the other end's engine.
+    pub(crate) fn tell(&self, message: Vec<u8>) -> Result<(), PostError> {
+        let request = Request::write(&self.peer).notification(message);
+        self.engine.prepare(request)?.post()?.detach();
+        Ok(())
+    }
+
+    /// Writes into a place of the other end, which gets the message when all is in place; `target`
+    /// is told then, too, with this token.
+    pub(crate) fn write(
+        &self,
+        from: RegionSlice,
+        to: RemoteSlice,
+        message: Vec<u8>,
+        target: Arc<dyn OnEnd>,
+        token: u64,
+    ) -> Result<(), PostError> {
+        let request = Request::write(&self.peer).segment(from, to).notification(message);
+        self.engine.prepare(request.on_end(target, token))?.post()?.detach();
+        Ok(())
+    }
+
+    /// An error if nothing goes on here any more.
+    pub(crate) fn check(&self) -> Result<(), CallError> {
+        self.broken.get().map_or(Ok(()), |why| Err(CallError::Broken(why.clone())))
+    }
+
+    /// The connection is over: whatever is under way fails. Said in the log, once.
+    pub(crate) fn fail(&self, why: &str) -> CallError {
+        if self.broken.set(why.to_owned()).is_ok() {
+            let name = self.peer.name();
+            log::warn(&format!("connection with {name} is broken: {why}"));
+        }
+        self.requests.iter().for_each(Handle::fail);
+        CallError::Broken(why.to_owned())
+    }
+
+    /// When this returns nothing is read or lands any more. `count` messages were sent or taken.
+    pub(crate) fn close(&self, count: u64) {
+        if self.broken.set("closed".to_owned()).is_ok() && self.is_connected() {
+            // Whoever waits there for what will not come is told. If that can't be said, the peer
+            // is gone, and they know.
+            let _ = self.tell(self.encode(Body::Closed { count }));
+        }
+        self.regions.clear();
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Where message `seq` has its place.
+pub(crate) fn slot(seq: u64) -> usize {
+    (seq % SLOTS as u64) as usize
+}

@@ -1,0 +1,196 @@
+//! All ends of a process by number, and where messages to them go.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use polyrail::{Engine, Observer, Peer};
+
+use crate::log;
+use crate::recv::RecvEnd;
+use crate::send::{Clearance, SendEnd};
+use crate::wire::{Body, Message};
+
+/// Whom an engine tells of messages and lost peers.
+#[derive(Default)]
+pub(crate) struct Hub {
+    ends: RwLock<Table>,
+    /// Engines by which to answer; each knows the hub, so they are taken out in the end.
+    engines: Mutex<Vec<Engine>>,
+}
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+struct Slot {
+    /// Tells an end from those that had the slot before.
+    generation: u32,
+    any: Option<Any>,
+}
+
+/// What a number stands for.
+#[derive(Clone)]
+pub(crate) enum Any {
+    Listener(Arc<Listener>),
+    Send(Arc<SendEnd>),
+    Recv(Arc<RecvEnd>),
+}
+
+/// Waits for others to connect.
+pub(crate) struct Listener {
+    /// Number of this listener.
+    pub(crate) key: u64,
+    nonce: u64,
+    pub(crate) engine: Engine,
+    arrived: Mutex<VecDeque<Arrival>>,
+}
+
+/// Somebody who wants to be accepted.
+pub(crate) struct Arrival {
+    pub(crate) peer: Peer,
+    /// Number of the sending end there.
+    pub(crate) from: u64,
+}
+
+impl Hub {
+    /// Makes an end that knows its number.
+    pub(crate) fn insert<T>(&self, make: impl FnOnce(u64) -> (Any, T)) -> (u64, T) {
+        let mut table = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(Slot { generation: 0, any: None });
+            table.slots.len() - 1
+        });
+        let slot = &mut table.slots[index];
+        slot.generation += 1;
+        let key = u64::from(slot.generation) << 32 | index as u64;
+        let (any, made) = make(key);
+        slot.any = Some(any);
+        (key, made)
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<Any> {
+        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = table.slots.get(key as u32 as usize)?;
+        if slot.generation == (key >> 32) as u32 { slot.any.clone() } else { None }
+    }
+
+    pub(crate) fn remove(&self, key: u64) -> Option<Any> {
+        let mut table = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let index = key as u32 as usize;
+        let slot = table.slots.get_mut(index)?;
+        if slot.generation != (key >> 32) as u32 {
+            return None;
+        }
+        let any = slot.any.take()?;
+        table.free.push(index);
+        // Dropping it may end an engine, which is for the caller to do without the lock.
+        Some(any)
+    }
+
+    pub(crate) fn attach(&self, engine: &Engine) {
+        self.engines().push(engine.clone());
+    }
+
+    pub(crate) fn detach(&self, engine: &Engine) {
+        self.engines().retain(|other| other.instance() != engine.instance());
+    }
+
+    fn engines(&self) -> MutexGuard<'_, Vec<Engine>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody wants to connect to a listener that is closed.
+    fn refuse(&self, peer: &Peer, from: u64) {
+        let knows = |engine: &&Engine| engine.peer(peer.instance()).as_ref() == Some(peer);
+        let engine = self.engines().iter().find(knows).cloned();
+        if let Some(engine) = engine {
+            let message = Message { to: from, body: Body::Refused }.encode();
+            // If it can't be said, the peer is on its way out.
+            let _ = engine.notify(peer, &message).map(polyrail::Transfer::detach);
+        }
+    }
+
+    fn all(&self) -> Vec<Any> {
+        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        table.slots.iter().filter_map(|slot| slot.any.clone()).collect()
+    }
+
+    fn deliver(&self, peer: &Peer, message: Message<'_>) {
+        match (self.find(message.to), message.body) {
+            (Some(Any::Listener(listener)), Body::Hello { nonce, from })
+                if nonce == listener.nonce =>
+            {
+                listener.push(Arrival { peer: peer.clone(), from });
+            }
+            (Some(Any::Send(send)), body) if send.end.peer == *peer => match body {
+                Body::Welcome { from } => send.end.set_remote(from),
+                Body::Refused => {
+                    send.end.fail("nobody listens there any more");
+                }
+                Body::Clear { seq, offset, capacity, region } => {
+                    send.cleared(Clearance { seq, offset, capacity, region: *region });
+                }
+                Body::Posted { count } => send.posted(count),
+                Body::Closed { count } => send.closed(count),
+                _ => {}
+            },
+            (Some(Any::Recv(recv)), body) if recv.end.peer == *peer => match body {
+                Body::Eager { seq, bytes } => recv.arrived(seq, bytes),
+                Body::Landed { seq, len } => recv.landed(seq, len),
+                Body::TooLong { seq, len } => recv.too_long(seq, len),
+                Body::Closed { count } => recv.closed(count),
+                _ => {}
+            },
+            (None, Body::Hello { from, .. }) => self.refuse(peer, from),
+            // An end that was closed, or of which the peer knows nothing.
+            _ => {}
+        }
+    }
+}
+
+impl Observer for Hub {
+    fn notified(&self, peer: &Peer, data: Vec<u8>) {
+        match Message::decode(&data) {
+            Ok(message) => self.deliver(peer, message),
+            Err(error) => log::warn(&format!("from {}: {error}", peer.name())),
+        }
+    }
+
+    fn lost(&self, peer: &Peer, why: &str) {
+        for any in self.all() {
+            let end = match &any {
+                Any::Send(send) => &send.end,
+                Any::Recv(recv) => &recv.end,
+                Any::Listener(_) => continue,
+            };
+            if end.peer == *peer {
+                end.fail(&format!("peer {} is lost: {why}", peer.name()));
+            }
+        }
+    }
+}
+
+impl Listener {
+    pub(crate) fn new(engine: Engine, key: u64, nonce: u64) -> Self {
+        Self { key, nonce, engine, arrived: Mutex::default() }
+    }
+
+    pub(crate) fn pop(&self) -> Option<Arrival> {
+        self.queue().pop_front()
+    }
+
+    /// It could not be answered just now.
+    pub(crate) fn put_back(&self, arrival: Arrival) {
+        self.queue().push_front(arrival);
+    }
+
+    fn push(&self, arrival: Arrival) {
+        self.queue().push_back(arrival);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Arrival>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

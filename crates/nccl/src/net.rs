@@ -1,0 +1,184 @@
+//! A device in use: its engine, and how connections on it come about.
+
+use std::sync::{Arc, OnceLock};
+
+use polyrail::{Connecting, Engine, Peer};
+use polyrail_config::Config;
+use polyrail_nccl_abi::HANDLE_BYTES;
+
+use crate::error::CallError;
+use crate::hub::{Any, Arrival, Hub, Listener};
+use crate::recv::RecvEnd;
+use crate::send::SendEnd;
+use crate::wire::{Body, Handle, Message};
+
+/// A device with its engine running.
+pub(crate) struct Net {
+    hub: Arc<Hub>,
+    config: Config,
+    engine: Engine,
+    /// Connects to the engine above, for ranks that share a process: no engine is its own peer.
+    mirror: OnceLock<Engine>,
+}
+
+/// A connection that is being made.
+pub(crate) struct Attempt {
+    handle: Handle,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Asking at the address of this number who is there.
+    Asking { at: usize, connecting: Connecting },
+    /// The other side knows of this end; it has to accept it.
+    Waiting { send: Arc<SendEnd> },
+}
+
+impl Net {
+    pub(crate) fn new(config: Config, hub: &Arc<Hub>) -> Result<Self, CallError> {
+        let engine = build(&config, hub)?;
+        hub.attach(&engine);
+        Ok(Self { hub: hub.clone(), config, engine, mirror: OnceLock::new() })
+    }
+
+    pub(crate) fn listen(&self) -> Result<(Arc<Listener>, [u8; HANDLE_BYTES]), CallError> {
+        let nonce = rand_u64()?;
+        let engine = self.engine.clone();
+        let (key, listener) = self.hub.insert(|key| {
+            let listener = Arc::new(Listener::new(engine, key, nonce));
+            (Any::Listener(listener.clone()), listener)
+        });
+        let handle = Handle {
+            listener: key,
+            nonce,
+            instance: self.engine.instance(),
+            addresses: self.engine.addresses(),
+        };
+        Ok((listener, handle.encode()))
+    }
+
+    /// The first step towards a connection.
+    pub(crate) fn begin(&self, handle: Handle) -> Result<Attempt, CallError> {
+        let engine = self.engine_for(handle.instance)?;
+        let stage = match engine.peer(handle.instance) {
+            Some(peer) => self.hello(engine, peer, &handle)?,
+            None => Stage::Asking { at: 0, connecting: engine.begin_connect(handle.addresses[0]) },
+        };
+        Ok(Attempt { handle, stage })
+    }
+
+    /// The next step; the connection once it is there.
+    pub(crate) fn advance(&self, attempt: &mut Attempt) -> Result<Option<Arc<SendEnd>>, CallError> {
+        match &mut attempt.stage {
+            Stage::Asking { at, connecting } => match connecting.poll() {
+                None => Ok(None),
+                Some(Ok(peer)) => {
+                    if peer.instance() != attempt.handle.instance {
+                        let address = attempt.handle.addresses[*at];
+                        let text = format!("{address} leads to another process than was meant");
+                        return Err(CallError::Broken(text));
+                    }
+                    let engine = self.engine_for(peer.instance())?;
+                    attempt.stage = self.hello(engine, peer, &attempt.handle)?;
+                    Ok(None)
+                }
+                Some(Err(error)) => {
+                    let next = *at + 1;
+                    let Some(address) = attempt.handle.addresses.get(next) else {
+                        return Err(CallError::Broken(error.to_string()));
+                    };
+                    let engine = self.engine_for(attempt.handle.instance)?;
+                    let connecting = engine.begin_connect(*address);
+                    attempt.stage = Stage::Asking { at: next, connecting };
+                    Ok(None)
+                }
+            },
+            Stage::Waiting { send } => {
+                send.end.check()?;
+                Ok(send.end.is_connected().then(|| send.clone()))
+            }
+        }
+    }
+
+    fn hello(&self, engine: &Engine, peer: Peer, handle: &Handle) -> Result<Stage, CallError> {
+        let (key, send) = self.hub.insert(|key| {
+            let send = SendEnd::new(engine.clone(), peer, key);
+            (Any::Send(send.clone()), send)
+        });
+        let body = Body::Hello { nonce: handle.nonce, from: key };
+        let message = Message { to: handle.listener, body }.encode();
+        match send.end.tell(message) {
+            Ok(()) => Ok(Stage::Waiting { send }),
+            Err(error) => {
+                drop(self.hub.remove(key));
+                Err(CallError::Broken(error.to_string()))
+            }
+        }
+    }
+
+    fn engine_for(&self, instance: u128) -> Result<&Engine, CallError> {
+        if instance != self.engine.instance() {
+            return Ok(&self.engine);
+        }
+        match self.mirror.get() {
+            Some(mirror) => Ok(mirror),
+            None => {
+                let mirror = build(&self.config, &self.hub)?;
+                Ok(self.mirror.get_or_init(|| mirror))
+            }
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        self.hub.detach(&self.engine);
+    }
+}
+
+/// The next connection that a listener got, if any.
+pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEnd>>, CallError> {
+    let Some(arrival) = listener.pop() else { return Ok(None) };
+    let Arrival { peer, from } = arrival;
+    let (key, recv) = hub.insert(|key| {
+        let recv = RecvEnd::new(listener.engine.clone(), peer.clone(), key);
+        recv.end.set_remote(from);
+        (Any::Recv(recv.clone()), recv)
+    });
+    match recv.end.tell(recv.end.encode(Body::Welcome { from: key })) {
+        Ok(()) => Ok(Some(recv)),
+        Err(error) => {
+            drop(hub.remove(key));
+            if error.is_busy() {
+                listener.put_back(Arrival { peer, from });
+                return Ok(None);
+            }
+            Err(CallError::Broken(error.to_string()))
+        }
+    }
+}
+
+impl Attempt {
+    /// The end that has to be removed if the connection never comes.
+    pub(crate) fn key(&self) -> Option<u64> {
+        match &self.stage {
+            Stage::Asking { .. } => None,
+            Stage::Waiting { send } => Some(send.end.key),
+        }
+    }
+
+    /// Whom it is meant for.
+    pub(crate) fn target(&self) -> String {
+        let addresses: Vec<String> = self.handle.addresses.iter().map(|a| a.to_string()).collect();
+        addresses.join(", ")
+    }
+}
+
+fn build(config: &Config, hub: &Arc<Hub>) -> Result<Engine, CallError> {
+    let builder = Engine::builder().config(config.clone()).observer(hub.clone());
+    builder.build().map_err(|error| CallError::Engine(error.to_string()))
+}
+
+fn rand_u64() -> Result<u64, CallError> {
+    getrandom::u64().map_err(|error| CallError::Engine(format!("random bits: {error}")))
+}

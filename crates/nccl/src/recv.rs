@@ -1,0 +1,247 @@
+//! The receiving end of a connection: clears places for large messages, and keeps small ones that
+//! come before their receive.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use polyrail::{Engine, Peer};
+use polyrail_nccl_abi::MAX_REQUESTS;
+
+use crate::end::{End, slot};
+use crate::error::CallError;
+use crate::regions::Stretch;
+use crate::request::{Handle, Retry, SLOTS};
+use crate::wire::{Body, EAGER_BYTES, REGION_BYTES, WINDOW};
+
+pub(crate) struct RecvEnd {
+    pub(crate) end: End,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Number of the next receive.
+    next: u64,
+    /// Receives that the other end was told of.
+    told: u64,
+    slots: [Slot; SLOTS],
+    /// What the engine had no room for.
+    untold: Vec<Told>,
+    /// The other end is closed; it sent this many messages.
+    closed: Option<u64>,
+}
+
+/// Of receives that share a place one is under way at a time.
+enum Slot {
+    Empty,
+    /// A receive that waits for its message.
+    Posted {
+        seq: u64,
+        into: Stretch,
+    },
+    /// A message that waits for its receive.
+    Early {
+        seq: u64,
+        bytes: Vec<u8>,
+    },
+}
+
+/// What the other end is told of a receive.
+enum Told {
+    /// Its message may land there.
+    Clear { seq: u64, into: Stretch },
+    /// It is posted.
+    Posted { seq: u64 },
+}
+
+// A receive that is under way and a message that is ahead of it never share a place.
+const _: () = assert!(MAX_REQUESTS as u64 + WINDOW <= SLOTS as u64);
+
+impl RecvEnd {
+    pub(crate) fn new(engine: Engine, peer: Peer, key: u64) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self {
+            end: End::new(engine, peer, key, me.clone()),
+            state: Mutex::new(State {
+                next: 0,
+                told: 0,
+                slots: [const { Slot::Empty }; SLOTS],
+                untold: Vec::new(),
+                closed: None,
+            }),
+        })
+    }
+
+    /// Takes a receive. `None`: not now, every request is in use.
+    pub(crate) fn receive(
+        &self,
+        handle: usize,
+        address: usize,
+        len: usize,
+    ) -> Result<Option<&Handle>, CallError> {
+        self.end.check()?;
+        // What nobody tests any more may still have to be told.
+        self.retry();
+        let into = self.end.regions.find(handle, address, len)?;
+        let mut state = self.state();
+        let seq = state.next;
+        // The oldest that may be under way has to be over: NCCL tests in order.
+        let oldest = seq.saturating_sub(MAX_REQUESTS as u64);
+        let request = self.end.request(seq);
+        if !request.is_free() || (seq > oldest && !self.end.request(oldest).is_free()) {
+            return Ok(None);
+        }
+        if let Some(sent) = state.closed.filter(|sent| seq >= *sent) {
+            drop(state);
+            return Err(self.end.fail(&closed_text(sent)));
+        }
+        state.next += 1;
+        request.begin();
+        let place = &mut state.slots[slot(seq)];
+        match std::mem::replace(place, Slot::Empty) {
+            Slot::Early { seq: early, bytes } if early == seq => {
+                let told = state.tell_soon(seq, &into, true);
+                drop(state);
+                self.take(seq, &into, &bytes);
+                self.tell(told);
+            }
+            _ => {
+                *place = Slot::Posted { seq, into: into.clone() };
+                let told = state.tell_soon(seq, &into, false);
+                drop(state);
+                self.tell(told);
+            }
+        }
+        Ok(Some(request))
+    }
+
+    /// A small message came.
+    pub(crate) fn arrived(&self, seq: u64, bytes: &[u8]) {
+        let mut state = self.state();
+        let next = state.next;
+        let place = &mut state.slots[slot(seq)];
+        match std::mem::replace(place, Slot::Empty) {
+            Slot::Posted { seq: posted, into } if posted == seq => {
+                drop(state);
+                self.take(seq, &into, bytes);
+            }
+            Slot::Empty if seq >= next && seq < next + WINDOW => {
+                *place = Slot::Early { seq, bytes: bytes.to_vec() };
+            }
+            old => {
+                *place = old;
+                drop(state);
+                self.end.fail(&format!("message {seq} came, which nobody can send"));
+            }
+        }
+    }
+
+    /// A large message is in place.
+    pub(crate) fn landed(&self, seq: u64, len: u64) {
+        let mut state = self.state();
+        let place = &mut state.slots[slot(seq)];
+        match std::mem::replace(place, Slot::Empty) {
+            Slot::Posted { seq: posted, into } if posted == seq && len <= into.len => {
+                drop(state);
+                self.end.request(seq).finish(len);
+            }
+            old => {
+                *place = old;
+                drop(state);
+                self.end.fail(&format!("message {seq} landed, which nobody can send"));
+            }
+        }
+    }
+
+    /// The other end has a message that is longer than its place.
+    pub(crate) fn too_long(&self, seq: u64, len: u64) {
+        self.end.fail(&format!("message {seq} has {len} bytes, more than its receive takes"));
+    }
+
+    /// The other end is closed: what it did not send will not come.
+    pub(crate) fn closed(&self, sent: u64) {
+        let mut state = self.state();
+        state.closed = Some(sent);
+        let is_lost = |slot: &Slot| matches!(slot, Slot::Posted { seq, .. } if *seq >= sent);
+        let lost = state.slots.iter().any(is_lost);
+        drop(state);
+        if lost {
+            self.end.fail(&closed_text(sent));
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        let taken = state.next;
+        // What still comes finds no receive.
+        state.slots = [const { Slot::Empty }; SLOTS];
+        drop(state);
+        self.end.close(taken);
+    }
+
+    /// Tells the other end of a receive. No lock is held: the answer may come before this returns.
+    fn tell(&self, what: Option<Told>) {
+        let message = match &what {
+            None => return,
+            Some(Told::Clear { seq, into }) => {
+                let region = into.region.describe();
+                let Some(region) = region.first_chunk::<REGION_BYTES>() else {
+                    self.end.fail("the engine describes regions in other words");
+                    return;
+                };
+                let (seq, offset, capacity) = (*seq, into.offset, into.len);
+                self.end.encode(Body::Clear { seq, offset, capacity, region })
+            }
+            Some(Told::Posted { seq }) => self.end.encode(Body::Posted { count: seq + 1 }),
+        };
+        match (self.end.tell(message), what) {
+            (Err(error), Some(what)) if error.is_busy() => {
+                let (Told::Clear { seq, .. } | Told::Posted { seq }) = what;
+                self.state().untold.push(what);
+                self.end.request(seq).stall();
+            }
+            (Err(error), _) => drop(self.end.fail(&error.to_string())),
+            (Ok(()), _) => {}
+        }
+    }
+
+    /// Puts a small message where it belongs.
+    fn take(&self, seq: u64, into: &Stretch, bytes: &[u8]) {
+        if bytes.len() as u64 > into.len {
+            return self.too_long(seq, bytes.len() as u64);
+        }
+        match into.region.write_at(into.offset, bytes) {
+            Ok(()) => self.end.request(seq).finish(bytes.len() as u64),
+            Err(error) => drop(self.end.fail(&error.to_string())),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Retry for RecvEnd {
+    fn retry(&self) {
+        let untold = std::mem::take(&mut self.state().untold);
+        untold.into_iter().for_each(|what| self.tell(Some(what)));
+    }
+}
+
+impl State {
+    /// What the other end must hear of receive `seq`. `is_here`: its message has come already.
+    fn tell_soon(&mut self, seq: u64, into: &Stretch, is_here: bool) -> Option<Told> {
+        // A small message needs no place, but a window.
+        let clears = into.len > EAGER_BYTES as u64 && !is_here;
+        if !clears && seq + 1 - self.told < WINDOW / 2 {
+            return None;
+        }
+        self.told = seq + 1;
+        if clears {
+            Some(Told::Clear { seq, into: into.clone() })
+        } else {
+            Some(Told::Posted { seq })
+        }
+    }
+}
+
+fn closed_text(sent: u64) -> String {
+    format!("the sending side closed after {sent} messages")
+}

@@ -1,0 +1,92 @@
+//! Memory that NCCL registered with a connection.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice};
+
+use crate::error::CallError;
+
+/// Registrations of a connection by number; all end with it, so that nothing lands in memory that
+/// NCCL may free after closing.
+#[derive(Default)]
+pub(crate) struct Regions {
+    table: Mutex<Vec<Option<Entry>>>,
+}
+
+struct Entry {
+    base: usize,
+    region: Region,
+}
+
+/// A part of a registration; keeps it alive.
+#[derive(Clone)]
+pub(crate) struct Stretch {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Stretch {
+    pub(crate) fn slice(&self) -> Result<RegionSlice, RegionError> {
+        self.region.slice(self.offset, self.len)
+    }
+}
+
+impl Regions {
+    /// Registers memory that lies at this address; the number, counted from 1, is its handle.
+    pub(crate) fn add(
+        &self,
+        engine: &Engine,
+        memory: Memory,
+        base: usize,
+    ) -> Result<usize, CallError> {
+        let access = Access { remote_read: false, remote_write: true };
+        let region = engine
+            .register_with(memory, access)
+            .map_err(|error| CallError::Engine(error.to_string()))?;
+        let mut table = self.table();
+        let entry = Some(Entry { base, region });
+        let free = table.iter().position(Option::is_none);
+        match free {
+            Some(index) => table[index] = entry,
+            None => table.push(entry),
+        }
+        Ok(free.unwrap_or(table.len() - 1) + 1)
+    }
+
+    pub(crate) fn remove(&self, handle: usize) -> Result<(), CallError> {
+        let mut table = self.table();
+        let slot = handle.checked_sub(1).and_then(|index| table.get_mut(index));
+        let entry = slot.and_then(Option::take);
+        // Dropping waits for a system call that uses the memory.
+        drop(table);
+        entry.map(drop).ok_or(CallError::MemoryHandle(handle))
+    }
+
+    /// `len` bytes at an address inside a registration.
+    pub(crate) fn find(
+        &self,
+        handle: usize,
+        address: usize,
+        len: usize,
+    ) -> Result<Stretch, CallError> {
+        let table = self.table();
+        let entry = handle.checked_sub(1).and_then(|index| table.get(index)?.as_ref());
+        let entry = entry.ok_or(CallError::MemoryHandle(handle))?;
+        let room = address.checked_sub(entry.base).map(|offset| offset as u64).filter(|offset| {
+            offset.checked_add(len as u64).is_some_and(|end| end <= entry.region.len())
+        });
+        let offset = room.ok_or(CallError::OutsideMemory { address, len })?;
+        Ok(Stretch { region: entry.region.clone(), offset, len: len as u64 })
+    }
+
+    /// Ends all registrations.
+    pub(crate) fn clear(&self) {
+        let entries = std::mem::take(&mut *self.table());
+        drop(entries);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

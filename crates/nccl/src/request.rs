@@ -1,0 +1,118 @@
+//! What NCCL holds while a message is under way, and looks at again and again.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Requests of a connection: twice what NCCL has outstanding, so that a message that came before
+/// its receive has a place, too.
+pub(crate) const SLOTS: usize = 2 * polyrail_nccl_abi::MAX_REQUESTS;
+
+const FREE: u32 = 0;
+const PENDING: u32 = 1;
+const DONE: u32 = 2;
+const FAILED: u32 = 3;
+/// To be posted again: the engine's pool was full.
+const STALLED: u32 = 4;
+
+/// A request, as NCCL holds it. To look at it costs an atomic load.
+pub(crate) struct Handle {
+    state: AtomicU32,
+    bytes: AtomicU64,
+    end: Weak<dyn Retry>,
+}
+
+/// Posts again what the engine had no room for.
+pub(crate) trait Retry: Send + Sync {
+    fn retry(&self);
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Pending,
+    Done { bytes: u64 },
+    Failed,
+}
+
+impl Handle {
+    pub(crate) fn new(end: Weak<dyn Retry>) -> Self {
+        Self { state: AtomicU32::new(FREE), bytes: AtomicU64::new(0), end }
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FREE
+    }
+
+    pub(crate) fn begin(&self) {
+        self.state.store(PENDING, Ordering::Release);
+    }
+
+    pub(crate) fn finish(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.leave(DONE);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.leave(FAILED);
+    }
+
+    /// The engine had no room: whoever tests it tries again.
+    pub(crate) fn stall(&self) {
+        self.leave(STALLED);
+    }
+
+    /// Where it stands; once it is over this is told once.
+    pub(crate) fn test(&self) -> Progress {
+        match self.state.load(Ordering::Acquire) {
+            DONE => {
+                let bytes = self.bytes.load(Ordering::Relaxed);
+                self.state.store(FREE, Ordering::Release);
+                Progress::Done { bytes }
+            }
+            FAILED => Progress::Failed,
+            STALLED => {
+                self.leave(PENDING);
+                if let Some(end) = self.end.upgrade() {
+                    end.retry();
+                }
+                Progress::Pending
+            }
+            _ => Progress::Pending,
+        }
+    }
+
+    fn leave(&self, state: u32) {
+        // Only what is under way can change: a late failure does not undo a success.
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
+            matches!(old, PENDING | STALLED).then_some(state)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Never;
+
+    impl Retry for Never {
+        fn retry(&self) {}
+    }
+
+    #[test]
+    fn a_request_ends_once_and_can_be_used_again() {
+        let request = Handle::new(Weak::<Never>::new());
+        assert!(request.is_free());
+        request.begin();
+        assert_eq!(request.test(), Progress::Pending);
+        request.finish(7);
+        request.fail();
+        assert_eq!(request.test(), Progress::Done { bytes: 7 });
+        assert!(request.is_free());
+        request.begin();
+        request.fail();
+        request.finish(1);
+        assert_eq!(request.test(), Progress::Failed);
+        assert!(!request.is_free());
+    }
+}

@@ -1,0 +1,224 @@
+//! What a process has once: configuration, devices, engines, attempts to connect.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+
+use polyrail::{Config, rails};
+use polyrail_config::ConfigError;
+use polyrail_nccl_abi::HANDLE_BYTES;
+use polyrail_sys::threads::allowed_cpus;
+
+use crate::device::{self, Device};
+use crate::error::CallError;
+use crate::hub::{Any, Hub, Listener};
+use crate::log;
+use crate::net::{Attempt, Net};
+use crate::send::SendEnd;
+use crate::wire::{self, Handle};
+
+/// All ends of the process. They outlive the runtime if NCCL closes them after finalizing.
+pub(crate) static HUB: LazyLock<Arc<Hub>> = LazyLock::new(Arc::default);
+
+static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Threads of the CPUs that a rank has: a quarter send, a quarter receive, and the rest is for the
+/// kernel's part of the work, NCCL's own threads and the program.
+const CPUS_PER_LANE: usize = 4;
+const MOST_LANES: usize = 16;
+
+struct Runtime {
+    devices: Vec<Device>,
+    nets: Vec<Option<Arc<Net>>>,
+    attempts: HashMap<u64, Attempt>,
+    next_attempt: u64,
+    /// Initialisations that are not finalized.
+    users: usize,
+}
+
+/// Whether this is a forked child, where none of the engine's threads exist.
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Reads the configuration and looks for devices, unless that was done.
+pub(crate) fn init() -> Result<(), CallError> {
+    static AT_FORK: Once = Once::new();
+    AT_FORK.call_once(|| {
+        extern "C" fn in_child() {
+            FORKED.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: the handler stores to a static, which is all that may be done in a child.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    let mut slot = lock();
+    if let Some(runtime) = slot.as_mut() {
+        runtime.users += 1;
+        return Ok(());
+    }
+    let config = configure(None).map_err(|error| CallError::Config(error.to_string()))?;
+    for warning in config.warnings() {
+        log::warn(warning);
+    }
+    let rails = rails(&config).map_err(|error| CallError::Config(error.to_string()))?;
+    let devices = device::group(&rails, &config);
+    for device in &devices {
+        let name = device.name.to_string_lossy();
+        let (rails, speed) = (&device.rails, device.speed_mbps);
+        let (channels, tx, rx) = (config.channels, config.tx_proxies, config.rx_proxies);
+        log::info(&format!(
+            "device {name}: rails {rails}, {speed} Mbit/s, {channels} channels, {tx} + {rx} proxies"
+        ));
+    }
+    let nets = devices.iter().map(|_| None).collect();
+    let attempts = HashMap::new();
+    *slot = Some(Runtime { devices, nets, attempts, next_attempt: 1, users: 1 });
+    Ok(())
+}
+
+/// Undoes one [`init`]; the last one ends the engines.
+pub(crate) fn finalize() {
+    let mut slot = lock();
+    let Some(runtime) = slot.as_mut() else { return };
+    runtime.users = runtime.users.saturating_sub(1);
+    if runtime.users == 0 {
+        let ended = slot.take();
+        drop(slot);
+        // Joins threads, which must not wait for the lock.
+        drop(ended);
+    }
+}
+
+pub(crate) fn device_count() -> Result<usize, CallError> {
+    with(|runtime| Ok(runtime.devices.len()))
+}
+
+/// Hands a device to `use_it`.
+pub(crate) fn with_device<T>(
+    number: i32,
+    use_it: impl FnOnce(&Device) -> T,
+) -> Result<T, CallError> {
+    with(|runtime| Ok(use_it(&runtime.devices[runtime.index(number)?])))
+}
+
+pub(crate) fn listen(device: i32) -> Result<(Arc<Listener>, [u8; HANDLE_BYTES]), CallError> {
+    net(device)?.listen()
+}
+
+/// A step towards a connection; NCCL calls again with the same handle until it is there.
+pub(crate) fn connect(
+    device: i32,
+    handle: &mut [u8; HANDLE_BYTES],
+) -> Result<Option<Arc<SendEnd>>, CallError> {
+    let net = net(device)?;
+    let note = wire::note(handle);
+    let known = with(|runtime| Ok(runtime.attempts.remove(&note)))?;
+    let mut attempt = match known {
+        Some(attempt) => attempt,
+        None => {
+            let decoded = Handle::decode(handle);
+            net.begin(decoded.map_err(|error| CallError::Handle(error.to_string()))?)?
+        }
+    };
+    match net.advance(&mut attempt) {
+        Ok(Some(send)) => {
+            wire::set_note(handle, 0);
+            Ok(Some(send))
+        }
+        Ok(None) => with(|runtime| {
+            let number = if note == 0 { runtime.next_attempt } else { note };
+            runtime.next_attempt = runtime.next_attempt.max(number + 1);
+            runtime.attempts.insert(number, attempt);
+            wire::set_note(handle, number);
+            Ok(None)
+        }),
+        Err(error) => {
+            wire::set_note(handle, 0);
+            if let Some(Any::Send(send)) = attempt.key().and_then(|key| HUB.remove(key)) {
+                send.close();
+            }
+            log::warn(&format!("can't connect to {}: {error}", attempt.target()));
+            Err(error)
+        }
+    }
+}
+
+/// The same string for ever: NCCL keeps what it is given.
+pub(crate) fn intern(text: &CStr) -> &'static CStr {
+    static KNOWN: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(same) = known.iter().find(|other| **other == text) {
+        return same;
+    }
+    let kept: &'static CStr = Box::leak(CString::from(text).into_boxed_c_str());
+    known.push(kept);
+    kept
+}
+
+/// What the environment says, on top of what suits NCCL's traffic on this machine. `rails`: for the
+/// engine of a device with these.
+fn configure(rails: Option<&str>) -> Result<Config, ConfigError> {
+    let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
+    let ranks = local_ranks().min(cpus).max(1);
+    let lanes = (cpus / ranks / CPUS_PER_LANE).clamp(1, MOST_LANES).to_string();
+    let because = format!("{cpus} CPUs for {ranks} ranks");
+    let builder = Config::builder()
+        .propose("channels", &lanes, &because)?
+        .propose("tx_proxies", &lanes, &because)?
+        .propose("rx_proxies", &lanes, &because)?
+        .propose("proxy_spin_us", "50", "NCCL's messages follow each other closely")?
+        .propose("ops_pool", "16384", "NCCL has many connections to a peer")?
+        .env();
+    match rails {
+        Some(rails) => builder.set("rails", rails)?.build(),
+        None => builder.build(),
+    }
+}
+
+/// Ranks on this host, as launchers tell; 1 if none does.
+fn local_ranks() -> usize {
+    const NAMES: [&str; 5] = [
+        "LOCAL_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MPI_LOCALNRANKS",
+        "SLURM_NTASKS_PER_NODE",
+        "PALS_LOCAL_SIZE",
+    ];
+    let given = NAMES.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+    given.filter(|ranks| *ranks > 0).unwrap_or(1)
+}
+
+/// The device's engine, which starts with its first use.
+fn net(device: i32) -> Result<Arc<Net>, CallError> {
+    with(|runtime| {
+        let index = runtime.index(device)?;
+        if let Some(net) = &runtime.nets[index] {
+            return Ok(net.clone());
+        }
+        let config = configure(Some(&runtime.devices[index].rails));
+        let config = config.map_err(|error| CallError::Config(error.to_string()))?;
+        let net = Arc::new(Net::new(config, &HUB)?);
+        runtime.nets[index] = Some(net.clone());
+        Ok(net)
+    })
+}
+
+fn with<T>(use_it: impl FnOnce(&mut Runtime) -> Result<T, CallError>) -> Result<T, CallError> {
+    let mut slot = lock();
+    let runtime = slot.as_mut();
+    use_it(runtime.ok_or_else(|| CallError::Config("init was not called".to_owned()))?)
+}
+
+fn lock() -> MutexGuard<'static, Option<Runtime>> {
+    RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Runtime {
+    fn index(&self, device: i32) -> Result<usize, CallError> {
+        let count = self.devices.len();
+        let index = usize::try_from(device).ok().filter(|index| *index < count);
+        index.ok_or(CallError::Device { got: device, count })
+    }
+}

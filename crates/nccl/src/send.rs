@@ -1,0 +1,256 @@
+//! The sending end of a connection.
+//!
+//! Message k is for receive k. A small one leaves at once, with its bytes; a large one is written
+//! into the place that the other end cleared for receive k, mostly before there is a message.
+//! Whichever comes first, the message or the clearance, waits for the other; no thread does.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, TransferError};
+
+use crate::end::{End, slot};
+use crate::error::CallError;
+use crate::regions::Stretch;
+use crate::request::{Handle, Retry, SLOTS};
+use crate::wire::{Body, EAGER_BYTES, REGION_BYTES, WINDOW};
+
+pub(crate) struct SendEnd {
+    pub(crate) end: End,
+    me: Weak<Self>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Number of the next message.
+    next: u64,
+    /// Receives that the other end has posted, as far as this one was told.
+    posted: u64,
+    slots: [Slot; SLOTS],
+    /// Messages that the engine had no room for.
+    stalled: Vec<u64>,
+    /// The other end is closed; it posted this many receives.
+    closed: Option<u64>,
+}
+
+/// Of messages that share a place one is under way at a time.
+struct Slot {
+    clearance: Option<Clearance>,
+    waiting: Option<Waiting>,
+}
+
+/// Where a message may land.
+#[derive(Clone, Copy)]
+pub(crate) struct Clearance {
+    pub(crate) seq: u64,
+    pub(crate) offset: u64,
+    pub(crate) capacity: u64,
+    pub(crate) region: [u8; REGION_BYTES],
+}
+
+/// A message that has not left.
+struct Waiting {
+    seq: u64,
+    from: Stretch,
+}
+
+impl SendEnd {
+    pub(crate) fn new(engine: Engine, peer: Peer, key: u64) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self {
+            end: End::new(engine, peer, key, me.clone()),
+            me: me.clone(),
+            state: Mutex::new(State {
+                next: 0,
+                posted: 0,
+                slots: [const { Slot { clearance: None, waiting: None } }; SLOTS],
+                stalled: Vec::new(),
+                closed: None,
+            }),
+        })
+    }
+
+    /// Takes a message. `None`: not now, every request is in use.
+    pub(crate) fn send(
+        &self,
+        handle: usize,
+        address: usize,
+        len: usize,
+    ) -> Result<Option<&Handle>, CallError> {
+        self.end.check()?;
+        let from = self.end.regions.find(handle, address, len)?;
+        let mut state = self.state();
+        let seq = state.next;
+        let request = self.end.request(seq);
+        if !request.is_free() {
+            return Ok(None);
+        }
+        if let Some(posted) = state.closed.filter(|posted| seq >= *posted) {
+            drop(state);
+            return Err(self.end.fail(&closed_text(posted)));
+        }
+        state.next += 1;
+        request.begin();
+        state.slots[slot(seq)].waiting = Some(Waiting { seq, from });
+        let ready = state.release(seq);
+        drop(state);
+        self.post(ready);
+        Ok(Some(request))
+    }
+
+    /// The other end can take a message.
+    pub(crate) fn cleared(&self, clearance: Clearance) {
+        let seq = clearance.seq;
+        let mut state = self.state();
+        if seq >= state.next + SLOTS as u64 {
+            drop(state);
+            self.end.fail("the other side cleared a receive far ahead");
+            return;
+        }
+        // A small message has left without waiting for this.
+        let place = &state.slots[slot(seq)];
+        if seq >= state.next || place.waiting.as_ref().is_some_and(|waiting| waiting.seq == seq) {
+            state.slots[slot(seq)].clearance = Some(clearance);
+        }
+        let ready = state.release(seq);
+        drop(state);
+        self.post(ready);
+        self.posted(seq + 1);
+    }
+
+    /// The other end has posted so many receives.
+    pub(crate) fn posted(&self, count: u64) {
+        let mut state = self.state();
+        let before = state.posted;
+        state.posted = before.max(count);
+        // Small messages that come into the window by this.
+        let first = before + WINDOW;
+        let end = state.next.min(count.saturating_add(WINDOW));
+        let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
+        drop(state);
+        ready.into_iter().for_each(|ready| self.post(ready));
+    }
+
+    /// The other end is closed: what it did not post it will not take.
+    pub(crate) fn closed(&self, posted: u64) {
+        let mut state = self.state();
+        state.closed = Some(posted);
+        let is_lost = |slot: &Slot| slot.waiting.as_ref().is_some_and(|w| w.seq >= posted);
+        let lost = state.slots.iter().any(is_lost);
+        drop(state);
+        if lost {
+            self.end.fail(&closed_text(posted));
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let sent = self.state().next;
+        self.end.close(sent);
+    }
+
+    /// Hands a message to the engine. No lock is held: it may end before this returns.
+    fn post(&self, ready: Option<(Waiting, Option<Clearance>)>) {
+        let Some((waiting, clearance)) = ready else { return };
+        let posted = match &clearance {
+            None => self.post_small(&waiting),
+            Some(clearance) => self.post_large(&waiting, clearance),
+        };
+        match posted {
+            Ok(()) => {}
+            Err(error) if error.is_busy() => {
+                let seq = waiting.seq;
+                let mut state = self.state();
+                state.slots[slot(seq)] = Slot { clearance, waiting: Some(waiting) };
+                state.stalled.push(seq);
+                drop(state);
+                self.end.request(seq).stall();
+            }
+            Err(error) => drop(self.end.fail(&error.to_string())),
+        }
+    }
+
+    fn post_small(&self, waiting: &Waiting) -> Result<(), PostError> {
+        let Waiting { seq, from } = waiting;
+        let mut message = self.end.encode(Body::Eager { seq: *seq, bytes: &[] });
+        let head = message.len();
+        message.resize(head + from.len as usize, 0);
+        if let Err(error) = from.region.read_at(from.offset, &mut message[head..]) {
+            self.end.fail(&error.to_string());
+            return Ok(());
+        }
+        self.end.tell(message)?;
+        // The engine has its own copy.
+        self.end.request(*seq).finish(from.len);
+        Ok(())
+    }
+
+    fn post_large(&self, waiting: &Waiting, clearance: &Clearance) -> Result<(), PostError> {
+        let Waiting { seq, from } = waiting;
+        let (seq, len) = (*seq, from.len);
+        if len > clearance.capacity {
+            let capacity = clearance.capacity;
+            let told = self.end.tell(self.end.encode(Body::TooLong { seq, len }));
+            self.end.fail(&format!("a message of {len} bytes for a receive of {capacity}"));
+            return told;
+        }
+        let to = self
+            .end
+            .engine
+            .import(&clearance.region)
+            .and_then(|region| region.slice(clearance.offset, len));
+        let (from, to) = match (from.slice(), to) {
+            (Ok(from), Ok(to)) => (from, to),
+            (Err(error), _) | (_, Err(error)) => {
+                self.end.fail(&error.to_string());
+                return Ok(());
+            }
+        };
+        // Only a connection that is being dropped has no strong count left.
+        let Some(me) = self.me.upgrade() else { return Ok(()) };
+        self.end.write(from, to, self.end.encode(Body::Landed { seq, len }), me, seq)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Retry for SendEnd {
+    fn retry(&self) {
+        let mut state = self.state();
+        let stalled = std::mem::take(&mut state.stalled);
+        let ready: Vec<_> = stalled.into_iter().map(|seq| state.release(seq)).collect();
+        drop(state);
+        ready.into_iter().for_each(|ready| self.post(ready));
+    }
+}
+
+impl OnEnd for SendEnd {
+    fn ended(&self, seq: u64, result: &Result<Outcome, TransferError>) {
+        match result {
+            Ok(outcome) => self.end.request(seq).finish(outcome.bytes),
+            Err(error) => drop(self.end.fail(&error.to_string())),
+        }
+    }
+}
+
+impl State {
+    /// Message `seq` if it waits and may go, with the place it needs if it is large.
+    fn release(&mut self, seq: u64) -> Option<(Waiting, Option<Clearance>)> {
+        let place = &mut self.slots[slot(seq)];
+        let waiting = place.waiting.as_ref().filter(|waiting| waiting.seq == seq)?;
+        let clearance = place.clearance.filter(|clearance| clearance.seq == seq);
+        if waiting.from.len <= EAGER_BYTES as u64 {
+            if seq >= self.posted + WINDOW {
+                return None;
+            }
+            place.clearance = None;
+            return place.waiting.take().map(|waiting| (waiting, None));
+        }
+        let clearance = clearance?;
+        place.clearance = None;
+        place.waiting.take().map(|waiting| (waiting, Some(clearance)))
+    }
+}
+
+fn closed_text(posted: u64) -> String {
+    format!("the receiving side closed after {posted} receives")
+}

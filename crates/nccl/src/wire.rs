@@ -1,0 +1,340 @@
+//! What the two ends of a connection tell each other, as notifications of the engine, and the
+//! handle by which they find each other.
+//!
+//! Notifications have no order among each other, so each message names the end that it is for, and
+//! each message of a connection its number. All integers are little-endian.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use polyrail_nccl_abi::HANDLE_BYTES;
+use thiserror::Error;
+
+/// Changes with every change of what follows.
+pub(crate) const VERSION: u8 = 1;
+/// Messages up to this size travel with their announcement instead of into an announced place.
+pub(crate) const EAGER_BYTES: usize = 16 << 10;
+/// Bytes of the description of a region.
+pub(crate) const REGION_BYTES: usize = 46;
+/// Messages that may be under way towards an end that has not posted a receive for them.
+pub(crate) const WINDOW: u64 = 32;
+
+const HANDLE_MAGIC: [u8; 8] = *b"PLYRNCCL";
+/// Addresses in a handle: any of them leads to the engine, which knows the others.
+const HANDLE_ADDRESSES: usize = 4;
+/// Where in a handle the side that connects keeps its place between two calls.
+const HANDLE_NOTE: usize = 120;
+
+/// A message to an end, `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) to: u64,
+    pub(crate) body: Body<'a>,
+}
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body<'a> {
+    /// To a listener: the sending end `from` wants to be accepted.
+    Hello { nonce: u64, from: u64 },
+    /// To a sending end: the receiving end `from` is there.
+    Welcome { from: u64 },
+    /// To a sending end: nobody listens there.
+    Refused,
+    /// To a sending end: message `seq` may land at `offset` of a region.
+    Clear { seq: u64, offset: u64, capacity: u64, region: &'a [u8; REGION_BYTES] },
+    /// To a sending end: so many receives have been posted.
+    Posted { count: u64 },
+    /// To a receiving end: message `seq`, all of it.
+    Eager { seq: u64, bytes: &'a [u8] },
+    /// To a receiving end: message `seq` is in place. Travels with its last byte.
+    Landed { seq: u64, len: u64 },
+    /// To either end: the other one is closed; it sent, or posted, so many.
+    Closed { count: u64 },
+    /// To a receiving end: message `seq` is longer than its place.
+    TooLong { seq: u64, len: u64 },
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum WireError {
+    #[error(
+        "message of version {got}, this library speaks {VERSION}: install the same one on both sides"
+    )]
+    Version { got: u8 },
+    #[error("message of unknown kind {0}")]
+    Kind(u8),
+    #[error("message of kind {kind} with {got} bytes")]
+    Length { kind: u8, got: usize },
+}
+
+/// A handle that is not one of this plugin's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum HandleError {
+    #[error("the other side does not use the Polyrail plugin: set NCCL_NET_PLUGIN there, too")]
+    Foreign,
+    #[error(
+        "the other side's library speaks version {got}, this one {VERSION}: install the same one on both"
+    )]
+    Version { got: u8 },
+    #[error("the handle holds no address")]
+    NoAddress,
+}
+
+/// How a listener is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub(crate) listener: u64,
+    pub(crate) nonce: u64,
+    pub(crate) instance: u128,
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+impl<'a> Message<'a> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let eager = if let Body::Eager { bytes, .. } = self.body { bytes.len() } else { 0 };
+        let mut out = Vec::with_capacity(88 + eager);
+        out.extend_from_slice(&[VERSION, self.body.kind()]);
+        out.extend_from_slice(&self.to.to_le_bytes());
+        let mut put = |word: u64| out.extend_from_slice(&word.to_le_bytes());
+        match self.body {
+            Body::Hello { nonce, from } => {
+                put(nonce);
+                put(from);
+            }
+            Body::Welcome { from } => put(from),
+            Body::Refused => {}
+            Body::Clear { seq, offset, capacity, region } => {
+                put(seq);
+                put(offset);
+                put(capacity);
+                out.extend_from_slice(region);
+            }
+            Body::Posted { count } | Body::Closed { count } => put(count),
+            Body::Eager { seq, bytes } => {
+                put(seq);
+                out.extend_from_slice(bytes);
+            }
+            Body::Landed { seq, len } | Body::TooLong { seq, len } => {
+                put(seq);
+                put(len);
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (&version, rest) = bytes.split_first().ok_or(WireError::Version { got: 0 })?;
+        if version != VERSION {
+            return Err(WireError::Version { got: version });
+        }
+        let (&kind, mut rest) = rest.split_first().ok_or(WireError::Kind(0))?;
+        let wrong = WireError::Length { kind, got: bytes.len() };
+        let mut word = || {
+            let (first, after) = rest.split_first_chunk::<8>().ok_or(wrong)?;
+            rest = after;
+            Ok(u64::from_le_bytes(*first))
+        };
+        let to = word()?;
+        let body = match kind {
+            1 => Body::Hello { nonce: word()?, from: word()? },
+            2 => Body::Welcome { from: word()? },
+            3 => Body::Refused,
+            4 => {
+                let (seq, offset, capacity) = (word()?, word()?, word()?);
+                let region = rest.first_chunk().ok_or(wrong)?;
+                rest = &rest[REGION_BYTES..];
+                Body::Clear { seq, offset, capacity, region }
+            }
+            5 => Body::Posted { count: word()? },
+            6 => {
+                let seq = word()?;
+                let bytes = std::mem::take(&mut rest);
+                if bytes.len() > EAGER_BYTES {
+                    return Err(wrong);
+                }
+                Body::Eager { seq, bytes }
+            }
+            7 => Body::Landed { seq: word()?, len: word()? },
+            8 => Body::Closed { count: word()? },
+            9 => Body::TooLong { seq: word()?, len: word()? },
+            other => return Err(WireError::Kind(other)),
+        };
+        if rest.is_empty() { Ok(Self { to, body }) } else { Err(wrong) }
+    }
+}
+
+impl Body<'_> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello { .. } => 1,
+            Self::Welcome { .. } => 2,
+            Self::Refused => 3,
+            Self::Clear { .. } => 4,
+            Self::Posted { .. } => 5,
+            Self::Eager { .. } => 6,
+            Self::Landed { .. } => 7,
+            Self::Closed { .. } => 8,
+            Self::TooLong { .. } => 9,
+        }
+    }
+}
+
+impl Handle {
+    pub(crate) fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut out = Vec::with_capacity(HANDLE_BYTES);
+        out.extend_from_slice(&HANDLE_MAGIC);
+        out.push(VERSION);
+        out.extend_from_slice(&self.listener.to_le_bytes());
+        out.extend_from_slice(&self.nonce.to_le_bytes());
+        out.extend_from_slice(&self.instance.to_le_bytes());
+        let addresses = &self.addresses[..self.addresses.len().min(HANDLE_ADDRESSES)];
+        out.push(addresses.len() as u8);
+        for address in addresses {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            out.extend_from_slice(&ip.octets());
+            out.extend_from_slice(&address.port().to_le_bytes());
+        }
+        out.resize(HANDLE_BYTES, 0);
+        // Just made as long as that.
+        out.try_into().unwrap_or([0; HANDLE_BYTES])
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<Self, HandleError> {
+        let (magic, rest) = bytes.split_at(8);
+        if magic != HANDLE_MAGIC {
+            return Err(HandleError::Foreign);
+        }
+        if rest[0] != VERSION {
+            return Err(HandleError::Version { got: rest[0] });
+        }
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&rest[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let instance = u128::from(word(17)) | u128::from(word(25)) << 64;
+        let count = usize::from(rest[33]).min(HANDLE_ADDRESSES);
+        let addresses: Vec<SocketAddr> = rest[34..34 + count * 18]
+            .as_chunks::<18>()
+            .0
+            .iter()
+            .map(|entry| {
+                let mut octets = [0; 16];
+                octets.copy_from_slice(&entry[..16]);
+                let port = u16::from_le_bytes([entry[16], entry[17]]);
+                let ip = Ipv6Addr::from(octets);
+                SocketAddr::new(ip.to_ipv4_mapped().map_or(ip.into(), Ipv4Addr::into), port)
+            })
+            .collect();
+        if addresses.is_empty() {
+            return Err(HandleError::NoAddress);
+        }
+        Ok(Self { listener: word(1), nonce: word(9), instance, addresses })
+    }
+}
+
+/// What the side that connects noted in the handle, 0 at first. NCCL passes the same bytes again
+/// until the connection is there.
+pub(crate) fn note(handle: &[u8; HANDLE_BYTES]) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&handle[HANDLE_NOTE..]);
+    u64::from_le_bytes(word)
+}
+
+/// See [`note`].
+pub(crate) fn set_note(handle: &mut [u8; HANDLE_BYTES], note: u64) {
+    handle[HANDLE_NOTE..].copy_from_slice(&note.to_le_bytes());
+}
+
+const _: () = assert!(8 + 1 + 8 + 8 + 16 + 1 + HANDLE_ADDRESSES * 18 <= HANDLE_NOTE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<Body<'static>> {
+        vec![
+            Body::Hello { nonce: 7, from: u64::MAX },
+            Body::Welcome { from: 3 },
+            Body::Refused,
+            Body::Clear { seq: 1, offset: 2, capacity: 3, region: &[9; REGION_BYTES] },
+            Body::Posted { count: 4 },
+            Body::Eager { seq: 5, bytes: b"" },
+            Body::Eager { seq: 5, bytes: b"all of it" },
+            Body::Landed { seq: 6, len: 1 << 40 },
+            Body::Closed { count: 0 },
+            Body::TooLong { seq: 8, len: 9 },
+        ]
+    }
+
+    #[test]
+    fn every_message_reads_back_and_no_shorter_or_longer_one_does() {
+        for body in messages() {
+            let bytes = Message { to: 77, body }.encode();
+            assert_eq!(Message::decode(&bytes), Ok(Message { to: 77, body }));
+            let is_eager = matches!(body, Body::Eager { .. });
+            for cut in 0..bytes.len() {
+                let decoded = Message::decode(&bytes[..cut]);
+                assert!(decoded.is_err() || is_eager, "{body:?} cut to {cut}");
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(Message::decode(&longer).is_err() || is_eager);
+        }
+    }
+
+    #[test]
+    fn other_versions_kinds_and_sizes_are_told_apart() {
+        let bytes = Message { to: 1, body: Body::Refused }.encode();
+        let with = |at: usize, value: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            bytes
+        };
+        let version = WireError::Version { got: 9 };
+        assert_eq!(Message::decode(&with(0, 9)), Err(version));
+        assert_eq!(Message::decode(&with(1, 99)), Err(WireError::Kind(99)));
+        let large = vec![0; EAGER_BYTES + 1];
+        let large = Message { to: 1, body: Body::Eager { seq: 0, bytes: &large } }.encode();
+        assert!(matches!(Message::decode(&large), Err(WireError::Length { kind: 6, .. })));
+    }
+
+    #[test]
+    fn a_handle_carries_addresses_of_both_families_and_room_for_a_note() {
+        let addresses: Vec<SocketAddr> =
+            ["10.0.0.1:5", "[fd00::2]:65535", "10.0.0.3:1", "10.0.0.4:2", "10.0.0.5:3"]
+                .map(|text| text.parse().unwrap())
+                .to_vec();
+        let handle = Handle { listener: 5, nonce: 6, instance: u128::MAX - 5, addresses };
+        let mut bytes = handle.encode();
+        set_note(&mut bytes, 123);
+        assert_eq!(note(&bytes), 123);
+        let back = Handle::decode(&bytes).unwrap();
+        assert_eq!(back.addresses, handle.addresses[..4], "the first four");
+        assert_eq!((back.listener, back.nonce), (5, 6));
+        assert_eq!(back.instance, handle.instance);
+    }
+
+    #[test]
+    fn a_foreign_handle_says_what_to_do() {
+        let handle = Handle {
+            listener: 1,
+            nonce: 2,
+            instance: 3,
+            addresses: vec!["10.0.0.1:5".parse().unwrap()],
+        };
+        let good = handle.encode();
+        let mut foreign = good;
+        foreign[0] = 2;
+        assert_eq!(Handle::decode(&foreign), Err(HandleError::Foreign));
+        assert!(HandleError::Foreign.to_string().contains("NCCL_NET_PLUGIN"));
+        let mut other = good;
+        other[8] = VERSION + 1;
+        assert_eq!(Handle::decode(&other), Err(HandleError::Version { got: VERSION + 1 }));
+        let mut empty = good;
+        empty[8 + 33] = 0;
+        assert_eq!(Handle::decode(&empty), Err(HandleError::NoAddress));
+    }
+}
