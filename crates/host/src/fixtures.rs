@@ -17,6 +17,21 @@ pub use machines::{
 
 use crate::sysroot::Sysroot;
 
+/// Builds a machine.
+pub type Build = fn() -> Fixture;
+
+/// Every machine here, by name.
+pub const ALL: &[(&str, Build)] = &[
+    ("a3-high", a3_high),
+    ("container", container),
+    ("cpu-holes", cpu_holes),
+    ("cpus-512", cpus_512),
+    ("laptop", laptop),
+    ("mlx5-four-nodes", mlx5_four_nodes),
+    ("no-nics", no_nics),
+    ("unknown-nodes", unknown_nodes),
+];
+
 /// A machine's files.
 #[derive(Debug)]
 pub struct Fixture {

@@ -11,6 +11,7 @@ mod cpuset;
 pub mod fixtures;
 mod interrupts;
 mod pci;
+pub mod snapshot;
 mod sysroot;
 mod topology;
 

@@ -3,14 +3,19 @@
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
 
 /// Files of `/proc` and `/sys` are short; what is longer is none of theirs.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
 
 /// Where `/proc` and `/sys` are looked for. Cheap to clone, and safe to share between threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Sysroot {
     root: PathBuf,
+    /// Keeps the folder of an unpacked archive.
+    _unpacked: Option<Arc<TempDir>>,
 }
 
 /// A file or folder that cannot be read, or does not say what it should.
@@ -44,12 +49,16 @@ impl Default for Sysroot {
 impl Sysroot {
     /// The machine that the program runs on.
     pub fn live() -> Self {
-        Self { root: PathBuf::from("/") }
+        Self::at("/")
     }
 
     /// A folder that holds copies of `/proc` and `/sys`. Whether it does is not checked.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { root: folder.into() }
+        Self { root: folder.into(), _unpacked: None }
+    }
+
+    pub(crate) fn unpacked(root: PathBuf, folder: Arc<TempDir>) -> Self {
+        Self { root, _unpacked: Some(folder) }
     }
 
     /// Whether this is the running machine, which sockets and system calls can be asked about, too.

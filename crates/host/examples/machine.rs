@@ -1,0 +1,37 @@
+//! Writes the files of a machine that is built by code, as an archive for `--sysroot`:
+//!
+//! ```sh
+//! cargo run -p polyrail-host --features fixtures --example machine -- a3-high a3.tar
+//! polyrail topo --sysroot a3.tar
+//! ```
+
+use std::fs::File;
+use std::process::ExitCode;
+
+use polyrail_host::{fixtures, snapshot};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [name, path] = arguments.as_slice() else {
+        eprintln!("usage: machine NAME FILE");
+        return ExitCode::from(2);
+    };
+    let Some((_, build)) = fixtures::ALL.iter().find(|(known, _)| known == name) else {
+        let names: Vec<&str> = fixtures::ALL.iter().map(|(name, _)| *name).collect();
+        eprintln!("no machine `{name}`; there are: {}", names.join(", "));
+        return ExitCode::from(2);
+    };
+    let written = File::create(path)
+        .map_err(snapshot::SnapshotError::Write)
+        .and_then(|file| snapshot::write(&build().root(), name, file));
+    match written {
+        Ok(summary) => {
+            println!("{path}: {} files", summary.files);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(3)
+        }
+    }
+}

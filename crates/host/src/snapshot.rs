@@ -1,0 +1,321 @@
+//! An archive of what the readers here read, without what tells one machine from another.
+//!
+//! Only files of a fixed list go in. Hardware addresses are zeros; IP addresses, host names, serial
+//! numbers, UUIDs and keys are in none of these files.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::sysroot::{ReadError, Sysroot};
+
+/// Files, with `*` for any name in a folder. What a machine does not have is left out.
+const FILES: &[&str] = &[
+    "/proc/cpuinfo",
+    "/proc/driver/nvidia/gpus/*/information",
+    "/proc/interrupts",
+    "/proc/irq/*/affinity_hint",
+    "/proc/irq/*/effective_affinity",
+    "/proc/irq/*/effective_affinity_list",
+    "/proc/irq/*/node",
+    "/proc/irq/*/smp_affinity",
+    "/proc/irq/*/smp_affinity_list",
+    "/proc/irq/default_smp_affinity",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/net/softnet_stat",
+    "/proc/softirqs",
+    "/proc/stat",
+    "/proc/sys/kernel/numa_balancing",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/net/core/*",
+    "/proc/sys/net/ipv4/tcp_*",
+    "/proc/sys/vm/zone_reclaim_mode",
+    "/sys/class/dmi/id/product_name",
+    "/sys/class/dmi/id/sys_vendor",
+    "/sys/devices/system/cpu/*",
+    "/sys/devices/system/cpu/cpu*/cache/index*/*",
+    "/sys/devices/system/cpu/cpu*/cpufreq/scaling_driver",
+    "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    "/sys/devices/system/cpu/cpu*/online",
+    "/sys/devices/system/cpu/cpu*/topology/*",
+    "/sys/devices/system/cpu/smt/*",
+    "/sys/devices/system/node/*",
+    "/sys/devices/system/node/node*/cpulist",
+    "/sys/devices/system/node/node*/cpumap",
+    "/sys/devices/system/node/node*/distance",
+    "/sys/devices/system/node/node*/hugepages/*/*",
+    "/sys/devices/system/node/node*/meminfo",
+    "/sys/devices/system/node/node*/numastat",
+    "/sys/kernel/irq/*/actions",
+    "/sys/kernel/irq/*/chip_name",
+    "/sys/kernel/irq/*/hwirq",
+    "/sys/kernel/irq/*/per_cpu_count",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+];
+
+/// Of each device on the PCI bus, relative to its folder.
+const PCI_FILES: &[&str] = &[
+    "class",
+    "config",
+    "current_link_speed",
+    "current_link_width",
+    "device",
+    "enable",
+    "irq",
+    "local_cpulist",
+    "local_cpus",
+    "max_link_speed",
+    "max_link_width",
+    "msi_irqs/*",
+    "numa_node",
+    "revision",
+    "subsystem_device",
+    "subsystem_vendor",
+    "vendor",
+];
+
+/// Of each network interface, relative to its folder.
+const NET_FILES: &[&str] = &[
+    "address",
+    "carrier",
+    "dev_id",
+    "dev_port",
+    "duplex",
+    "gro_flush_timeout",
+    "ifindex",
+    "iflink",
+    "mtu",
+    "napi_defer_hard_irqs",
+    "operstate",
+    "queues/*/*",
+    "queues/*/byte_queue_limits/*",
+    "speed",
+    "statistics/*",
+    "threaded",
+    "tx_queue_len",
+    "type",
+];
+
+/// Words in the name of a file that keep it out, whatever the lists say.
+const SECRET: &[&str] = &["key", "secret", "uuid", "serial"];
+
+/// The configuration space up to here holds no serial number; what is behind needs root anyway.
+const PCI_CONFIG_BYTES: usize = 256;
+
+/// What went into an archive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotSummary {
+    /// Files.
+    pub files: usize,
+    /// Links.
+    pub links: usize,
+    /// Their content in bytes.
+    pub bytes: u64,
+}
+
+/// A snapshot that could not be written or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The machine could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The archive could not be written.
+    #[error("the archive can't be written: {0}")]
+    Write(#[source] io::Error),
+    /// The archive or folder could not be opened.
+    #[error("{} can't be opened as the files of a machine: {source}", path.display())]
+    Open {
+        /// The path as given.
+        path: PathBuf,
+        /// The system's answer, or that of the reader of archives.
+        source: io::Error,
+    },
+}
+
+impl SnapshotError {
+    /// What can be done about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Read(error) => error.help(),
+            Self::Write(_) => None,
+            Self::Open { .. } => Some(
+                "give a folder with proc and sys in it, or an archive made by \
+                 `polyrail topo snapshot`, not compressed"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// Writes the machine's files below a folder `name` into a tar archive.
+///
+/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both.
+///
+/// # Errors
+/// [`SnapshotError::Write`]; or [`SnapshotError::Read`] if this is no machine at all. A file that
+/// cannot be read, for want of rights, is left out.
+pub fn write(
+    root: &Sysroot,
+    name: &str,
+    out: impl Write,
+) -> Result<SnapshotSummary, SnapshotError> {
+    root.read("/sys/devices/system/cpu/online")?;
+    let mut archive = Archive {
+        root,
+        name,
+        tar: tar::Builder::new(out),
+        summary: SnapshotSummary::default(),
+        done: std::collections::HashSet::new(),
+    };
+    archive.collect().and_then(|()| archive.tar.finish()).map_err(SnapshotError::Write)?;
+    Ok(archive.summary)
+}
+
+/// A folder with `/proc` and `/sys`, or an archive of [`write`], which is unpacked into a temporary
+/// folder that lives as long as the last clone of the result.
+///
+/// # Errors
+/// [`SnapshotError::Open`].
+pub fn open(path: &Path) -> Result<Sysroot, SnapshotError> {
+    let fail = |source| SnapshotError::Open { path: path.to_owned(), source };
+    if fs::metadata(path).map_err(fail)?.is_dir() {
+        return Ok(Sysroot::at(path));
+    }
+    let folder = new_folder().map_err(fail)?;
+    let file = fs::File::open(path).map_err(fail)?;
+    tar::Archive::new(io::BufReader::new(file)).unpack(folder.path()).map_err(fail)?;
+    let top = fs::read_dir(folder.path()).map_err(fail)?.collect::<io::Result<Vec<_>>>();
+    let has_files = |folder: &Path| folder.join("sys").is_dir();
+    let inner = top.map_err(fail)?.iter().map(fs::DirEntry::path).find(|path| has_files(path));
+    match inner {
+        Some(inner) => Ok(Sysroot::unpacked(inner, Arc::new(folder))),
+        None => Err(fail(io::Error::new(io::ErrorKind::InvalidData, "no folder in it holds sys"))),
+    }
+}
+
+/// In memory where there is room: some disks take seconds for ten thousand files.
+pub(crate) fn new_folder() -> io::Result<TempDir> {
+    const MEMORY: &str = "/dev/shm";
+    const ROOM_BYTES: u64 = 256 << 20;
+    match rustix::fs::statvfs(MEMORY) {
+        Ok(room) if room.f_bavail.saturating_mul(room.f_frsize) >= ROOM_BYTES => {
+            tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())
+        }
+        _ => tempfile::tempdir(),
+    }
+}
+
+struct Archive<'a, W: Write> {
+    root: &'a Sysroot,
+    name: &'a str,
+    tar: tar::Builder<W>,
+    summary: SnapshotSummary,
+    /// A device is reached by several links.
+    done: std::collections::HashSet<String>,
+}
+
+impl<W: Write> Archive<'_, W> {
+    fn collect(&mut self) -> io::Result<()> {
+        for pattern in FILES {
+            self.matching(pattern)?;
+        }
+        for address in self.names("/sys/bus/pci/devices") {
+            let link = format!("/sys/bus/pci/devices/{address}");
+            let Some(folder) = self.link(&link)? else { continue };
+            self.link(&format!("{folder}/driver"))?;
+            for file in PCI_FILES {
+                self.matching(&format!("{folder}/{file}"))?;
+            }
+        }
+        for name in self.names("/sys/class/net") {
+            let Some(folder) = self.link(&format!("/sys/class/net/{name}"))? else { continue };
+            if let Some(device) = self.link(&format!("{folder}/device"))? {
+                self.link(&format!("{device}/driver"))?;
+            }
+            for file in NET_FILES {
+                self.matching(&format!("{folder}/{file}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds every file that the pattern matches.
+    fn matching(&mut self, pattern: &str) -> io::Result<()> {
+        let Some(star) = pattern.find('*') else { return self.file(pattern) };
+        let folder_end = pattern[..star].rfind('/').unwrap_or(0);
+        let (folder, prefix) = (&pattern[..folder_end], &pattern[folder_end + 1..star]);
+        let rest = &pattern[star + 1..];
+        for name in self.names(folder) {
+            if name.starts_with(prefix) {
+                self.matching(&format!("{folder}/{name}{rest}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        self.root.list_optional(folder).unwrap_or_default()
+    }
+
+    fn file(&mut self, path: &str) -> io::Result<()> {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if SECRET.iter().any(|word| name.contains(word)) || self.done.contains(path) {
+            return Ok(());
+        }
+        let source = self.root.path(path);
+        if !source.symlink_metadata().is_ok_and(|data| data.is_file()) {
+            return Ok(());
+        }
+        let mut content = Vec::new();
+        let read = fs::File::open(&source).and_then(|mut file| file.read_to_end(&mut content));
+        if read.is_err() {
+            return Ok(());
+        }
+        let content = redacted(name, content);
+        self.done.insert(path.to_owned());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        self.tar.append_data(&mut header, format!("{}{path}", self.name), content.as_slice())?;
+        self.summary.files += 1;
+        self.summary.bytes += content.len() as u64;
+        Ok(())
+    }
+
+    /// Adds a link as it is, and answers where it leads: below the root, as always.
+    fn link(&mut self, path: &str) -> io::Result<Option<String>> {
+        let Ok(target) = fs::read_link(self.root.path(path)) else { return Ok(None) };
+        let resolved = self.root.resolve(path);
+        let folder = resolved.and_then(|folder| folder.to_str().map(str::to_owned));
+        if target.is_relative() && self.done.insert(path.to_owned()) {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(tar::EntryType::Symlink);
+            header.set_size(0);
+            header.set_mode(0o777);
+            self.tar.append_link(&mut header, format!("{}{path}", self.name), target)?;
+            self.summary.links += 1;
+        }
+        Ok(folder)
+    }
+}
+
+fn redacted(name: &str, content: Vec<u8>) -> Vec<u8> {
+    let keep_lines = |keep: fn(&&str) -> bool| {
+        let text = String::from_utf8_lossy(&content);
+        let lines: Vec<&str> = text.lines().filter(keep).collect();
+        format!("{}\n", lines.join("\n")).into_bytes()
+    };
+    match name {
+        "address" => b"00:00:00:00:00:00\n".to_vec(),
+        // Of the driver of NVIDIA, only the name of the model is known to be harmless.
+        "information" => keep_lines(|line| line.starts_with("Model:")),
+        "cpuinfo" => keep_lines(|line| !line.starts_with("Serial")),
+        "config" => content[..content.len().min(PCI_CONFIG_BYTES)].to_vec(),
+        _ => content,
+    }
+}
