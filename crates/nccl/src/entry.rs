@@ -480,6 +480,10 @@ pub(crate) unsafe extern "C" fn close(comm: Opaque) -> c_int {
             }
         };
         drop(HUB.remove(key));
+        if HUB.is_empty() {
+            // Before version 11 nobody says that it is over, and the program may end next.
+            runtime::drain();
+        }
         Ok(())
     })
 }

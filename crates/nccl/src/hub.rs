@@ -89,6 +89,11 @@ impl Hub {
         Some(any)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        table.slots.iter().all(|slot| slot.any.is_none())
+    }
+
     pub(crate) fn attach(&self, engine: &Engine) {
         self.engines().push(engine.clone());
     }

@@ -1,6 +1,7 @@
 //! A device in use: its engine, and how connections on it come about.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use polyrail::{Connecting, Engine, Peer};
 use polyrail_config::Config;
@@ -11,6 +12,10 @@ use crate::hub::{Any, Arrival, Hub, Listener};
 use crate::recv::RecvEnd;
 use crate::send::SendEnd;
 use crate::wire::{Body, Handle, Message};
+
+/// How long what was sent may take to arrive once everything is closed. A peer that is known to be
+/// dead is not waited for.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A device with its engine running.
 pub(crate) struct Net {
@@ -130,8 +135,19 @@ impl Net {
     }
 }
 
+impl Net {
+    /// Waits until what was sent has arrived: a small message counts as sent when it has left.
+    pub(crate) fn drain(&self) {
+        self.engine.drain(FAREWELL);
+        if let Some(mirror) = self.mirror.get() {
+            mirror.drain(FAREWELL);
+        }
+    }
+}
+
 impl Drop for Net {
     fn drop(&mut self) {
+        self.drain();
         self.hub.detach(&self.engine);
     }
 }

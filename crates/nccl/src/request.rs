@@ -61,6 +61,10 @@ impl Handle {
         self.leave(STALLED);
     }
 
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), PENDING | STALLED)
+    }
+
     /// Where it stands; once it is over this is told once.
     pub(crate) fn test(&self) -> Progress {
         match self.state.load(Ordering::Acquire) {

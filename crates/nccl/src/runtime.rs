@@ -91,6 +91,13 @@ pub(crate) fn finalize() {
     }
 }
 
+/// Waits until what was sent has arrived.
+pub(crate) fn drain() {
+    let nets: Vec<Arc<Net>> =
+        lock().iter().flat_map(|r| r.nets.iter().flatten().cloned()).collect();
+    nets.iter().for_each(|net| net.drain());
+}
+
 pub(crate) fn device_count() -> Result<usize, CallError> {
     with(|runtime| Ok(runtime.devices.len()))
 }

@@ -383,6 +383,22 @@ impl Engine {
         self.shared().help()
     }
 
+    /// Waits until every transfer that was posted here is over, detached ones too, at most
+    /// `timeout`. Says whether they are.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        const LOOK_EVERY: Duration = Duration::from_micros(200);
+        let until = Instant::now().checked_add(timeout);
+        while self.shared().pool.used() > 0 {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return false;
+            }
+            if !self.progress() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+        true
+    }
+
     /// All counters.
     ///
     /// ```
