@@ -33,14 +33,22 @@ pub enum CpuListError {
 /// # Errors
 /// [`CpuListError`] names the item that is wrong.
 pub fn parse_cpulist(text: &str) -> Result<Vec<u32>, CpuListError> {
+    parse_cpulist_at(text).map_err(|(_, error)| error)
+}
+
+/// As [`parse_cpulist`]; an error comes with how many characters stand before the wrong item.
+pub(crate) fn parse_cpulist_at(text: &str) -> Result<Vec<u32>, (usize, CpuListError)> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
     // One flag per CPU bounds the memory however often a range is repeated.
     let mut listed = vec![false; LAST_CPU as usize + 1];
+    let mut start = 0;
     for item in text.split(',') {
-        let (first, last) = range(item.trim())?;
+        let indent = item.chars().take_while(|c| c.is_whitespace()).count();
+        let (first, last) = range(item.trim()).map_err(|error| (start + indent, error))?;
         listed[first as usize..=last as usize].fill(true);
+        start += item.chars().count() + 1;
     }
     Ok((0..=LAST_CPU).filter(|&cpu| listed[cpu as usize]).collect())
 }

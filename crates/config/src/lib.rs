@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod alias;
+mod bindings;
 mod builder;
 mod choices;
 mod config;
@@ -45,6 +46,7 @@ mod table;
 mod value;
 mod yaml;
 
+pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
     BindDevice, Checksum, LogLevel, NcclDevices, Preset, Progress, ProxyLayout, UnknownChoice,

@@ -1,0 +1,218 @@
+//! CPUs per interface: `eth1:8-21,112-125;eth2:22-35`.
+//!
+//! The grammar is that of the bindings of NCCL's GPUDirect-TCPX plugin, and a little wider: single
+//! CPUs and spaces are allowed. What that plugin takes in silence, such as a name twice or letters
+//! for a number, is an error here.
+
+use crate::cpus::{CpuListError, parse_cpulist_at};
+
+/// The most interfaces that bindings may name: as many as an engine has rails.
+const INTERFACES_MAX: usize = 64;
+
+/// The longest name of an interface that the kernel takes.
+const LONGEST_NAME_BYTES: usize = 15;
+
+/// One interface and the CPUs of the threads that serve it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The interface's name. Whether it exists is not checked.
+    pub interface: String,
+    /// The CPUs in ascending order; never empty. Whether they exist is not checked.
+    pub cpus: Vec<u32>,
+    /// Which character of the text the name begins at, counted from 1.
+    pub column: usize,
+}
+
+/// A text that is no bindings, and where it stops being some.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fault} (column {column})")]
+pub struct BindingsError {
+    /// Which character is the first wrong one, counted from 1.
+    pub column: usize,
+    /// What is wrong there.
+    pub fault: BindingsFault,
+}
+
+/// What is wrong with bindings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindingsFault {
+    /// Nothing between two semicolons, or before the first.
+    #[error("has nothing before a semicolon")]
+    EmptyEntry,
+    /// An entry without a colon.
+    #[error("has `{0}` without a colon between interface and CPUs")]
+    NoColon(String),
+    /// What stands before the colon can be no interface.
+    #[error("has `{0}`, which can be no name of an interface")]
+    BadName(String),
+    /// An interface for the second time.
+    #[error("has {0} twice")]
+    Twice(String),
+    /// An interface without CPUs.
+    #[error("has no CPUs for {0}")]
+    NoCpus(String),
+    /// The CPUs of an interface are no list.
+    #[error("for {interface} {source}")]
+    Cpus {
+        /// The interface.
+        interface: String,
+        /// What is wrong with the list: a phrase that follows its name.
+        source: CpuListError,
+    },
+    /// More interfaces than an engine can have rails.
+    #[error("has more than {INTERFACES_MAX} interfaces")]
+    TooMany,
+}
+
+impl BindingsError {
+    /// What to write instead, where that is known.
+    pub fn help(&self) -> Option<String> {
+        let example = "write them like eth1:8-21,112-125;eth2:22-35";
+        match &self.fault {
+            BindingsFault::Twice(name) => {
+                Some(format!("write {name} once, with all its CPUs after one colon"))
+            }
+            BindingsFault::TooMany => None,
+            _ => Some(example.to_owned()),
+        }
+    }
+}
+
+/// Reads bindings in the order of the text; the empty text is none. A semicolon at the end is
+/// ignored, and so are spaces around names, numbers and signs.
+///
+/// # Errors
+/// [`BindingsError`] with the column.
+pub fn parse_bindings(text: &str) -> Result<Vec<Binding>, BindingsError> {
+    let mut bindings: Vec<Binding> = Vec::new();
+    if text.trim().is_empty() {
+        return Ok(bindings);
+    }
+    let entries: Vec<&str> = text.split(';').collect();
+    let mut start = 1;
+    for (at, entry) in entries.iter().enumerate() {
+        let column = start + indent(entry);
+        start += entry.chars().count() + 1;
+        if entry.trim().is_empty() {
+            let is_last = at + 1 == entries.len() && at > 0;
+            if is_last {
+                continue;
+            }
+            return Err(BindingsError { column, fault: BindingsFault::EmptyEntry });
+        }
+        let binding = binding(entry, column)?;
+        if bindings.iter().any(|other| other.interface == binding.interface) {
+            let fault = BindingsFault::Twice(binding.interface);
+            return Err(BindingsError { column, fault });
+        }
+        bindings.push(binding);
+        if bindings.len() > INTERFACES_MAX {
+            return Err(BindingsError { column, fault: BindingsFault::TooMany });
+        }
+    }
+    Ok(bindings)
+}
+
+/// `column` is where the entry begins, without the spaces before it.
+fn binding(entry: &str, column: usize) -> Result<Binding, BindingsError> {
+    let entry = entry.trim();
+    let fail = |column, fault| Err(BindingsError { column, fault });
+    let Some((name, list)) = entry.split_once(':') else {
+        return fail(column, BindingsFault::NoColon(short(entry)));
+    };
+    let list_column = column + name.chars().count() + 1;
+    let interface = name.trim().to_owned();
+    if !is_interface(&interface) {
+        return fail(column, BindingsFault::BadName(short(&interface)));
+    }
+    if list.trim().is_empty() {
+        return fail(list_column, BindingsFault::NoCpus(interface));
+    }
+    match parse_cpulist_at(list) {
+        Ok(cpus) => Ok(Binding { interface, cpus, column }),
+        Err((offset, source)) => {
+            fail(list_column + offset, BindingsFault::Cpus { interface, source })
+        }
+    }
+}
+
+/// What the kernel takes as a name, less the signs of this grammar.
+fn is_interface(name: &str) -> bool {
+    let is_fine = |c: char| !c.is_whitespace() && !c.is_control() && !"/:;,".contains(c);
+    !matches!(name, "" | "." | "..")
+        && name.len() <= LONGEST_NAME_BYTES
+        && name.chars().all(is_fine)
+}
+
+fn indent(text: &str) -> usize {
+    text.chars().take_while(|c| c.is_whitespace()).count()
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(40).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn interfaces_keep_their_order_and_singles_and_spaces_are_fine() {
+        let bindings = parse_bindings(" eth10: 5 ;eth1:8-9,112;").unwrap();
+        let seen: Vec<_> =
+            bindings.iter().map(|b| (b.interface.as_str(), b.cpus.as_slice(), b.column)).collect();
+        assert_eq!(seen, [("eth10", [5].as_slice(), 2), ("eth1", [8, 9, 112].as_slice(), 12)]);
+        assert_eq!(parse_bindings(" "), Ok(vec![]));
+    }
+
+    #[test]
+    fn each_fault_is_named_at_its_column() {
+        use BindingsFault::*;
+        let cpus = |source| Cpus { interface: "eth1".into(), source };
+        for (text, column, fault) in [
+            ("eth1", 1, NoColon("eth1".into())),
+            ("eth1:8;eth2", 8, NoColon("eth2".into())),
+            (";eth1:8", 1, EmptyEntry),
+            (";", 1, EmptyEntry),
+            ("eth1:8;;eth2:9", 8, EmptyEntry),
+            (":8", 1, BadName(String::new())),
+            ("eth/1:8", 1, BadName("eth/1".into())),
+            ("an_interface_too_long:8", 1, BadName("an_interface_too_long".into())),
+            ("eth1:8;eth10:9; eth1:10", 17, Twice("eth1".into())),
+            ("eth1:", 6, NoCpus("eth1".into())),
+            ("eth1: ;eth2:3", 6, NoCpus("eth1".into())),
+            ("eth1:8-21, 9-8", 12, cpus(CpuListError::Reversed { first: 9, last: 8 })),
+            ("eth1:8,,9", 8, cpus(CpuListError::EmptyItem)),
+            ("eth1:0x8", 6, cpus(CpuListError::NotACpu("0x8".into()))),
+            ("eth1:8:9", 6, cpus(CpuListError::NotACpu("8:9".into()))),
+            ("eth1:0-9000", 6, cpus(CpuListError::TooHigh(9000))),
+        ] {
+            let error = parse_bindings(text).unwrap_err();
+            assert_eq!(error, BindingsError { column, fault }, "{text}");
+            assert!(error.help().is_some());
+        }
+        let many: String = (0..65).map(|at| format!("e{at}:0;")).collect();
+        assert_eq!(parse_bindings(&many).unwrap_err().fault, TooMany);
+    }
+
+    #[test]
+    fn the_message_says_interface_fault_and_column() {
+        let message = parse_bindings("eth1:0-3;eth2:x").unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "for eth2 has the item `x`, which is neither a CPU nor a range of CPUs (column 15)"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_columns_are_in_the_text(text in "[a-z0-9:;,\\- ]*|\\PC*") {
+            if let Err(error) = parse_bindings(&text) {
+                prop_assert!((1..=text.chars().count() + 1).contains(&error.column));
+            }
+        }
+    }
+}
