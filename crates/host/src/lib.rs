@@ -5,6 +5,7 @@
 //! unknown.
 #![forbid(unsafe_code)]
 
+pub mod bindings;
 mod counters;
 mod cpuset;
 #[cfg(feature = "fixtures")]

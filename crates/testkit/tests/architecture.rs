@@ -26,8 +26,9 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
-    // Its tests use its own fixtures, which are behind a feature.
-    Rule { name: "host", for_tests: &["host"], ..Rule::ORDINARY },
+    // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
+    // are behind a feature.
+    Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {

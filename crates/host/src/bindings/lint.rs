@@ -1,0 +1,350 @@
+//! What is wrong with bindings on a machine.
+
+use serde::Serialize;
+
+use super::Bindings;
+use crate::cpuset::CpuSet;
+use crate::interrupts::Interrupts;
+use crate::sysroot::{ReadError, Sysroot};
+use crate::topology::Topology;
+
+/// What NCCL's GPUDirect-TCPX plugin has room for; more is written beyond its arrays.
+const TCPX_RANGES: usize = 8;
+const TCPX_INTERFACES: usize = 16;
+
+/// Which way the threads of bindings move data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sending.
+    Tx,
+    /// Receiving.
+    Rx,
+}
+
+/// A kind of finding; the name is stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LintId {
+    /// The machine has no such interface.
+    UnknownInterface,
+    /// CPUs that the machine does not have.
+    NoSuchCpu,
+    /// CPUs that are switched off.
+    Offline,
+    /// CPUs that this process may not use.
+    OutsideCpuset,
+    /// CPUs of another node than the interface.
+    OffNode,
+    /// CPUs both for sending and for receiving.
+    TxRxOverlap,
+    /// CPUs for the same role of two interfaces.
+    SharedByInterfaces,
+    /// CPUs whose core also runs threads of the other role.
+    SiblingOfOtherRole,
+    /// CPUs that interrupts of an interface go to.
+    IrqInside,
+    /// One role has fewer CPUs than the other.
+    UnequalCounts,
+    /// More than NCCL's GPUDirect-TCPX plugin has room for.
+    TooManyForTcpx,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Which kind.
+    pub id: LintId,
+    /// Whether threads cannot run as written; the rest runs, but slower than it could.
+    pub is_error: bool,
+    /// Whose CPUs; `None` if both roles are meant.
+    pub role: Option<Role>,
+    /// Which interface's.
+    pub interface: String,
+    /// The CPUs meant.
+    pub cpus: CpuSet,
+    /// What is wrong and why it matters, in a sentence.
+    pub message: String,
+}
+
+/// Where an interface's interrupt goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IrqPlace {
+    /// The interface.
+    pub interface: String,
+    /// Its number.
+    pub irq: u32,
+    /// Its handler.
+    pub name: String,
+    /// The CPUs that it goes to: the effective ones where the kernel tells, else the wanted ones.
+    pub cpus: CpuSet,
+}
+
+/// What of a machine bindings are checked against.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The machine.
+    pub topology: Topology,
+    /// Where the interrupts of its interfaces go; empty if `/proc/irq` cannot be read.
+    pub irqs: Vec<IrqPlace>,
+}
+
+impl Facts {
+    /// Reads the machine and where its interrupts go.
+    ///
+    /// # Errors
+    /// As [`Topology::read`].
+    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
+        let topology = Topology::read(root)?;
+        let counts = Interrupts::read(root).unwrap_or_default();
+        let mut irqs = Vec::new();
+        for nic in &topology.nics {
+            for vector in &nic.vectors {
+                // A vector that has never fired, like those of queues that are not in use, is in
+                // nobody's way.
+                if counts.irq(vector.irq).is_none_or(|irq| irq.total() == 0) {
+                    continue;
+                }
+                let file = |name: &str| format!("/proc/irq/{}/{name}", vector.irq);
+                let read = |name| root.read(file(name)).ok().and_then(|text| text.parse().ok());
+                let effective =
+                    read("effective_affinity_list").filter(|set: &CpuSet| !set.is_empty());
+                if let Some(cpus) = effective.or_else(|| read("smp_affinity_list")) {
+                    let (interface, name) = (nic.name.clone(), vector.name.clone());
+                    irqs.push(IrqPlace { interface, irq: vector.irq, name, cpus });
+                }
+            }
+        }
+        Ok(Self { topology, irqs })
+    }
+}
+
+/// Everything that is wrong with `tx` and `rx` together on a machine; either may be empty.
+pub fn check(facts: &Facts, tx: &Bindings, rx: &Bindings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (role, bindings) in [(Role::Tx, tx), (Role::Rx, rx)] {
+        for (interface, cpus) in &bindings.entries {
+            let mut about = About { facts, role, interface, cpus, findings: &mut findings };
+            about.existence();
+            about.place();
+            about.interrupts();
+        }
+        shared(bindings, role, &mut findings);
+        room(bindings, role, &mut findings);
+    }
+    overlaps(facts, tx, rx, &mut findings);
+    unequal(tx, rx, &mut findings);
+    findings
+}
+
+struct About<'a> {
+    facts: &'a Facts,
+    role: Role,
+    interface: &'a str,
+    cpus: &'a CpuSet,
+    findings: &'a mut Vec<Finding>,
+}
+
+impl About<'_> {
+    fn add(&mut self, id: LintId, is_error: bool, cpus: CpuSet, message: String) {
+        if cpus.is_empty() && id != LintId::UnknownInterface {
+            return;
+        }
+        let interface = self.interface.to_owned();
+        self.findings.push(Finding {
+            id,
+            is_error,
+            role: Some(self.role),
+            interface,
+            cpus,
+            message,
+        });
+    }
+
+    fn existence(&mut self) {
+        let topology = &self.facts.topology;
+        let all = &topology.cpus;
+        let missing = self.cpus.difference(&all.possible);
+        let message = format!("this machine has no CPU {missing}; its CPUs are {}", all.possible);
+        self.add(LintId::NoSuchCpu, true, missing.clone(), message);
+        let offline = self.cpus.difference(&all.online).difference(&missing);
+        self.add(LintId::Offline, true, offline.clone(), format!("CPU {offline} is switched off"));
+        if let Some(allowed) = &topology.allowed_cpus {
+            let outside = self.cpus.intersection(&all.online).difference(allowed);
+            let message = format!(
+                "CPU {outside} is outside of {allowed}, which is all that this process may use"
+            );
+            self.add(LintId::OutsideCpuset, true, outside, message);
+        }
+    }
+
+    fn place(&mut self) {
+        let topology = &self.facts.topology;
+        let Some(nic) = topology.nic(self.interface) else {
+            let is_virtual = topology.virtual_interfaces.iter().any(|name| name == self.interface);
+            if !is_virtual {
+                let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+                let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                let message = format!(
+                    "there is no interface {} here, so its CPUs go unused; those with a device: {names}",
+                    self.interface
+                );
+                self.add(LintId::UnknownInterface, false, CpuSet::new(), message);
+            }
+            return;
+        };
+        let Some(node) = nic.node.and_then(|id| topology.node(id)) else { return };
+        let far = self.cpus.intersection(&topology.cpus.online).difference(&node.cpus);
+        let message = format!(
+            "{} is on node {}, but CPU {far} is not: every byte crosses between nodes",
+            self.interface, node.id
+        );
+        self.add(LintId::OffNode, false, far, message);
+    }
+
+    fn interrupts(&mut self) {
+        let mut hit = CpuSet::new();
+        let mut owners: Vec<&str> = Vec::new();
+        for place in &self.facts.irqs {
+            // A mask of many CPUs says where an interrupt may go, not where it goes.
+            if place.cpus.len() <= 2 && place.cpus.intersects(self.cpus) {
+                hit = hit.union(&place.cpus.intersection(self.cpus));
+                if !owners.contains(&place.interface.as_str()) {
+                    owners.push(&place.interface);
+                }
+            }
+        }
+        let message = format!(
+            "interrupts of {} go to CPU {hit}, where they take the time of these threads",
+            owners.join(", ")
+        );
+        self.add(LintId::IrqInside, false, hit, message);
+    }
+}
+
+fn shared(bindings: &Bindings, role: Role, findings: &mut Vec<Finding>) {
+    for (at, (interface, cpus)) in bindings.entries.iter().enumerate() {
+        for (other, others) in &bindings.entries[..at] {
+            let both = cpus.intersection(others);
+            if !both.is_empty() {
+                let message = format!(
+                    "{interface} and {other} share CPU {both}: busy together, each gets a part"
+                );
+                let (id, interface) = (LintId::SharedByInterfaces, interface.clone());
+                findings.push(Finding {
+                    id,
+                    is_error: false,
+                    role: Some(role),
+                    interface,
+                    cpus: both,
+                    message,
+                });
+            }
+        }
+    }
+}
+
+fn room(bindings: &Bindings, role: Role, findings: &mut Vec<Finding>) {
+    let id = LintId::TooManyForTcpx;
+    let mut add = |interface: &str, cpus: &CpuSet, message: String| {
+        let (interface, cpus) = (interface.to_owned(), cpus.clone());
+        findings.push(Finding { id, is_error: false, role: Some(role), interface, cpus, message });
+    };
+    for (interface, cpus) in &bindings.entries {
+        let ranges = cpus.ranges().len();
+        if ranges > TCPX_RANGES {
+            let message = format!(
+                "{interface} has {ranges} ranges; NCCL's TCPX plugin has room for {TCPX_RANGES} and checks no bounds"
+            );
+            add(interface, cpus, message);
+        }
+    }
+    if let Some((interface, cpus)) = bindings.entries.get(TCPX_INTERFACES) {
+        let message = format!(
+            "there are {} interfaces; NCCL's TCPX plugin has room for {TCPX_INTERFACES} and checks no bounds",
+            bindings.entries.len()
+        );
+        add(interface, cpus, message);
+    }
+}
+
+fn overlaps(facts: &Facts, tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
+    for (interface, sending) in &tx.entries {
+        for (other, receiving) in &rx.entries {
+            let whose = if other == interface {
+                interface.clone()
+            } else {
+                format!("{interface} and {other}")
+            };
+            let mut add = |id, cpus: &CpuSet, message: String| {
+                if !cpus.is_empty() {
+                    let (interface, cpus) = (interface.clone(), cpus.clone());
+                    findings.push(Finding {
+                        id,
+                        is_error: false,
+                        role: None,
+                        interface,
+                        cpus,
+                        message,
+                    });
+                }
+            };
+            let both = sending.intersection(receiving);
+            let message = format!("CPU {both} both sends and receives for {whose}");
+            add(LintId::TxRxOverlap, &both, message);
+            let siblings = |cpu| facts.topology.cpus.siblings(cpu);
+            let near: CpuSet =
+                sending.iter().flat_map(|cpu| siblings(cpu).iter().collect::<Vec<_>>()).collect();
+            let half = receiving.intersection(&near).difference(sending);
+            let message = format!(
+                "CPU {half} receives on a core whose other thread sends ({whose}): they share the core's speed"
+            );
+            add(LintId::SiblingOfOtherRole, &half, message);
+        }
+    }
+}
+
+fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
+    for (interface, sending) in &tx.entries {
+        if let Some(receiving) = rx.cpus(interface)
+            && sending.len() != receiving.len()
+        {
+            findings.push(Finding {
+                id: LintId::UnequalCounts,
+                is_error: false,
+                role: None,
+                interface: interface.clone(),
+                cpus: CpuSet::new(),
+                message: format!(
+                    "{interface} has {} CPUs to send and {} to receive; receiving needs no fewer",
+                    sending.len(),
+                    receiving.len()
+                ),
+            });
+        }
+    }
+    if rx.is_empty() || tx.is_empty() {
+        return;
+    }
+    for (interface, role) in tx
+        .entries
+        .iter()
+        .filter(|(name, _)| rx.cpus(name).is_none())
+        .map(|(name, _)| (name, "receiving"))
+        .chain(
+            rx.entries
+                .iter()
+                .filter(|(name, _)| tx.cpus(name).is_none())
+                .map(|(name, _)| (name, "sending")),
+        )
+    {
+        findings.push(Finding {
+            id: LintId::UnequalCounts,
+            is_error: false,
+            role: None,
+            interface: interface.clone(),
+            cpus: CpuSet::new(),
+            message: format!("{interface} has no CPUs for {role}, but for the other way"),
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! Bindings from the topology: whole cores near each interface, no core with two roles.
+
+use serde::Serialize;
+
+use super::Bindings;
+use crate::cpuset::CpuSet;
+use crate::topology::{Nic, Topology};
+
+/// Of 52 cores of a node, how many serve the program, sending and receiving; the rest is for
+/// interrupts. These are the proportions that Google publishes for its A3 machines.
+const CORES: usize = 52;
+const FOR_APP: usize = 8;
+const FOR_TX: usize = 14;
+const FOR_RX: usize = 14;
+
+/// What to suggest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// For which interfaces; empty for those that serve GPUs best, or all that are up if there are
+    /// no GPUs.
+    pub interfaces: Vec<String>,
+    /// Interfaces of one node get the same CPUs instead of a part each.
+    pub shared: bool,
+    /// CPUs to leave alone.
+    pub avoid: CpuSet,
+}
+
+/// Bindings, and what each CPU is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Suggestion {
+    /// For the threads that send.
+    pub tx: Bindings,
+    /// For the threads that receive.
+    pub rx: Bindings,
+    /// What each node's CPUs are for.
+    pub nodes: Vec<NodeShare>,
+    /// What could not be done as it should be, one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What a node's CPUs are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeShare {
+    /// The node; `None` on machines without.
+    pub node: Option<u32>,
+    /// The program's own threads, and the rest of the system.
+    pub app: CpuSet,
+    /// Sending.
+    pub tx: CpuSet,
+    /// Receiving.
+    pub rx: CpuSet,
+    /// Interrupts of the interfaces.
+    pub irq: CpuSet,
+    /// The interfaces of this node.
+    pub nics: Vec<NicShare>,
+}
+
+/// What an interface's threads get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NicShare {
+    /// The interface.
+    pub nic: String,
+    /// Sending.
+    pub tx: CpuSet,
+    /// Receiving.
+    pub rx: CpuSet,
+}
+
+/// Suggests bindings for a machine.
+///
+/// CPUs that are offline, not allowed to this process, isolated at boot or to be avoided are left
+/// out. An interface whose node is unknown gets CPUs only where there is just one node.
+pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
+    let mut suggestion = Suggestion::default();
+    let usable =
+        topology.usable_cpus().difference(&topology.cpus.isolated).difference(&options.avoid);
+    for (node, nics) in group(topology, options, &mut suggestion.notes) {
+        let near = topology.cpus_near(node).unwrap_or_default().intersection(&usable);
+        let cores = topology.cpus.cores(&near);
+        if cores.is_empty() {
+            let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+            suggestion.notes.push(format!("no CPU near {} can be used", names.join(", ")));
+            continue;
+        }
+        let share = divide(node, &cores, &nics, options.shared, &mut suggestion.notes);
+        for nic in &share.nics {
+            suggestion.tx.entries.push((nic.nic.clone(), nic.tx.clone()));
+            suggestion.rx.entries.push((nic.nic.clone(), nic.rx.clone()));
+        }
+        suggestion.nodes.push(share);
+    }
+    if suggestion.tx.is_empty() && suggestion.notes.is_empty() {
+        suggestion.notes.push("there is no interface with a device that is up".to_owned());
+    }
+    suggestion
+}
+
+/// The interfaces by node, each in the order of names.
+fn group<'a>(
+    topology: &'a Topology,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Vec<(Option<u32>, Vec<&'a Nic>)> {
+    let mut wanted: Vec<String> = options.interfaces.clone();
+    if wanted.is_empty() {
+        wanted = topology.choices().into_iter().filter_map(|choice| choice.nic).collect();
+    }
+    if wanted.is_empty() {
+        wanted =
+            topology.nics.iter().filter(|nic| nic.is_up()).map(|nic| nic.name.clone()).collect();
+    }
+    for name in wanted.iter().filter(|name| topology.nic(name).is_none()) {
+        notes.push(format!("there is no interface {name} with a device here"));
+    }
+    let mut groups: Vec<(Option<u32>, Vec<&Nic>)> = Vec::new();
+    for nic in topology.nics.iter().filter(|nic| wanted.contains(&nic.name)) {
+        // With one node there is nothing to choose, whatever the interface says.
+        let node = match topology.nodes_with_cpus() {
+            0 | 1 => topology.nodes.iter().find(|node| !node.cpus.is_empty()).map(|node| node.id),
+            _ => nic.node,
+        };
+        if topology.cpus_near(node).is_none() {
+            notes.push(format!(
+                "{} is left out: the machine does not tell its node, and there are several",
+                nic.name
+            ));
+            continue;
+        }
+        match groups.iter_mut().find(|(other, _)| *other == node) {
+            Some((_, nics)) => nics.push(nic),
+            None => groups.push((node, vec![nic])),
+        }
+    }
+    groups.sort_by_key(|(node, _)| *node);
+    groups
+}
+
+fn divide(
+    node: Option<u32>,
+    cores: &[CpuSet],
+    nics: &[&Nic],
+    shared: bool,
+    notes: &mut Vec<String>,
+) -> NodeShare {
+    let place = node.map_or("the machine".to_owned(), |node| format!("node {node}"));
+    let [app, tx, rx, irq] = roles(cores, &place, notes);
+    let sending = parts(tx, nics.len(), shared);
+    let receiving = parts(rx, nics.len(), shared);
+    if !shared && nics.len() > tx.len().min(rx.len()) {
+        notes.push(format!(
+            "{place} has fewer cores for sending or receiving than interfaces, so these share them"
+        ));
+    }
+    let nics = nics.iter().zip(sending.into_iter().zip(receiving));
+    let nics = nics.map(|(nic, (tx, rx))| NicShare { nic: nic.name.clone(), tx, rx }).collect();
+    NodeShare { node, app: union(app), tx: union(tx), rx: union(rx), irq: union(irq), nics }
+}
+
+/// The cores for the program, sending, receiving and interrupts, in this order. The first core,
+/// where the kernel does its own work, is never for sending or receiving if there is another.
+fn roles<'a>(cores: &'a [CpuSet], place: &str, notes: &mut Vec<String>) -> [&'a [CpuSet]; 4] {
+    let count = cores.len();
+    if count < 4 {
+        notes
+            .push(format!("{place} has {count} usable cores; with fewer than 4, roles share them"));
+    }
+    match count {
+        0 | 1 => [cores; 4],
+        2 => [&cores[..1], &cores[1..], &cores[1..], &cores[..1]],
+        3 => [&cores[..1], &cores[1..2], &cores[2..], &cores[..1]],
+        _ => {
+            let part = |of: usize| (count * of / CORES).max(1);
+            let (app, rest) = cores.split_at(part(FOR_APP));
+            let (tx, rest) = rest.split_at(part(FOR_TX));
+            let (rx, irq) = rest.split_at(part(FOR_RX));
+            [app, tx, rx, irq]
+        }
+    }
+}
+
+/// Splits cores among interfaces: neighbours, the first ones one more if it does not come out even.
+fn parts(cores: &[CpuSet], count: usize, shared: bool) -> Vec<CpuSet> {
+    if shared || count > cores.len() {
+        return vec![union(cores); count];
+    }
+    let (each, more) = (cores.len() / count.max(1), cores.len() % count.max(1));
+    let mut rest = cores;
+    (0..count)
+        .map(|at| {
+            let (mine, others) = rest.split_at(each + usize::from(at < more));
+            rest = others;
+            union(mine)
+        })
+        .collect()
+}
+
+fn union(cores: &[CpuSet]) -> CpuSet {
+    cores.iter().fold(CpuSet::new(), |all, core| all.union(core))
+}
