@@ -1,0 +1,127 @@
+#include "base.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { POISON = 0xee };
+
+struct settings settings = {
+    .abi = 12,
+    .patience = 1,
+    .call_limit_ms = 2000,
+    .fds_per_peer = 32,
+    .death_s = 30,
+};
+
+static int entries_in(const char *folder);
+
+uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void pause_us(unsigned us) {
+    struct timespec time = {.tv_sec = us / 1000000, .tv_nsec = (long)(us % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+uint64_t mix(uint64_t value) {
+    value += 0x9e3779b97f4a7c15u;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+static uint64_t pattern_word(uint64_t seed, size_t word) {
+    /* Cheaper than mix, yet no two places within a message are alike. */
+    return (seed + word) * 0x9e3779b97f4a7c15u ^ (seed >> 7);
+}
+
+void pattern_fill(void *at, size_t bytes, uint64_t seed) {
+    char *to = at;
+    size_t word = 0;
+    for (; (word + 1) * 8 <= bytes; word++) {
+        uint64_t value = pattern_word(seed, word);
+        memcpy(to + word * 8, &value, 8);
+    }
+    uint64_t last = pattern_word(seed, word);
+    memcpy(to + word * 8, &last, bytes - word * 8);
+}
+
+ptrdiff_t pattern_differs(const void *at, size_t bytes, uint64_t seed) {
+    const char *from = at;
+    for (size_t word = 0; word * 8 < bytes; word++) {
+        size_t length = bytes - word * 8 < 8 ? bytes - word * 8 : 8;
+        uint64_t value = pattern_word(seed, word);
+        if (memcmp(from + word * 8, &value, length) == 0) {
+            continue;
+        }
+        for (size_t byte = 0;; byte++) {
+            if (from[word * 8 + byte] != ((const char *)&value)[byte]) {
+                return (ptrdiff_t)(word * 8 + byte);
+            }
+        }
+    }
+    return -1;
+}
+
+void poison(void *at, size_t bytes) {
+    memset(at, POISON, bytes);
+}
+
+ptrdiff_t poison_differs(const void *at, size_t bytes) {
+    const unsigned char *from = at;
+    for (size_t byte = 0; byte < bytes; byte++) {
+        if (from[byte] != POISON) {
+            return (ptrdiff_t)byte;
+        }
+    }
+    return -1;
+}
+
+void *pages(size_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        perror("nccl-harness: memory");
+        exit(3);
+    }
+    return at;
+}
+
+void pages_free(void *at, size_t bytes) {
+    munmap(at, bytes);
+}
+
+struct footprint footprint_now(void) {
+    struct footprint now = {.threads = entries_in("/proc/self/task"), .fds = entries_in("/proc/self/fd")};
+    FILE *file = fopen("/proc/self/statm", "re");
+    unsigned long total, resident;
+    if (file && fscanf(file, "%lu %lu", &total, &resident) == 2) {
+        now.resident_bytes = resident * (size_t)sysconf(_SC_PAGESIZE);
+    }
+    if (file) {
+        fclose(file);
+    }
+    /* The folder itself was open while it was read. */
+    now.fds -= 1;
+    return now;
+}
+
+static int entries_in(const char *folder) {
+    DIR *dir = opendir(folder);
+    int count = 0;
+    if (!dir) {
+        return -1;
+    }
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        count += entry->d_name[0] != '.';
+    }
+    closedir(dir);
+    return count;
+}

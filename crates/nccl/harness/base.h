@@ -1,0 +1,56 @@
+/* Small things that everything here needs: settings, time, patterns of bytes, what a process holds. */
+#ifndef BASE_H
+#define BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the command line said; written once, before the first fork. */
+struct settings {
+    const char *library;
+    int abi;
+    /* Less data and fewer rounds: for valgrind, and for a first look. */
+    bool quick;
+    /* Also shows what passed and each line of the plugin's log. */
+    bool verbose;
+    /* Factor on every deadline, for tools that slow programs down. */
+    unsigned patience;
+    /* The longest that one call into the plugin may take. */
+    unsigned call_limit_ms;
+    /* File descriptors that a process may hold per peer process. */
+    unsigned fds_per_peer;
+    /* How long after the death of a peer its requests may take to end. */
+    unsigned death_s;
+};
+
+extern struct settings settings;
+
+uint64_t now_ns(void);
+void pause_us(unsigned us);
+
+/* A well-mixed number from a number; the same everywhere. */
+uint64_t mix(uint64_t value);
+
+/* Bytes that tell their position: eight of them are a number made of seed and position. */
+void pattern_fill(void *at, size_t bytes, uint64_t seed);
+
+/* The first byte that is not the pattern's, or -1. */
+ptrdiff_t pattern_differs(const void *at, size_t bytes, uint64_t seed);
+
+/* A value that no pattern has often, for memory that must not change. */
+void poison(void *at, size_t bytes);
+ptrdiff_t poison_differs(const void *at, size_t bytes);
+
+/* Anonymous memory of whole pages, or an end of the program. */
+void *pages(size_t bytes);
+void pages_free(void *at, size_t bytes);
+
+struct footprint {
+    int threads, fds;
+    size_t resident_bytes;
+};
+
+struct footprint footprint_now(void);
+
+#endif

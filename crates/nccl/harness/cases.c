@@ -1,0 +1,35 @@
+#include "cases.h"
+
+const struct test_case cases[] = {
+    {"symbols", "only plugin tables are exported, all versions of them, none with a hole", 1, 1, 20, case_symbols, 0},
+    {"properties", "devices are described sanely, by the same strings every time", 1, 1, 20, case_properties, 0},
+    {"sizes", "0 bytes to 4 MiB at any alignment arrive, and nothing beside them is written", 2, 1, 120, case_sizes, 0},
+    {"larger-receive", "the size that was sent is reported for a receive that is larger", 2, 1, 60,
+     case_larger_receive, 0},
+    {"zero", "messages without bytes complete, in order", 2, 1, 60, case_zero, 0},
+    {"optional", "a receive whose completion is optional still gets a request", 2, 1, 60, case_optional, 0},
+    {"pressure", "32 requests on one side and none on the other: no error, and all arrive", 2, 1, 90, case_pressure, 0},
+    {"depth", "eight requests are taken at a time, each way", 2, 1, 60, case_depth, 0},
+    {"stalled", "a connection nobody receives from does not hold up another", 2, 1, 90, case_stalled, 0},
+    {"threads", "two ranks in one process", 1, 2, 60, case_threads, 0},
+    {"ring", "three processes of two ranks each, in a ring", 3, 2, 90, case_threads, 0},
+    {"many", "64 connections each way between each of four ranks in a ring", 2, 2, 180, case_many, 0},
+    {"alltoall", "eight processes, all with all, with a bound on file descriptors", 8, 1, 240, case_alltoall, 0},
+    {"self", "both ends in one thread", 1, 1, 60, case_self, 0},
+    {"late-accept", "three ranks connect before any accepts, or accept first, and no call waits", 3, 1, 60, case_late_accept, 0},
+    {"registration", "memory is registered more than once; foreign pointers are refused; a flush ends", 2, 1, 60,
+     case_registration, 0},
+    {"bad-handle", "handles of others and of noise give an error, soon", 2, 1, 180, case_bad_handle, 0},
+    {"strangers", "foreign connections and noise on every port change nothing", 2, 1, 180, case_strangers, 0},
+    {"close-outstanding", "close waits for nobody, and nothing is written afterwards", 2, 1, 60,
+     case_close_outstanding, 0},
+    {"peer-closes", "requests end in an error when the other end is closed", 2, 1, 150, case_peer_closes, 0},
+    {"peer-killed", "all requests end in an error when a peer is killed, and others go on", 3, 1, 200,
+     case_peer_killed, 0},
+    {"fork", "in a forked child calls give an error and none hangs, and the parent goes on", 2, 1, 120, case_fork, 0},
+    {"contexts", "communicators of one process come and go without each other", 2, 1, 60, case_contexts, 11},
+    {"idle", "open connections without requests cost no CPU", 2, 1, 60, case_idle, 0},
+    {"reload", "loading and unloading leaves no thread, descriptor or memory behind", 1, 1, 300, case_reload, 0},
+};
+
+const int cases_count = sizeof cases / sizeof *cases;
