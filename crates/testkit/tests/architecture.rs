@@ -29,6 +29,7 @@ const RULES: &[Rule] = &[
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
+    Rule { name: "doctor", below: &["host", "nic"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
@@ -41,6 +42,7 @@ const RULES: &[Rule] = &[
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "tune", below: &["host", "nic"], ..Rule::ORDINARY },
     // Netlink options, the old ethtool call and fanotify.
     Rule { name: "nic", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "config", is_pure: true, ..Rule::ORDINARY },

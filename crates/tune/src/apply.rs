@@ -1,0 +1,335 @@
+//! Carries a plan out, or leaves the host as it was.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::TuneError;
+use crate::host_id::HostId;
+use crate::irq::Vectors;
+use crate::journal::{Disk, Entry, Journal, StateDir};
+use crate::lock::HostLock;
+use crate::machine::{Machine, Meaning};
+use crate::plan::{Change, Plan};
+use crate::reset::put_back;
+use crate::target::Target;
+use crate::verify::{State, state_of};
+
+/// How a plan is carried out.
+#[derive(Clone, Copy)]
+pub struct ApplyOptions<'a> {
+    /// Also if the plan was made elsewhere or earlier: what matches by identity is changed, what is
+    /// missing is reported.
+    pub force: bool,
+    /// How long to wait for interrupts to arrive at their new CPUs.
+    pub settle: Duration,
+    /// How long to wait between writes, so that running traffic is disturbed little by little.
+    pub pace: Duration,
+    /// Asked before each write; `true` takes everything back.
+    pub stop: &'a dyn Fn() -> bool,
+    /// Called with the session once its backup is safe and before anything is changed.
+    pub begun: &'a dyn Fn(&str),
+}
+
+/// What became of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// The session, by which it can be taken back; `None` if there was nothing to do.
+    pub session: Option<String>,
+    /// What became of each change.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What became of one change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// The change.
+    #[serde(flatten)]
+    pub change: Change,
+    /// How it ended.
+    pub effect: Effect,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Written, read back, and in force.
+    Ok,
+    /// Written and read back; the interrupt moves when it comes next.
+    Pending,
+    /// Left alone: the kernel places this vector itself.
+    Managed,
+    /// It is not there (only with force).
+    Missing,
+}
+
+impl Default for ApplyOptions<'_> {
+    fn default() -> Self {
+        Self {
+            force: false,
+            settle: Duration::from_secs(2),
+            pace: Duration::ZERO,
+            stop: &|| false,
+            begun: &|_| {},
+        }
+    }
+}
+
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Carries a plan out as one transaction: all of it, or nothing.
+///
+/// Vectors that the kernel places itself are left out and reported; they are no failure.
+///
+/// # Errors
+/// * Before anything is changed: the plan is for another machine or boot, the machine has changed
+///   since, a right is missing, another instance is at work, the backup can't be written.
+/// * [`TuneError::RolledBack`] if a write failed and everything before it was taken back,
+///   [`TuneError::HalfDone`] if that failed, too.
+pub fn apply(
+    machine: &mut dyn Machine,
+    disk: &mut dyn Disk,
+    state: &StateDir,
+    plan: &Plan,
+    options: &ApplyOptions<'_>,
+) -> Result<Applied, TuneError> {
+    check(machine, plan, options.force)?;
+    for change in &plan.changes {
+        match machine.try_open(&change.target) {
+            Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
+                return Err(TuneError::Denied(fault));
+            }
+            // Whatever else it is, the write will say it better.
+            _ => {}
+        }
+    }
+    if plan.changes.is_empty() {
+        return Ok(Applied { session: None, outcomes: Vec::new() });
+    }
+    let _lock = HostLock::take(machine.root().is_live(), state)?;
+    // Whoever had the lock before may have changed something.
+    check(machine, plan, options.force)?;
+    let (changes, missing) = present(machine, plan)?;
+    let saved = collateral(machine, &changes)?;
+    let mut journal = state.begin(disk, plan, &saved)?;
+    (options.begun)(&journal.id);
+
+    let mut effects = Vec::with_capacity(changes.len());
+    for (number, change) in changes.iter().enumerate() {
+        if number > 0 && !options.pace.is_zero() {
+            machine.pause(options.pace);
+        }
+        let result = match (options.stop)() {
+            true => Err(TuneError::Stopped),
+            false => step(machine, &mut journal, number, change),
+        };
+        match result {
+            Ok(effect) => effects.push(effect),
+            Err(cause) => return Err(roll_back(machine, journal, &saved, &changes, number, cause)),
+        }
+    }
+    if let Err(cause) = journal.add(&Entry::Committed) {
+        let done = changes.len().saturating_sub(1);
+        return Err(roll_back(machine, journal, &saved, &changes, done, cause));
+    }
+    settle(machine, &changes, &mut effects, options.settle)?;
+    let outcomes = changes.into_iter().zip(effects);
+    let outcomes = outcomes.map(|(change, effect)| Outcome { change, effect });
+    let missing = missing.into_iter().map(|change| Outcome { change, effect: Effect::Missing });
+    Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
+}
+
+/// Looks whether a plan fits the machine, without changing anything.
+pub(crate) fn check(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
+    if force {
+        return Ok(());
+    }
+    let here = HostId::read(machine.root())?;
+    if here.machine != plan.host.machine {
+        let for_what =
+            format!("for the machine {}, and this is {}", plan.host.hostname, here.hostname);
+        return Err(TuneError::OtherHost { for_what });
+    }
+    if here.boot_id != plan.host.boot_id {
+        let for_what = "before this machine was booted".to_owned();
+        return Err(TuneError::OtherHost { for_what });
+    }
+    let differences = plan.differences(machine)?;
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(TuneError::Drifted { differences }),
+    }
+}
+
+/// The changes with the values that are there now, and those whose target is gone.
+fn present(
+    machine: &mut dyn Machine,
+    plan: &Plan,
+) -> Result<(Vec<Change>, Vec<Change>), TuneError> {
+    let (mut present, mut missing) = (Vec::new(), Vec::new());
+    for change in &plan.changes {
+        match machine.read(&change.target)? {
+            Some(old) if old == change.new => {}
+            Some(old) => present.push(Change { old, ..change.clone() }),
+            None => missing.push(change.clone()),
+        }
+    }
+    Ok((present, missing))
+}
+
+/// What drivers may change by themselves when the settings of an interface are: the affinities of
+/// its vectors and the files that steer its packets.
+fn collateral(
+    machine: &mut dyn Machine,
+    changes: &[Change],
+) -> Result<Vec<(Target, String)>, TuneError> {
+    let mut nics: Vec<&str> = changes
+        .iter()
+        .filter(|change| change.target.resets_link())
+        .filter_map(|change| match &change.target {
+            Target::Ethtool { nic, .. } => Some(nic.as_str()),
+            _ => None,
+        })
+        .collect();
+    nics.dedup();
+    let mut saved = Vec::new();
+    for nic in nics {
+        let vectors = Vectors::read(machine.root())?;
+        let irqs = vectors.of_nic(nic).map(|vector| Target::Irq(vector.id.clone()));
+        let folder = format!("/sys/class/net/{nic}/queues");
+        let queues = machine.root().list_optional(&folder)?;
+        let steering = queues.iter().map(|queue| {
+            let file = if queue.starts_with("tx-") { "xps_cpus" } else { "rps_cpus" };
+            Target::File { path: format!("{folder}/{queue}/{file}") }
+        });
+        for target in irqs.chain(steering).collect::<Vec<_>>() {
+            // Steering of interfaces with one queue answers with an error; then there is none.
+            if let Ok(Some(old)) = machine.read(&target) {
+                saved.push((target, old));
+            }
+        }
+    }
+    Ok(saved)
+}
+
+/// One write with its lines in the journal.
+fn step(
+    machine: &mut dyn Machine,
+    journal: &mut Journal<'_>,
+    number: usize,
+    change: &Change,
+) -> Result<Effect, TuneError> {
+    let Change { target, old, new, .. } = change;
+    journal.add(&Entry::Write {
+        number,
+        target: target.clone(),
+        old: old.clone(),
+        new: new.clone(),
+    })?;
+    match write(machine, target, new) {
+        Ok(()) => {}
+        Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Managed => {
+            journal.add(&Entry::Managed { number })?;
+            return Ok(Effect::Managed);
+        }
+        Err(error) => {
+            let text = error.to_string();
+            // The write has failed already; that must be said even if this can't be noted.
+            let _ = journal.add(&Entry::Failed { number, error: text });
+            return Err(error);
+        }
+    }
+    journal.add(&Entry::Written { number })?;
+    let found = machine.read(target)?.unwrap_or_default();
+    match same(target, &found, new) {
+        true => Ok(Effect::Ok),
+        false => {
+            Err(TuneError::NotTaken { what: machine.place(target), wanted: new.clone(), found })
+        }
+    }
+}
+
+/// Writes, and tries again what may work in a moment.
+pub(crate) fn write(
+    machine: &mut dyn Machine,
+    target: &Target,
+    value: &str,
+) -> Result<(), TuneError> {
+    for attempt in 1.. {
+        match machine.write(target, value) {
+            Ok(()) => return Ok(()),
+            Err(fault) if fault.meaning(target) == Meaning::Transient && attempt < ATTEMPTS => {
+                machine.pause(PAUSE);
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a value that was read is the one that was written. The kernel writes masks and spaces
+/// in its own way.
+pub(crate) fn same(target: &Target, found: &str, wanted: &str) -> bool {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    if words(found) == words(wanted) {
+        return true;
+    }
+    let Target::File { path } = target else { return false };
+    if !path.ends_with("_cpus") {
+        return false;
+    }
+    let mask = polyrail_host::CpuSet::parse_mask;
+    matches!((mask(found), mask(wanted)), (Ok(found), Ok(wanted)) if found == wanted)
+}
+
+/// Waits until interrupts arrive at their new CPUs, and notes those that have not.
+fn settle(
+    machine: &mut dyn Machine,
+    changes: &[Change],
+    effects: &mut [Effect],
+    limit: Duration,
+) -> Result<(), TuneError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let mut pending = false;
+        for (change, effect) in changes.iter().zip(effects.iter_mut()) {
+            if !matches!(effect, Effect::Ok | Effect::Pending) {
+                continue;
+            }
+            *effect = match state_of(machine, &change.target, &change.new)?.state {
+                State::Pending => Effect::Pending,
+                _ => Effect::Ok,
+            };
+            pending |= *effect == Effect::Pending;
+        }
+        if !pending || waited >= limit {
+            return Ok(());
+        }
+        machine.pause(PAUSE);
+        waited += PAUSE;
+    }
+}
+
+fn roll_back(
+    machine: &mut dyn Machine,
+    mut journal: Journal<'_>,
+    saved: &[(Target, String)],
+    changes: &[Change],
+    last: usize,
+    cause: TuneError,
+) -> TuneError {
+    let written = changes.iter().take(last + 1);
+    let olds = written.map(|change| (change.target.clone(), change.old.clone()));
+    let olds: Vec<_> = saved.iter().cloned().chain(olds).collect();
+    let restored = put_back(machine, &olds);
+    let failures: Vec<String> = restored.iter().filter_map(|one| one.failure.clone()).collect();
+    if !failures.is_empty() {
+        return TuneError::HalfDone { cause: Box::new(cause), failures };
+    }
+    // If the disk is full this fails like the line before it; a later reset finds nothing to do.
+    let _ = journal.add(&Entry::Reset);
+    let restored = restored.iter().filter(|one| one.found != one.value).count();
+    TuneError::RolledBack { cause: Box::new(cause), restored }
+}

@@ -1,0 +1,224 @@
+//! Why a change was not made, or was taken back.
+
+use std::io;
+use std::path::PathBuf;
+
+use polyrail_host::ReadError;
+
+use crate::machine::Fault;
+use crate::plan::Difference;
+
+/// A change to the host that did not happen. Unless the message says otherwise, nothing was
+/// changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// The machine can't be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// One value can't be read.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    /// A plan file that can't be used.
+    #[error("the plan {reason}")]
+    BadPlan {
+        /// A phrase that follows `the plan`.
+        reason: String,
+    },
+    /// A YAML file that can't be used.
+    #[error("{file}:{line}:{column}: {fault}")]
+    Yaml {
+        /// The file as it was named.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+        /// What is wrong there.
+        fault: String,
+    },
+    /// An argument that can't be used.
+    #[error("{field} {value}: {fault}")]
+    Argument {
+        /// Which.
+        field: &'static str,
+        /// As it was given.
+        value: String,
+        /// What is wrong, with what is allowed.
+        fault: String,
+    },
+    /// The plan was made elsewhere, or before a reboot.
+    #[error("the plan was made {for_what}")]
+    OtherHost {
+        /// On which machine or in which boot.
+        for_what: String,
+    },
+    /// The machine is not as it was when the plan was made.
+    #[error("the plan no longer fits this host: {}", list(differences))]
+    Drifted {
+        /// What is different.
+        differences: Vec<Difference>,
+    },
+    /// A right is missing.
+    #[error("{0}")]
+    Denied(Fault),
+    /// The change would cut the link that this host is reached by.
+    #[error("{what} may take {nic} down for a moment, and {nic} carries {carries}")]
+    Disruptive {
+        /// The change.
+        what: String,
+        /// The interface.
+        nic: String,
+        /// Why that matters.
+        carries: String,
+    },
+    /// Another instance is at work.
+    #[error("another polyrail{} is changing this host: {} is locked", owner(pid.as_ref()), path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The other process, if it is known.
+        pid: Option<u32>,
+    },
+    /// The backup or the journal can't be written.
+    #[error("{} can't be written: {source}", path.display())]
+    Journal {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A journal that can't be understood.
+    #[error("{}:{line}: {fault}", path.display())]
+    BadJournal {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong there.
+        fault: String,
+    },
+    /// There is no such session.
+    #[error("there is no session `{id}`{}", known(known_ids))]
+    NoSession {
+        /// As it was given.
+        id: String,
+        /// Those that exist.
+        known_ids: Vec<String>,
+    },
+    /// A write failed; all writes before it were taken back.
+    #[error("{cause}; {restored} earlier changes were taken back, and the host is as it was")]
+    RolledBack {
+        /// What failed.
+        cause: Box<Self>,
+        /// How many writes were taken back.
+        restored: usize,
+    },
+    /// A write failed, and so did taking back those before it.
+    #[error("{cause}; taking back what was changed failed, too: {}", failures.join("; "))]
+    HalfDone {
+        /// What failed first.
+        cause: Box<Self>,
+        /// What could not be taken back, and why.
+        failures: Vec<String>,
+    },
+    /// The write was accepted, but the value is another.
+    #[error("{what} was set to {wanted}, but reads {found}")]
+    NotTaken {
+        /// What.
+        what: String,
+        /// The value that was written.
+        wanted: String,
+        /// The value that is read.
+        found: String,
+    },
+    /// Someone asked to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Who has to do something about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// Whoever wrote the plan or the arguments.
+    Input,
+    /// The machine, or the rights of this process on it.
+    Environment,
+    /// Nobody: the work was stopped on request.
+    Stop,
+}
+
+impl TuneError {
+    /// Who has to do something about it.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::BadPlan { .. }
+            | Self::Yaml { .. }
+            | Self::Argument { .. }
+            | Self::OtherHost { .. }
+            | Self::Drifted { .. }
+            | Self::Disruptive { .. }
+            | Self::NoSession { .. } => Blame::Input,
+            Self::RolledBack { cause, .. } if matches!(**cause, Self::Stopped) => Blame::Stop,
+            Self::Stopped => Blame::Stop,
+            _ => Blame::Environment,
+        }
+    }
+
+    /// What can be done about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        let text = match self {
+            Self::Read(error) => return error.help(),
+            Self::Fault(fault) | Self::Denied(fault) => return fault.help(),
+            Self::OtherHost { .. } => {
+                "make a new plan here; --force applies this one to vectors that match by PCI \
+                 address, index and name"
+            }
+            Self::Drifted { .. } => {
+                "make a new plan; --force applies this one to what is still there"
+            }
+            Self::Disruptive { .. } => {
+                "--allow-disruptive does it, and takes it back unless `polyrail tune confirm` \
+                 follows in time"
+            }
+            Self::Locked { .. } => "wait for it to end; the lock goes with its process",
+            Self::Journal { .. } => {
+                "--state-dir DIR, or the variable POLYRAIL_STATE_DIR, names another folder"
+            }
+            Self::BadJournal { .. } => {
+                "the file was damaged after it was written; --force uses the lines that can be read"
+            }
+            Self::HalfDone { .. } => "`polyrail irq reset` tries again, from the journal",
+            Self::RolledBack { cause, .. } => return cause.help(),
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+fn list(differences: &[Difference]) -> String {
+    const SHOWN: usize = 5;
+    let one = |difference: &Difference| {
+        let Difference { what, expected, now } = difference;
+        match now {
+            Some(now) => format!("{what} was {expected} and is {now}"),
+            None => format!("{what} is gone"),
+        }
+    };
+    let mut parts: Vec<String> = differences.iter().take(SHOWN).map(one).collect();
+    if differences.len() > SHOWN {
+        parts.push(format!("and {} more", differences.len() - SHOWN));
+    }
+    parts.join("; ")
+}
+
+fn owner(pid: Option<&u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+}
+
+fn known(ids: &[String]) -> String {
+    match ids.is_empty() {
+        true => "; none was ever applied".to_owned(),
+        false => format!("; there are {}", ids.join(", ")),
+    }
+}

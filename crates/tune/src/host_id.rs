@@ -1,0 +1,46 @@
+//! Which machine this is, and since when it runs.
+
+use polyrail_host::{ReadError, Sysroot};
+use serde::{Deserialize, Serialize};
+
+use crate::hash::fnv1a;
+
+/// A machine in one of its lives. Plans and journals are made for one, and hold for no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostId {
+    /// The kernel's random name for this boot.
+    pub boot_id: String,
+    /// Its name, for people.
+    pub hostname: String,
+    /// The kernel's release, for people.
+    pub kernel: String,
+    /// A hash of what the machine is known by, which does not reveal it.
+    pub machine: String,
+}
+
+impl HostId {
+    /// Reads it below the root.
+    ///
+    /// # Errors
+    /// [`ReadError`] if `/proc` is not there.
+    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
+        let hostname = root.read("/proc/sys/kernel/hostname")?;
+        let machine = match root.read_optional("/etc/machine-id")? {
+            Some(id) if !id.is_empty() => id,
+            // Images without one are told apart by their name.
+            _ => hostname.clone(),
+        };
+        Ok(Self {
+            boot_id: root.read("/proc/sys/kernel/random/boot_id")?,
+            kernel: root.read("/proc/sys/kernel/osrelease")?,
+            machine: format!("{:016x}", fnv1a(machine.as_bytes())),
+            hostname,
+        })
+    }
+
+    /// Whether `other` is the same machine since the same boot.
+    pub fn is_same_boot(&self, other: &Self) -> bool {
+        self.boot_id == other.boot_id && self.machine == other.machine
+    }
+}

@@ -1,0 +1,394 @@
+//! Which CPU each queue's interrupt should go to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polyrail_host::{CpuSet, Nic, Topology};
+
+use super::map::{IrqMap, Target as Wanted};
+use super::role::Role;
+use super::vectors::{Vector, Vectors};
+use crate::error::TuneError;
+use crate::machine::Machine;
+use crate::plan::{Plan, Skipped};
+use crate::target::Target;
+
+/// How queues are placed when nobody says where each should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Over all CPUs of the machine, one after the other.
+    Spread,
+    /// Over the CPUs of the interface's own node.
+    Numa,
+    /// All on one CPU of the interface's own node.
+    Single,
+    /// A core for each queue on the interface's own node, apart from CPU 0, from isolated CPUs,
+    /// from workers, and from the cores of other interfaces.
+    Split,
+    /// On the other thread of the core whose worker uses the queue.
+    Colocate,
+}
+
+/// What a policy has to respect.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyOptions {
+    /// The interfaces; none means all.
+    pub nics: Vec<String>,
+    /// Only these CPUs.
+    pub cpus: Option<CpuSet>,
+    /// Never these.
+    pub avoid: CpuSet,
+    /// The CPUs of threads that send, by interface.
+    pub tx_workers: BTreeMap<String, CpuSet>,
+    /// The CPUs of threads that receive, by interface.
+    pub rx_workers: BTreeMap<String, CpuSet>,
+}
+
+const NOT_A_QUEUE: &str = "serves the device and no queue; only a map can name it";
+
+impl Policy {
+    /// Every policy, as the command line spells it.
+    pub const ALL: &[(&str, Self)] = &[
+        ("spread", Self::Spread),
+        ("numa", Self::Numa),
+        ("single", Self::Single),
+        ("split", Self::Split),
+        ("colocate", Self::Colocate),
+    ];
+
+    /// As the command line spells it.
+    pub fn word(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, policy)| *policy == self);
+        found.map_or("", |(word, _)| word)
+    }
+}
+
+/// Plans a place for every queue of the interfaces.
+///
+/// # Errors
+/// [`TuneError::Argument`] for unknown interfaces, CPUs that are not online, and workers that
+/// `colocate` lacks; [`TuneError::Read`] if the machine can't be read.
+pub fn plan(
+    machine: &mut dyn Machine,
+    topology: &Topology,
+    policy: Policy,
+    options: &PolicyOptions,
+) -> Result<Plan, TuneError> {
+    let mut plan = Plan::begin("irq", machine.root())?;
+    let vectors = Vectors::read(machine.root())?;
+    let nics = chosen(&vectors, &options.nics)?;
+    let mut placer = Placer::new(topology, policy, options)?;
+    // All of a node's interfaces are counted first, for they share its cores.
+    for nic in &nics {
+        placer.reserve(nic, &queues(&vectors, nic));
+    }
+    for nic in &nics {
+        let wanted = placer.place(nic, &queues(&vectors, nic))?;
+        for vector in vectors.of_nic(nic) {
+            let place = vector.queue.and_then(|queue| wanted.get(&(vector.role, queue)));
+            match place {
+                Some((cpus, reason)) => want(&mut plan, machine, vector, cpus, reason)?,
+                None => skip(&mut plan, vector, NOT_A_QUEUE),
+            }
+        }
+    }
+    plan.warnings.append(&mut placer.warnings);
+    Ok(plan.seal())
+}
+
+/// Plans what a map says, for vectors that serve a queue; `with_others` also for the rest that it
+/// names, which are those of storage and of devices themselves.
+///
+/// # Errors
+/// [`TuneError::Yaml`] with the place of a name that is not there or a CPU that is not online.
+pub fn plan_from_map(
+    machine: &mut dyn Machine,
+    topology: &Topology,
+    map: &IrqMap,
+    with_others: bool,
+) -> Result<Plan, TuneError> {
+    let mut plan = Plan::begin("irq", machine.root())?;
+    let vectors = Vectors::read(machine.root())?;
+    for (vector, wanted) in map.resolve(&vectors, &topology.cpus.online)? {
+        let Wanted { cpus, line } = wanted;
+        match vector.role.is_queue() || with_others {
+            true => want(&mut plan, machine, vector, &cpus, &format!("line {line} of the map"))?,
+            false => skip(
+                &mut plan,
+                vector,
+                "serves no queue of a network interface; --include-others plans it all the same",
+            ),
+        }
+    }
+    Ok(plan.seal())
+}
+
+fn want(
+    plan: &mut Plan,
+    machine: &mut dyn Machine,
+    vector: &Vector,
+    cpus: &CpuSet,
+    reason: &str,
+) -> Result<(), TuneError> {
+    let target = Target::Irq(vector.id.clone());
+    let Some(old) = machine.read(&target)? else {
+        skip(plan, vector, "has no affinity to set");
+        return Ok(());
+    };
+    // Since Linux 6.11 the kernel says by the file's mode that it places a vector itself.
+    let path = format!("/proc/irq/{}/smp_affinity_list", vector.irq);
+    let mode = std::fs::metadata(machine.root().path(path)).map(|file| file.permissions());
+    if mode.is_ok_and(|mode| mode.readonly()) {
+        skip(plan, vector, "is managed: the kernel places it itself");
+        return Ok(());
+    }
+    plan.want(target, describe(vector), old, cpus.to_string(), reason);
+    Ok(())
+}
+
+fn skip(plan: &mut Plan, vector: &Vector, reason: &str) {
+    plan.skipped.push(Skipped {
+        target: Target::Irq(vector.id.clone()),
+        what: describe(vector),
+        reason: reason.to_owned(),
+    });
+}
+
+/// Such as `eth1 rx 3`.
+fn describe(vector: &Vector) -> String {
+    let nic = vector.nic.as_deref().unwrap_or(&vector.id.pci);
+    match vector.queue {
+        Some(queue) => format!("{nic} {} {queue}", vector.role.word()),
+        None => format!("{nic} {}", vector.role.word()),
+    }
+}
+
+fn chosen(vectors: &Vectors, nics: &[String]) -> Result<Vec<String>, TuneError> {
+    let known = vectors.nics();
+    if let Some(nic) = nics.iter().find(|nic| !known.contains(nic)) {
+        return Err(TuneError::Argument {
+            field: "interface",
+            value: nic.clone(),
+            fault: match known.is_empty() {
+                true => "no interface here has interrupts of its own".to_owned(),
+                false => format!("has no queue vectors here; allowed: {}", known.join(", ")),
+            },
+        });
+    }
+    Ok(if nics.is_empty() { known } else { nics.to_vec() })
+}
+
+/// The roles and numbers of the queues of an interface.
+fn queues(vectors: &Vectors, nic: &str) -> BTreeSet<(u32, Role)> {
+    let queues = vectors.of_nic(nic).filter(|vector| vector.role.is_queue());
+    queues.filter_map(|vector| Some((vector.queue?, vector.role))).collect()
+}
+
+type Places = BTreeMap<(Role, u32), (CpuSet, String)>;
+
+struct Placer<'a> {
+    topology: &'a Topology,
+    policy: Policy,
+    options: &'a PolicyOptions,
+    /// Where interrupts may go at all.
+    pool: CpuSet,
+    /// How many places each pool has to give, by the pool itself.
+    asked: BTreeMap<CpuSet, u32>,
+    /// How many of them are given.
+    given: BTreeMap<CpuSet, u32>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Placer<'a> {
+    fn new(
+        topology: &'a Topology,
+        policy: Policy,
+        options: &'a PolicyOptions,
+    ) -> Result<Self, TuneError> {
+        let online = &topology.cpus.online;
+        let mut pool = online.clone();
+        if let Some(cpus) = &options.cpus {
+            let offline = cpus.difference(online);
+            if !offline.is_empty() || cpus.is_empty() {
+                return Err(TuneError::Argument {
+                    field: "--cpus",
+                    value: cpus.to_string(),
+                    fault: format!("names CPUs that are not online; allowed: {online}"),
+                });
+            }
+            pool = cpus.clone();
+        }
+        pool = pool.difference(&options.avoid);
+        if policy == Policy::Split {
+            pool = pool.difference(&topology.cpus.isolated);
+            // Unless it was asked for: CPU 0 has the timer and whatever nobody placed.
+            if options.cpus.is_none() {
+                pool = pool.difference(&topology.cpus.siblings(0));
+            }
+            for workers in options.tx_workers.values().chain(options.rx_workers.values()) {
+                pool = pool.difference(workers);
+            }
+        }
+        if pool.is_empty() {
+            return Err(TuneError::Argument {
+                field: "--avoid",
+                value: options.avoid.to_string(),
+                fault: format!("leaves no CPU of {online} for `{}`", policy.word()),
+            });
+        }
+        let (asked, given) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { topology, policy, options, pool, asked, given, warnings: Vec::new() })
+    }
+
+    /// The CPUs for an interface, and the words for them. Says so when its node is unknown.
+    fn near(&self, nic: &str) -> (CpuSet, String, Option<String>) {
+        let nic_found: Option<&Nic> = self.topology.nic(nic);
+        let node = nic_found.and_then(|nic| nic.node);
+        match self.topology.cpus_near(node).map(|near| near.intersection(&self.pool)) {
+            Some(near) if !near.is_empty() => match node {
+                Some(node) => (near, format!("node {node}"), None),
+                None => (near, "the only node".to_owned(), None),
+            },
+            Some(_) => {
+                let warning = format!(
+                    "{nic}: none of the CPUs of its own node may be used; all others are, which \
+                     costs memory traffic between nodes"
+                );
+                (self.pool.clone(), "off its node".to_owned(), Some(warning))
+            }
+            None => {
+                let warning = format!(
+                    "{nic}: its NUMA node is unknown, so its interrupts go to any; --cpus names \
+                     better ones"
+                );
+                (self.pool.clone(), "node unknown".to_owned(), Some(warning))
+            }
+        }
+    }
+
+    fn reserve(&mut self, nic: &str, queues: &BTreeSet<(u32, Role)>) {
+        let (pool, _, warning) = match self.policy {
+            Policy::Spread | Policy::Colocate => (self.pool.clone(), String::new(), None),
+            _ => self.near(nic),
+        };
+        self.warnings.extend(warning);
+        *self.asked.entry(pool).or_default() += pairs(queues);
+    }
+
+    fn place(&mut self, nic: &str, queues: &BTreeSet<(u32, Role)>) -> Result<Places, TuneError> {
+        if self.policy == Policy::Colocate {
+            return self.beside_workers(nic, queues);
+        }
+        let (pool, words) = match self.policy {
+            Policy::Spread => (self.pool.clone(), "spread over all CPUs".to_owned()),
+            _ => {
+                let (pool, words, _) = self.near(nic);
+                (pool, words)
+            }
+        };
+        let order = cores_first(self.topology, &pool);
+        let cores = self.topology.cpus.cores(&pool).len() as u32;
+        // Interfaces of one node follow each other, so that they share no core before they must.
+        let begin = match self.policy {
+            Policy::Spread | Policy::Split => *self.given.entry(pool.clone()).or_default(),
+            _ => 0,
+        };
+        *self.given.entry(pool.clone()).or_default() += pairs(queues);
+        let asked = self.asked.get(&pool).copied().unwrap_or_default();
+        if self.policy == Policy::Split && begin == 0 && asked > order.len() as u32 {
+            self.warnings.push(format!(
+                "{words} has {} CPUs for {asked} queues, so some share one; fewer queues are \
+                 better: polyrail nic channels {nic} --combined {}",
+                order.len(),
+                (cores / self.sharing(&pool)).max(1)
+            ));
+        }
+        let mut places = Places::new();
+        for (queue, role) in queues {
+            let at = match self.policy {
+                Policy::Single => 0,
+                _ => (begin + queue) as usize % order.len(),
+            };
+            let cpu = order[at];
+            places.insert((*role, *queue), (CpuSet::range(cpu, cpu), self.reason(cpu, &words)));
+        }
+        Ok(places)
+    }
+
+    /// How many interfaces take their CPUs from this pool.
+    fn sharing(&self, pool: &CpuSet) -> u32 {
+        let near = |nic: &&Nic| {
+            self.topology.cpus_near(nic.node).is_some_and(|cpus| pool.is_subset(&cpus))
+        };
+        let of_plan =
+            |nic: &&Nic| self.options.nics.is_empty() || self.options.nics.contains(&nic.name);
+        (self.topology.nics.iter().filter(of_plan).filter(near).count() as u32).max(1)
+    }
+
+    fn reason(&self, cpu: u32, words: &str) -> String {
+        let siblings = self.topology.cpus.siblings(cpu);
+        match (self.policy, siblings.first()) {
+            (Policy::Single, _) => format!("{words}, one CPU for all"),
+            (_, Some(first)) if first != cpu => format!("{words}, sibling of {first}"),
+            _ => words.to_owned(),
+        }
+    }
+
+    fn beside_workers(
+        &mut self,
+        nic: &str,
+        queues: &BTreeSet<(u32, Role)>,
+    ) -> Result<Places, TuneError> {
+        let workers = |role: Role| {
+            let of = match role {
+                Role::Tx => &self.options.tx_workers,
+                _ => &self.options.rx_workers,
+            };
+            of.get(nic).filter(|cpus| !cpus.is_empty())
+        };
+        let mut places = Places::new();
+        let mut alone = 0;
+        for (queue, role) in queues {
+            let Some(workers) = workers(*role) else {
+                return Err(TuneError::Argument {
+                    field: "--policy",
+                    value: "colocate".to_owned(),
+                    fault: format!(
+                        "needs the CPUs of the workers of {nic}: --tx-bindings and --rx-bindings"
+                    ),
+                });
+            };
+            let order: Vec<u32> = workers.iter().collect();
+            let worker = order[*queue as usize % order.len()];
+            let siblings = self.topology.cpus.siblings(worker).intersection(&self.pool);
+            let free = siblings.difference(workers);
+            let (cpu, reason) = match free.first() {
+                Some(cpu) => (cpu, format!("sibling of worker CPU {worker}")),
+                None => {
+                    alone += 1;
+                    (worker, format!("worker CPU {worker} itself"))
+                }
+            };
+            places.insert((*role, *queue), (CpuSet::range(cpu, cpu), reason));
+        }
+        if alone > 0 {
+            self.warnings.push(format!(
+                "{nic}: {alone} queues go to the very CPU of a worker, for its core has no other \
+                 thread that is free"
+            ));
+        }
+        Ok(places)
+    }
+}
+
+/// How many places the queues need: a receiving and a sending queue of one number share theirs.
+fn pairs(queues: &BTreeSet<(u32, Role)>) -> u32 {
+    queues.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
+}
+
+/// The CPUs of a pool in the order of use: one thread of each core, then the others.
+fn cores_first(topology: &Topology, pool: &CpuSet) -> Vec<u32> {
+    let cores = topology.cpus.cores(pool);
+    let threads = cores.iter().map(CpuSet::len).max().unwrap_or(0);
+    let thread = |at: usize| cores.iter().filter_map(move |core| core.iter().nth(at));
+    (0..threads).flat_map(thread).collect()
+}

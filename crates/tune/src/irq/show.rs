@@ -1,0 +1,147 @@
+//! Where interrupts go now.
+
+use std::time::Duration;
+
+use polyrail_host::{CpuSet, Interrupts, ReadError, Sysroot, Topology};
+use serde::Serialize;
+
+use super::role::Role;
+use super::vectors::Vectors;
+
+/// A vector of a network interface, with everything the kernel says about where it goes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shown {
+    /// The interface.
+    pub nic: String,
+    /// The node of its device; `None` if unknown.
+    pub nic_node: Option<u32>,
+    /// The PCI address.
+    pub pci: String,
+    /// The vector's place in the device.
+    pub index: u32,
+    /// Its number, until the next restart of machine or driver.
+    pub irq: u32,
+    /// The driver's name for it.
+    pub action: String,
+    /// What it serves.
+    pub role: Role,
+    /// The queue, counted from 0 in each direction.
+    pub queue: Option<u32>,
+    /// The CPUs that it may go to, as a list.
+    pub wanted: Option<String>,
+    /// The CPUs that it really goes to; `None` if the kernel does not tell.
+    pub effective: Option<String>,
+    /// The driver's wish; `None` if it has none.
+    pub hint: Option<String>,
+    /// Whether it goes to CPUs of the interface's node; `None` if either is unknown.
+    pub is_on_node: Option<bool>,
+    /// How often it came since the machine was booted.
+    pub total: u64,
+    /// How often it came per second while this was measured; `None` if nothing was.
+    pub per_second: Option<f64>,
+    /// The CPU that it came to most often while this was measured, or since boot.
+    pub busiest_cpu: Option<u32>,
+}
+
+/// Programs that move interrupts by themselves, by the names that the kernel has for them.
+const RIVALS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
+
+/// Shows the vectors of `nics` (none means all), counting for `window` how often they come. A window of zero reads once.
+///
+/// # Errors
+/// [`ReadError`] with the path.
+pub fn show(
+    root: &Sysroot,
+    topology: &Topology,
+    nics: &[String],
+    window: Duration,
+) -> Result<Vec<Shown>, ReadError> {
+    let vectors = Vectors::read(root)?;
+    let before = Interrupts::read(root)?;
+    let after = match window.is_zero() {
+        true => None,
+        false => {
+            std::thread::sleep(window);
+            Some(Interrupts::read(root)?)
+        }
+    };
+    let mut shown = Vec::new();
+    for vector in &vectors.list {
+        let Some(nic) = &vector.nic else { continue };
+        if !nics.is_empty() && !nics.contains(nic) {
+            continue;
+        }
+        let file = |name: &str| {
+            let text = root.read_optional(format!("/proc/irq/{}/{name}", vector.irq));
+            text.map(|text| text.filter(|text| !text.is_empty()))
+        };
+        let (wanted, effective) = (file("smp_affinity_list")?, file("effective_affinity_list")?);
+        let hint = file("affinity_hint")?.and_then(|mask| CpuSet::parse_mask(&mask).ok());
+        let nic_node = topology.nic(nic).and_then(|nic| nic.node);
+        let near = nic_node.and_then(|node| topology.cpus_near(Some(node)));
+        let goes_to = effective.as_ref().or(wanted.as_ref());
+        let goes_to = goes_to.and_then(|cpus| CpuSet::parse_list(cpus).ok());
+        let counts = |table: &Interrupts| -> Vec<(u32, u64)> {
+            let irq = table.irq(vector.irq);
+            let counts = irq.map(|irq| irq.counts.clone()).unwrap_or_default();
+            table.cpus.iter().copied().zip(counts).collect()
+        };
+        let first = counts(&before);
+        let delta = after.as_ref().map(|after| difference(&first, &counts(after)));
+        let came = delta.as_ref().unwrap_or(&first);
+        let busiest = came.iter().filter(|(_, count)| *count > 0).max_by_key(|(_, count)| count);
+        shown.push(Shown {
+            nic: nic.clone(),
+            nic_node,
+            pci: vector.id.pci.clone(),
+            index: vector.id.index,
+            irq: vector.irq,
+            action: vector.id.action.clone(),
+            role: vector.role,
+            queue: vector.queue,
+            is_on_node: goes_to.zip(near).map(|(cpus, near)| cpus.is_subset(&near)),
+            wanted,
+            effective,
+            hint: hint.filter(|hint| !hint.is_empty()).map(|hint| hint.to_string()),
+            total: first.iter().map(|(_, count)| count).sum(),
+            per_second: delta.as_ref().map(|delta| {
+                let sum: u64 = delta.iter().map(|(_, count)| count).sum();
+                sum as f64 / window.as_secs_f64()
+            }),
+            busiest_cpu: busiest.map(|(cpu, _)| *cpu),
+        });
+    }
+    Ok(shown)
+}
+
+/// Running programs that may move interrupts behind one's back: process and name.
+pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
+    let processes = root.list_optional("/proc").unwrap_or_default();
+    let numbers = processes.iter().filter_map(|name| name.parse::<u32>().ok());
+    // A process that ends meanwhile is no rival any more.
+    let named = numbers.filter_map(|pid| Some((pid, root.read(format!("/proc/{pid}/comm")).ok()?)));
+    named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
+}
+
+/// What came between two reads. CPUs may go and come meanwhile, and counters wrap at 2³².
+fn difference(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u32, u64)> {
+    let of = |cpu: u32| before.iter().find(|(known, _)| *known == cpu).map(|(_, count)| *count);
+    let delta = |cpu: u32, now: u64| match of(cpu) {
+        Some(then) if then <= now => now - then,
+        Some(then) => (now + (1 << 32)).saturating_sub(then),
+        None => 0,
+    };
+    after.iter().map(|(cpu, now)| (*cpu, delta(*cpu, *now))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_wrap_and_cpus_that_come_make_no_wild_rates() {
+        let before = [(0, 10), (1, (1 << 32) - 2), (3, 7)];
+        let after = [(0, 15), (1, 3), (2, 99)];
+        assert_eq!(difference(&before, &after), [(0, 5), (1, 5), (2, 0)]);
+    }
+}

@@ -1,0 +1,187 @@
+//! Who changes a plan back.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use polyrail_nic::{Event, Written};
+use serde::Serialize;
+
+use super::vectors::Vectors;
+use crate::error::TuneError;
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::target::Target;
+use crate::verify::{State, verify};
+
+/// Looks again and again whether a plan holds, and tells what has changed since the last look.
+#[derive(Debug)]
+pub struct Watch {
+    plan: Plan,
+    managed: Vec<Target>,
+    /// The last verdict on each target, with the value.
+    last: HashMap<Target, (State, Option<String>)>,
+    online: Option<String>,
+}
+
+/// A value that has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sighting {
+    /// What.
+    pub target: Target,
+    /// Whose it is, for people.
+    pub what: String,
+    /// The value that the plan wants.
+    pub wanted: String,
+    /// The value now; `None` if the thing is gone.
+    pub found: Option<String>,
+    /// Whether it is as planned again.
+    pub is_good: bool,
+    /// Who did it.
+    pub by: Writer,
+}
+
+/// Who has changed a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "who")]
+pub enum Writer {
+    /// A process that wrote to the file.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// Its command line.
+        command: String,
+        /// Its control group, which names the service.
+        cgroup: String,
+    },
+    /// No process wrote to the file, so the kernel or a driver did.
+    Kernel {
+        /// What happened at the same time, if anything did.
+        because: Option<String>,
+    },
+    /// Writes can't be watched here.
+    Unknown,
+}
+
+impl Watch {
+    /// Begins with what is as it is now. `managed` are targets that the kernel places itself.
+    ///
+    /// # Errors
+    /// [`TuneError`] if the machine can't be read.
+    pub fn begin(
+        machine: &mut dyn Machine,
+        plan: Plan,
+        managed: Vec<Target>,
+    ) -> Result<Self, TuneError> {
+        let mut watch = Self { plan, managed, last: HashMap::new(), online: None };
+        watch.look(machine, &[], None)?;
+        Ok(watch)
+    }
+
+    /// The plan that is watched.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The files whose writes tell who changed something.
+    ///
+    /// # Errors
+    /// [`TuneError`] if the machine can't be read.
+    pub fn files(&self, machine: &dyn Machine) -> Result<Vec<PathBuf>, TuneError> {
+        let vectors = Vectors::read(machine.root())?;
+        let mut files = Vec::new();
+        for (target, ..) in self.plan.wanted() {
+            match target {
+                Target::Irq(id) => {
+                    let Some(irq) = vectors.find(id) else { continue };
+                    for name in ["smp_affinity", "smp_affinity_list"] {
+                        files.push(machine.root().path(format!("/proc/irq/{irq}/{name}")));
+                    }
+                }
+                Target::File { path } => files.push(machine.root().path(path)),
+                Target::Ethtool { .. } => {}
+            }
+        }
+        files.retain(|file| file.exists());
+        Ok(files)
+    }
+
+    /// What has changed since the last look. `writes` are those that were seen meanwhile, `None`
+    /// where they can't be watched.
+    ///
+    /// # Errors
+    /// [`TuneError`] if the machine can't be read.
+    pub fn look(
+        &mut self,
+        machine: &mut dyn Machine,
+        events: &[Event],
+        writes: Option<&[Written]>,
+    ) -> Result<Vec<Sighting>, TuneError> {
+        let checked = verify(machine, &self.plan, &self.managed, std::time::Duration::ZERO)?;
+        let online = crate::plan::online_cpus(machine.root())?;
+        let moved = self.online.replace(online.clone()).filter(|before| *before != online);
+        let moved = moved.map(|before| format!("CPUs online changed from {before} to {online}"));
+        let mut sightings = Vec::new();
+        for one in checked {
+            let now = (one.state, one.found.clone());
+            let before = self.last.insert(one.target.clone(), now);
+            let is_good = matches!(one.state, State::Ok | State::Pending | State::Managed);
+            let changed = match &before {
+                None => !is_good,
+                Some((_, value)) => *value != one.found,
+            };
+            // A rival that writes the same wrong value again is news each time.
+            let files = one_target_files(machine, &one.target);
+            let write = writes.and_then(|writes| {
+                let own = std::process::id();
+                let is_other = |write: &&Written| write.pid != own && files.contains(&write.path);
+                writes.iter().rfind(is_other)
+            });
+            if !changed && (is_good || write.is_none()) {
+                continue;
+            }
+            let by = match (write, writes) {
+                (Some(write), _) => Writer::Process {
+                    pid: write.pid,
+                    name: write.name.clone(),
+                    command: write.command.clone(),
+                    cgroup: write.cgroup.clone(),
+                },
+                (None, None) => Writer::Unknown,
+                (None, Some(_)) => Writer::Kernel { because: moved.clone().or(cause(events)) },
+            };
+            sightings.push(Sighting {
+                target: one.target,
+                what: one.what,
+                wanted: one.wanted,
+                found: one.found,
+                is_good,
+                by,
+            });
+        }
+        Ok(sightings)
+    }
+}
+
+fn one_target_files(machine: &mut dyn Machine, target: &Target) -> Vec<PathBuf> {
+    let place = machine.place(target);
+    let path = machine.root().path(&place);
+    match target {
+        Target::Irq(_) => vec![path.with_file_name("smp_affinity"), path],
+        _ => vec![path],
+    }
+}
+
+fn cause(events: &[Event]) -> Option<String> {
+    let words = |event: &Event| match event {
+        Event::Changed { nic, what } => Some(format!("{what} of {nic} were changed")),
+        Event::Link { nic, is_up: true } => Some(format!("{nic} came up")),
+        Event::Link { nic, is_up: false } => Some(format!("{nic} went down")),
+        Event::Gone { nic } => Some(format!("{nic} went away")),
+        Event::Overflow => None,
+    };
+    // A change of settings takes the link down and up: the change is the cause.
+    let changes = events.iter().filter(|event| matches!(event, Event::Changed { .. }));
+    changes.chain(events).find_map(words)
+}

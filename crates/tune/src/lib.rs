@@ -1,0 +1,42 @@
+//! Changes to a host that can be taken back.
+//!
+//! Everything that is changed goes one way: a [`Plan`] says what, from what to what and why;
+//! [`apply()`] takes a lock, writes a backup and a journal, carries the plan out and reads it
+//! back; [`verify()`] tells whether it still holds; [`reset()`] undoes it from the journal alone,
+//! so also after the process was killed.
+//!
+//! * [`irq`]: which CPUs the interrupts of network interfaces go to.
+//! * [`profile`]: settings for fast TCP, as data.
+//! * [`nic`]: queues, rings and coalescing of an interface.
+//!
+//! Reading is always allowed; nothing is written but by [`apply()`] and [`reset()`].
+#![forbid(unsafe_code)]
+
+mod apply;
+mod error;
+mod hash;
+mod host_id;
+pub mod irq;
+mod journal;
+mod lock;
+mod machine;
+pub mod nic;
+mod plan;
+pub mod profile;
+mod reach;
+mod reset;
+mod target;
+mod verify;
+mod yaml;
+
+pub use apply::{Applied, ApplyOptions, Effect, Outcome, apply};
+pub use error::{Blame, TuneError};
+pub use host_id::HostId;
+pub use journal::{Disk, Entry, RealDisk, Session, StateDir, Status};
+pub use lock::HostLock;
+pub use machine::{Fault, Machine, Meaning, Step, SysMachine};
+pub use plan::{Change, Difference, Kept, PLAN_LIMIT_BYTES, Plan, SCHEMA_VERSION, Skipped};
+pub use reach::{Reach, refuse_disruptive};
+pub use reset::{Restored, Which, reset};
+pub use target::{Target, VectorId};
+pub use verify::{Checked, State, is_good, verify};

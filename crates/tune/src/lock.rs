@@ -1,0 +1,80 @@
+//! One instance at a time changes a host.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::TuneError;
+use crate::journal::StateDir;
+
+/// The right to change the host. It ends when this is dropped, and with the process.
+#[derive(Debug)]
+pub struct HostLock {
+    _file: File,
+}
+
+const LIVE: &str = "/run/polyrail-host.lock";
+
+impl HostLock {
+    /// Takes the lock of this machine, or that of a copy's state folder.
+    ///
+    /// # Errors
+    /// [`TuneError::Locked`] if another process has it, [`TuneError::Journal`] if it can't be made.
+    pub fn take(is_live: bool, state: &StateDir) -> Result<Self, TuneError> {
+        match is_live {
+            true => Self::take_file(Path::new(LIVE)),
+            false => {
+                let failed = |source| TuneError::Journal { path: state.path().to_owned(), source };
+                std::fs::create_dir_all(state.path()).map_err(failed)?;
+                Self::take_file(&state.path().join("lock"))
+            }
+        }
+    }
+
+    fn take_file(path: &Path) -> Result<Self, TuneError> {
+        let failed = |source| TuneError::Journal { path: path.to_owned(), source };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                // Whose it is is only said for people; that it is taken is known already.
+                let _ = file.read_to_string(&mut text);
+                return Err(TuneError::Locked {
+                    path: path.to_owned(),
+                    pid: text.trim().parse().ok(),
+                });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        let mut note = || {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        note().map_err(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_instance_is_told_who_has_the_lock_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::new(folder.path().join("state"));
+        let lock = HostLock::take(false, &state).unwrap();
+        let error = HostLock::take(false, &state).unwrap_err();
+        let own = std::process::id();
+        assert!(matches!(error, TuneError::Locked { pid: Some(pid), .. } if pid == own), "{error}");
+        drop(lock);
+        HostLock::take(false, &state).unwrap();
+    }
+}

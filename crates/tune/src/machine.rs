@@ -1,0 +1,367 @@
+//! Values of the host: read, written, and what the kernel's refusals mean.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use polyrail_host::{CpuSet, Sysroot};
+use polyrail_nic::{Ethtool, NicError};
+
+use crate::irq::Vectors;
+use crate::target::{Target, VectorId};
+
+/// A host whose values can be read and written. Tests put faults between here and the host.
+pub trait Machine {
+    /// The value now, without spaces around it; `None` if there is no such thing.
+    ///
+    /// # Errors
+    /// [`Fault`] if it is there but can't be read.
+    fn read(&mut self, target: &Target) -> Result<Option<String>, Fault>;
+
+    /// Sets the value.
+    ///
+    /// # Errors
+    /// [`Fault`] with the system's answer.
+    fn write(&mut self, target: &Target, value: &str) -> Result<(), Fault>;
+
+    /// Opens the target as for a write, and writes nothing.
+    ///
+    /// # Errors
+    /// [`Fault`] if a write would be refused for want of a right.
+    fn try_open(&mut self, target: &Target) -> Result<(), Fault>;
+
+    /// The CPUs that an interrupt really goes to; `None` if the kernel does not tell, and for all
+    /// other targets.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault>;
+
+    /// Where the value stands: a path, or the setting of an interface.
+    fn place(&mut self, target: &Target) -> String;
+
+    /// The file tree that readers of other things take.
+    fn root(&self) -> &Sysroot;
+
+    /// Waits for the kernel to settle.
+    fn pause(&mut self, duration: std::time::Duration);
+}
+
+/// A file tree, with netlink beside it if it is this machine's own.
+#[derive(Debug)]
+pub struct SysMachine {
+    root: Sysroot,
+    ethtool: Option<Ethtool>,
+    vectors: Option<Vectors>,
+}
+
+/// An access that failed.
+#[derive(Debug, thiserror::Error)]
+pub struct Fault {
+    /// A path, or a setting of an interface.
+    pub what: String,
+    /// What was being done.
+    pub step: Step,
+    /// The system's answer.
+    pub source: io::Error,
+    /// The kernel's own words, if it had any.
+    pub said: Option<String>,
+}
+
+/// The part of an access that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The value was asked for.
+    Read,
+    /// The file was opened for a write: permissions and mounts decide here.
+    Open,
+    /// The value was written: the kernel's subsystem decides here.
+    Write,
+}
+
+/// What a refused write means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// The kernel places this interrupt itself and lets nobody else: no failure.
+    Managed,
+    /// It may work in a moment.
+    Transient,
+    /// This process may not.
+    Denied,
+    /// It will never work like this.
+    Hard,
+}
+
+// Numbers of Linux on every architecture that has this program.
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EIO: i32 = 5;
+const ENXIO: i32 = 6;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+const EBUSY: i32 = 16;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const ERANGE: i32 = 34;
+const EOVERFLOW: i32 = 75;
+
+impl SysMachine {
+    /// The machine below `root`.
+    pub fn new(root: Sysroot) -> Self {
+        Self { root, ethtool: None, vectors: None }
+    }
+
+    /// The number that a vector has now. Looked up anew whenever it may have changed.
+    fn number(&mut self, vector: &VectorId) -> Result<Option<u32>, Fault> {
+        if let Some(number) = self.vectors.as_ref().and_then(|vectors| vectors.find(vector))
+            && self.still_is(number, &vector.action)
+        {
+            return Ok(Some(number));
+        }
+        let vectors = Vectors::read(&self.root).map_err(|error| Fault {
+            what: error.path().display().to_string(),
+            step: Step::Read,
+            source: io::Error::other(error.to_string()),
+            said: None,
+        })?;
+        let number = vectors.find(vector);
+        self.vectors = Some(vectors);
+        Ok(number)
+    }
+
+    /// Whether an interrupt has kept its handler since it was looked up. `false` where the kernel
+    /// has no cheap answer.
+    fn still_is(&self, number: u32, action: &str) -> bool {
+        let actions = self.root.read(format!("/sys/kernel/irq/{number}/actions"));
+        actions.is_ok_and(|actions| actions.split(',').any(|found| found.trim() == action))
+    }
+
+    fn ethtool(&mut self, target: &Target) -> Result<&mut Ethtool, Fault> {
+        let failed = |source: io::Error, said| Fault {
+            what: target.to_string(),
+            step: Step::Read,
+            source,
+            said,
+        };
+        if !self.root.is_live() {
+            let said = "a copy of /proc and /sys has no netlink".to_owned();
+            return Err(failed(io::ErrorKind::Unsupported.into(), Some(said)));
+        }
+        if self.ethtool.is_none() {
+            let opened = Ethtool::open();
+            self.ethtool = Some(opened.map_err(|error| from_nic(&error, target, Step::Read))?);
+        }
+        self.ethtool.as_mut().ok_or_else(|| failed(io::ErrorKind::Unsupported.into(), None))
+    }
+
+    fn open(&mut self, target: &Target) -> Result<(std::fs::File, PathBuf), Fault> {
+        let path = match target {
+            Target::Irq(vector) => match self.number(vector)? {
+                Some(number) => PathBuf::from(format!("/proc/irq/{number}/smp_affinity_list")),
+                None => return Err(gone(target)),
+            },
+            Target::File { path } => PathBuf::from(path),
+            Target::Ethtool { .. } => return Err(gone(target)),
+        };
+        let path = self.root.path(path);
+        // Truncating is what a shell does, and what makes a copy of the tree behave like files of
+        // the kernel, which ignore it.
+        let opened = OpenOptions::new().write(true).truncate(true).open(&path);
+        match opened {
+            Ok(file) => Ok((file, path)),
+            Err(source) => Err(Fault {
+                what: path.display().to_string(),
+                step: Step::Open,
+                source,
+                said: None,
+            }),
+        }
+    }
+}
+
+impl Machine for SysMachine {
+    fn read(&mut self, target: &Target) -> Result<Option<String>, Fault> {
+        let path = match target {
+            Target::Irq(vector) => match self.number(vector)? {
+                Some(number) => format!("/proc/irq/{number}/smp_affinity_list"),
+                None => return Ok(None),
+            },
+            Target::File { path } => path.clone(),
+            Target::Ethtool { nic, .. } => {
+                let Some(setting) = target.setting() else { return Ok(None) };
+                return match self.ethtool(target)?.value(nic, setting) {
+                    Ok(limits) => Ok(limits.now.map(|value| value.to_string())),
+                    Err(error) if error.is_absent() || error.is_unsupported() => Ok(None),
+                    Err(error) => Err(from_nic(&error, target, Step::Read)),
+                };
+            }
+        };
+        let failed = |source| Fault {
+            what: self.root.path(&path).display().to_string(),
+            step: Step::Read,
+            source,
+            said: None,
+        };
+        match std::fs::read_to_string(self.root.path(&path)) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ENODEV | ENXIO)) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn write(&mut self, target: &Target, value: &str) -> Result<(), Fault> {
+        if let Target::Ethtool { nic, .. } = target {
+            let (Some(setting), Ok(value)) = (target.setting(), value.parse()) else {
+                return Err(gone(target));
+            };
+            let result = self.ethtool(target)?.set(nic, &[(setting, value)]);
+            return result.map_err(|error| from_nic(&error, target, Step::Write));
+        }
+        let (mut file, path) = self.open(target)?;
+        // One write: the kernel takes each as a whole value.
+        file.write_all(format!("{value}\n").as_bytes()).map_err(|source| Fault {
+            what: path.display().to_string(),
+            step: Step::Write,
+            source,
+            said: None,
+        })
+    }
+
+    fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
+        if let Target::Ethtool { .. } = target {
+            return match self.root.is_live() {
+                // Only the kernel knows whether CAP_NET_ADMIN is there; it says so at the write.
+                true => Ok(()),
+                false => self.ethtool(target).map(|_| ()),
+            };
+        }
+        let path = match target {
+            Target::Irq(vector) => match self.number(vector)? {
+                Some(number) => format!("/proc/irq/{number}/smp_affinity_list"),
+                None => return Err(gone(target)),
+            },
+            Target::File { path } => path.clone(),
+            Target::Ethtool { .. } => return Ok(()),
+        };
+        let path = self.root.path(path);
+        match OpenOptions::new().write(true).open(&path) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(Fault {
+                what: path.display().to_string(),
+                step: Step::Open,
+                source,
+                said: None,
+            }),
+        }
+    }
+
+    fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault> {
+        let Some(number) = self.number(vector)? else { return Ok(None) };
+        let text = self.root.read(format!("/proc/irq/{number}/effective_affinity_list"));
+        // An architecture without the file tells nothing, and so does an empty one.
+        let text = text.ok().filter(|text| !text.is_empty());
+        Ok(text.filter(|text| CpuSet::parse_list(text).is_ok()))
+    }
+
+    fn place(&mut self, target: &Target) -> String {
+        match target {
+            Target::Irq(vector) => match self.number(vector) {
+                Ok(Some(number)) => format!("/proc/irq/{number}/smp_affinity_list"),
+                _ => target.to_string(),
+            },
+            Target::File { path } => path.clone(),
+            Target::Ethtool { .. } => target.to_string(),
+        }
+    }
+
+    fn root(&self) -> &Sysroot {
+        &self.root
+    }
+
+    fn pause(&mut self, duration: std::time::Duration) {
+        std::thread::sleep(duration);
+    }
+}
+
+impl Fault {
+    /// What it means, by the codes that the kernel's own source gives.
+    pub fn meaning(&self, target: &Target) -> Meaning {
+        let code = self.source.raw_os_error().unwrap_or_default();
+        match (self.step, code) {
+            (Step::Open, EACCES | EPERM | EROFS) => Meaning::Denied,
+            // EIO before Linux 6.11 or so, EPERM since.
+            (Step::Write, EIO | EPERM) if matches!(target, Target::Irq(_)) => Meaning::Managed,
+            (Step::Write, EACCES | EPERM | EROFS) => Meaning::Denied,
+            (Step::Write, EAGAIN | EBUSY) => Meaning::Transient,
+            _ => Meaning::Hard,
+        }
+    }
+
+    /// The system's code, if it was the system that refused.
+    pub fn code(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
+    /// What can be done about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        let is_proc_irq = self.what.contains("/proc/irq/");
+        let text = match (self.step, self.code()?) {
+            (_, EACCES | EPERM) if self.step != Step::Read => {
+                "run as root, with CAP_NET_ADMIN for settings of interfaces; files of /proc and \
+                 /sys belong to root, and CAP_DAC_OVERRIDE alone opens them, too"
+            }
+            (Step::Open, EROFS) => {
+                "/proc or /sys is mounted read-only, as in most containers: run on the host, or in \
+                 a privileged container (CAP_SYS_ADMIN)"
+            }
+            (Step::Write, ENOSPC) if is_proc_irq => {
+                "this CPU has no free interrupt vector left: choose another, or fewer queues"
+            }
+            (Step::Write, EINVAL) if is_proc_irq => "none of these CPUs is online",
+            (Step::Write, ERANGE | EOVERFLOW) if is_proc_irq => {
+                "this machine has no CPU of that number"
+            }
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let did = match self.step {
+            Step::Read => "can't be read",
+            Step::Open => "can't be opened for writing",
+            Step::Write => "can't be written",
+        };
+        write!(f, "{} {did}: ", self.what)?;
+        match &self.said {
+            Some(said) => write!(f, "{said} ({})", self.source),
+            None => write!(f, "{}", self.source),
+        }
+    }
+}
+
+fn gone(target: &Target) -> Fault {
+    Fault {
+        what: target.to_string(),
+        step: Step::Write,
+        source: io::Error::from_raw_os_error(ENOENT),
+        said: None,
+    }
+}
+
+fn from_nic(error: &NicError, target: &Target, step: Step) -> Fault {
+    let source = match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::ErrorKind::Unsupported.into(),
+    };
+    let said = match error {
+        NicError::Refused { said, .. } => said.clone(),
+        other => Some(other.to_string()),
+    };
+    Fault { what: target.to_string(), step, source, said }
+}

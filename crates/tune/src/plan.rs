@@ -1,0 +1,264 @@
+//! What is going to be changed, from what to what, and why: a file that people read first.
+
+use polyrail_host::{CpuSet, Sysroot};
+use serde::{Deserialize, Serialize};
+
+use crate::error::TuneError;
+use crate::hash::fnv1a;
+use crate::host_id::HostId;
+use crate::machine::Machine;
+use crate::target::Target;
+
+/// A plan, as it is shown, written to a file, and carried out.
+///
+/// It belongs to the machine, the boot and the state that it was computed from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`SCHEMA_VERSION`] of the program that wrote it.
+    pub schema_version: u32,
+    /// What made it: `irq`, `nic` or `tune PROFILE`. Sessions are found again by it.
+    pub name: String,
+    /// The machine it is for.
+    pub host: HostId,
+    /// The CPUs that were online.
+    pub online_cpus: String,
+    /// A hash of every value that the plan rests on.
+    pub state_hash: String,
+    /// What is to be changed, in this order.
+    pub changes: Vec<Change>,
+    /// What is right already, and should still be when the plan is carried out.
+    pub unchanged: Vec<Kept>,
+    /// What is left alone although one might expect it here.
+    pub skipped: Vec<Skipped>,
+    /// What the reader should know first.
+    pub warnings: Vec<String>,
+}
+
+/// One value that is to be changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// What.
+    pub target: Target,
+    /// Whose it is, for people: an interface and queue, or a group of settings.
+    pub what: String,
+    /// The value now.
+    pub old: String,
+    /// The value to be.
+    pub new: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// One value that stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// What.
+    pub target: Target,
+    /// Whose it is, for people.
+    pub what: String,
+    /// The value.
+    pub value: String,
+}
+
+/// One thing that is left alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skipped {
+    /// What.
+    pub target: Target,
+    /// Whose it is, for people.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// The version of a plan's form.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// No plan comes near: a change has some hundred bytes, and the largest hosts a few thousand.
+pub const PLAN_LIMIT_BYTES: usize = 16 << 20;
+
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+impl Plan {
+    /// Begins a plan for the machine below `root`, without changes.
+    ///
+    /// # Errors
+    /// [`TuneError::Read`] if the machine can't be read.
+    pub fn begin(name: impl Into<String>, root: &Sysroot) -> Result<Self, TuneError> {
+        Ok(Self {
+            schema_version: SCHEMA_VERSION,
+            name: name.into(),
+            host: HostId::read(root)?,
+            online_cpus: online_cpus(root)?,
+            state_hash: String::new(),
+            changes: Vec::new(),
+            unchanged: Vec::new(),
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Adds a value to be: a change, or a value that is right already.
+    pub fn want(
+        &mut self,
+        target: Target,
+        what: impl Into<String>,
+        old: impl Into<String>,
+        new: impl Into<String>,
+        reason: impl Into<String>,
+    ) {
+        let (what, old, new) = (what.into(), old.into(), new.into());
+        match old == new {
+            true => self.unchanged.push(Kept { target, what, value: old }),
+            false => self.changes.push(Change { target, what, old, new, reason: reason.into() }),
+        }
+    }
+
+    /// Puts changes into their order and states the hash: the last step of making a plan.
+    pub fn seal(mut self) -> Self {
+        self.changes.sort_by_key(|change| change.target.rank());
+        let values = self.expected().map(|(target, value)| (target, Some(value.to_owned())));
+        self.state_hash = state_hash(&self.online_cpus, &values.collect::<Vec<_>>());
+        self
+    }
+
+    /// Reads a plan file.
+    ///
+    /// # Errors
+    /// [`TuneError::BadPlan`] with line and column: no JSON, another form, other CPUs than numbers,
+    /// or changed by hand so that its hash does not hold.
+    pub fn parse(text: &str) -> Result<Self, TuneError> {
+        let bad = |reason: String| TuneError::BadPlan { reason };
+        if text.len() > PLAN_LIMIT_BYTES {
+            return Err(bad(format!("has {} bytes; allowed: 16 MiB", text.len())));
+        }
+        let version: Version = serde_json::from_str(text).map_err(|error| bad(words(&error)))?;
+        if version.schema_version != SCHEMA_VERSION {
+            let found = version.schema_version;
+            return Err(bad(format!("has schema_version {found}; allowed: {SCHEMA_VERSION}")));
+        }
+        let plan: Self = serde_json::from_str(text).map_err(|error| bad(words(&error)))?;
+        for change in &plan.changes {
+            let (target, new) = (&change.target, &change.new);
+            match target {
+                Target::Irq(_) => {
+                    let cpus = CpuSet::parse_list(new)
+                        .map_err(|error| bad(format!("sends {target} to `{new}`: {error}")))?;
+                    if cpus.is_empty() {
+                        return Err(bad(format!("sends {target} to no CPU")));
+                    }
+                }
+                Target::Ethtool { setting, .. } => {
+                    if target.setting().is_none() {
+                        return Err(bad(format!("changes `{setting}`, which is no setting")));
+                    }
+                    if new.parse::<u32>().is_err() {
+                        return Err(bad(format!("sets {target} to `{new}`, which is no number")));
+                    }
+                }
+                Target::File { path } => check_path(path).map_err(bad)?,
+            }
+        }
+        if plan.clone().seal().state_hash != plan.state_hash {
+            return Err(bad("was edited: its hash does not match what it says".to_owned()));
+        }
+        Ok(plan)
+    }
+
+    /// The plan as a file's text.
+    pub fn to_json(&self) -> String {
+        // Text, numbers and lists of them: there is nothing here that JSON can't say.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// The values that the plan rests on.
+    pub fn expected(&self) -> impl Iterator<Item = (&Target, &str)> {
+        let changes = self.changes.iter().map(|change| (&change.target, change.old.as_str()));
+        changes.chain(self.unchanged.iter().map(|kept| (&kept.target, kept.value.as_str())))
+    }
+
+    /// The values that hold once the plan is carried out.
+    pub fn wanted(&self) -> impl Iterator<Item = (&Target, &str, &str)> {
+        let changes = self
+            .changes
+            .iter()
+            .map(|change| (&change.target, change.what.as_str(), change.new.as_str()));
+        let kept = self
+            .unchanged
+            .iter()
+            .map(|kept| (&kept.target, kept.what.as_str(), kept.value.as_str()));
+        changes.chain(kept)
+    }
+
+    /// Looks whether the machine is still in the state that the plan rests on; says what is not.
+    pub fn differences(&self, machine: &mut dyn Machine) -> Result<Vec<Difference>, TuneError> {
+        let mut found = Vec::new();
+        let online = online_cpus(machine.root())?;
+        if online != self.online_cpus {
+            let expected = self.online_cpus.clone();
+            found.push(Difference { what: "CPUs online".into(), expected, now: Some(online) });
+        }
+        for (target, expected) in self.expected() {
+            let now = machine.read(target)?;
+            if now.as_deref() != Some(expected) {
+                let (what, expected) = (target.to_string(), expected.to_owned());
+                found.push(Difference { what, expected, now });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A value that is no longer what a plan expects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// The value in the plan.
+    pub expected: String,
+    /// The value now; `None` if the thing is not there any more.
+    pub now: Option<String>,
+}
+
+/// The CPUs that are online, as a list in the kernel's own words.
+pub(crate) fn online_cpus(root: &Sysroot) -> Result<String, TuneError> {
+    Ok(root.read(ONLINE)?)
+}
+
+/// A plan from elsewhere may not make root write to just any file.
+fn check_path(path: &str) -> Result<(), String> {
+    let roots = ["/proc/sys/", "/sys/class/net/", "/sys/devices/", "/sys/kernel/mm/"];
+    let plain = !path.contains("/../") && !path.ends_with("/..") && !path.contains('\0');
+    match plain && roots.iter().any(|root| path.starts_with(root)) {
+        true => Ok(()),
+        false => Err(format!(
+            "changes the file `{}`; allowed: files below {}",
+            path.escape_debug(),
+            roots.join(", ")
+        )),
+    }
+}
+
+fn words(error: &serde_json::Error) -> String {
+    format!("is no plan: {error}")
+}
+
+fn state_hash(online: &str, values: &[(&Target, Option<String>)]) -> String {
+    let mut lines: Vec<String> = values
+        .iter()
+        .map(|(target, value)| format!("{target:?}\t{}", value.as_deref().unwrap_or("-")))
+        .collect();
+    lines.sort();
+    lines.push(online.to_owned());
+    format!("{:016x}", fnv1a(lines.join("\n").as_bytes()))
+}
+
+/// The part of a plan that every version has.
+#[derive(Deserialize)]
+struct Version {
+    schema_version: u32,
+}

@@ -1,0 +1,254 @@
+//! Settings for fast TCP, as data: what, how much, why, and who says so.
+
+mod rule;
+
+use polyrail_host::{CpuSet, Sysroot, Topology};
+
+use crate::error::TuneError;
+use crate::machine::Machine;
+use crate::plan::{Plan, Skipped};
+use crate::target::Target;
+use crate::yaml;
+
+pub use rule::{Aim, Rule, Subject};
+
+/// A profile.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// What it is for, in a sentence.
+    pub about: String,
+    /// What it wants.
+    pub rules: Vec<Rule>,
+}
+
+/// The profiles that come with the program: name and text.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("throughput", include_str!("../profiles/throughput.yaml")),
+    ("latency", include_str!("../profiles/latency.yaml")),
+    ("zerocopy", include_str!("../profiles/zerocopy.yaml")),
+];
+
+impl Profile {
+    /// The profiles that come with the program.
+    ///
+    /// # Errors
+    /// None that the tests of this crate let pass: the texts are part of the program.
+    pub fn built_in() -> Result<Vec<Self>, TuneError> {
+        BUILT_IN.iter().map(|(name, text)| Self::parse(text, name, name)).collect()
+    }
+
+    /// The profile of this name.
+    ///
+    /// # Errors
+    /// [`TuneError::Argument`] with those that there are.
+    pub fn named(name: &str) -> Result<Self, TuneError> {
+        match BUILT_IN.iter().find(|(known, _)| *known == name) {
+            Some((name, text)) => Self::parse(text, name, name),
+            None => {
+                let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+                Err(TuneError::Argument {
+                    field: "profile",
+                    value: name.to_owned(),
+                    fault: format!("is not known; allowed: {}", known.join(", ")),
+                })
+            }
+        }
+    }
+
+    /// Reads a profile's text. `file` is its name for errors.
+    ///
+    /// # Errors
+    /// [`TuneError::Yaml`] with line and column.
+    pub fn parse(text: &str, name: &str, file: &str) -> Result<Self, TuneError> {
+        let root = yaml::parse(text, file)?;
+        let mut profile = Self { name: name.to_owned(), about: String::new(), rules: Vec::new() };
+        for (key, at, node) in root.map(file, "the profile")? {
+            match key.as_str() {
+                "about" => node.text(file, "`about`")?.trim().clone_into(&mut profile.about),
+                "settings" => {
+                    for node in node.list(file, "`settings`")? {
+                        profile.rules.push(Rule::parse(node, file)?);
+                    }
+                }
+                other => {
+                    let other = yaml::short(other);
+                    let fault = format!("`{other}` is not known; allowed: about, settings");
+                    return Err(yaml::error(file, *at, fault));
+                }
+            }
+        }
+        Ok(profile)
+    }
+}
+
+/// Plans what a profile wants on this machine. `nics` limits settings of interfaces; none means
+/// all that have a device. What is as good or better is left alone.
+///
+/// # Errors
+/// [`TuneError`] if the machine can't be read, or there is no such interface.
+pub fn plan(
+    machine: &mut dyn Machine,
+    topology: &Topology,
+    profile: &Profile,
+    nics: &[String],
+) -> Result<Plan, TuneError> {
+    let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+    if let Some(nic) = nics.iter().find(|nic| !known.contains(&nic.as_str())) {
+        return Err(TuneError::Argument {
+            field: "interface",
+            value: nic.clone(),
+            fault: format!("is no interface with a device; allowed: {}", known.join(", ")),
+        });
+    }
+    let mut plan = Plan::begin(format!("tune {}", profile.name), machine.root())?;
+    for rule in &profile.rules {
+        let targets = targets(machine.root(), topology, rule, nics)?;
+        if targets.is_empty() {
+            plan.skipped.push(Skipped {
+                target: rule.subject.as_target(),
+                what: rule.subject.group().to_owned(),
+                reason: "this machine has none".to_owned(),
+            });
+        }
+        for (target, context) in targets {
+            one(&mut plan, machine, topology, rule, target, &context)?;
+        }
+    }
+    Ok(plan.seal())
+}
+
+/// What a target belongs to.
+struct Context {
+    what: String,
+    /// The interface and the number of the queue and of all queues.
+    queue: Option<(String, usize, usize)>,
+}
+
+fn one(
+    plan: &mut Plan,
+    machine: &mut dyn Machine,
+    topology: &Topology,
+    rule: &Rule,
+    target: Target,
+    context: &Context,
+) -> Result<(), TuneError> {
+    let skip = |target: Target, reason: &str| Skipped {
+        target,
+        what: context.what.clone(),
+        reason: reason.to_owned(),
+    };
+    let old = match machine.read(&target) {
+        Ok(Some(old)) => old,
+        Ok(None) => {
+            plan.skipped.push(skip(target, "this machine has none"));
+            return Ok(());
+        }
+        // Some files are there for every interface and answer with an error for most.
+        Err(fault) => {
+            plan.skipped.push(skip(target, &fault.to_string()));
+            return Ok(());
+        }
+    };
+    let max = match (&rule.aim, &target) {
+        (Aim::Maximum, Target::Ethtool { nic, .. }) => maximum(nic, &target),
+        _ => None,
+    };
+    let near = |nic: &str| {
+        let node = topology.nic(nic).and_then(|nic| nic.node);
+        topology.cpus_near(node).unwrap_or_else(|| topology.cpus.online.clone())
+    };
+    let mask = match (&rule.aim, &context.queue) {
+        (Aim::NearQueue, Some((nic, queue, queues))) => {
+            let cpus = share(topology, &near(nic), *queue, *queues);
+            let width = topology.cpus.possible.last().map_or(1, |last| last + 1);
+            Some((cpus.to_mask(width), cpus))
+        }
+        _ => None,
+    };
+    match rule.wanted(&old, max, mask.as_ref().map(|(mask, cpus)| (mask.as_str(), cpus))) {
+        Ok(Some(new)) => {
+            let reason = format!("{} [{}]", rule.why, rule.source);
+            plan.want(target, context.what.clone(), old, new, reason);
+        }
+        Ok(None) => plan.want(target, context.what.clone(), old.clone(), old, ""),
+        Err(reason) => plan.skipped.push(skip(target, &reason)),
+    }
+    Ok(())
+}
+
+/// The most that an interface can have of a setting.
+fn maximum(nic: &str, target: &Target) -> Option<u32> {
+    let setting = target.setting()?;
+    polyrail_nic::Ethtool::open().ok()?.value(nic, setting).ok()?.max
+}
+
+/// The share of a queue in the CPUs near its interface: whole cores, dealt in turn.
+fn share(topology: &Topology, near: &CpuSet, queue: usize, queues: usize) -> CpuSet {
+    let cores = topology.cpus.cores(near);
+    if cores.is_empty() {
+        return near.clone();
+    }
+    let queues = queues.max(1);
+    let own: Vec<_> = cores.iter().enumerate().filter(|(at, _)| at % queues == queue).collect();
+    match own.is_empty() {
+        // More queues than cores: they share.
+        true => cores[queue % cores.len()].clone(),
+        false => own.iter().fold(CpuSet::new(), |set, (_, core)| set.union(core)),
+    }
+}
+
+fn targets(
+    root: &Sysroot,
+    topology: &Topology,
+    rule: &Rule,
+    nics: &[String],
+) -> Result<Vec<(Target, Context)>, TuneError> {
+    let chosen = topology.nics.iter().filter(|nic| nics.is_empty() || nics.contains(&nic.name));
+    let mut found = Vec::new();
+    match &rule.subject {
+        Subject::File(path) if path.contains("{nic}") => {
+            for nic in chosen {
+                let path = path.replace("{nic}", &nic.name);
+                let paths = expand(root, &path)?;
+                let queues = paths.len();
+                for (at, path) in paths.into_iter().enumerate() {
+                    let context = Context {
+                        what: nic.name.clone(),
+                        queue: Some((nic.name.clone(), at, queues)),
+                    };
+                    found.push((Target::File { path }, context));
+                }
+            }
+        }
+        Subject::File(path) => {
+            for path in expand(root, path)? {
+                let what = rule.subject.group().to_owned();
+                found.push((Target::File { path }, Context { what, queue: None }));
+            }
+        }
+        Subject::Ethtool(setting) => {
+            for nic in chosen {
+                let target = Target::Ethtool { nic: nic.name.clone(), setting: setting.clone() };
+                found.push((target, Context { what: nic.name.clone(), queue: None }));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The files that a path with one `*` at the end of a name stands for, in the order of numbers.
+fn expand(root: &Sysroot, path: &str) -> Result<Vec<String>, TuneError> {
+    let Some((before, after)) = path.split_once('*') else {
+        return Ok(if root.exists(path) { vec![path.to_owned()] } else { Vec::new() });
+    };
+    let (folder, prefix) = before.rsplit_once('/').unwrap_or(("/", before));
+    let numbered = |name: &&String| {
+        name.strip_prefix(prefix)
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let names = root.list_optional(folder)?;
+    let paths = names.iter().filter(numbered).map(|name| format!("{folder}/{name}{after}"));
+    Ok(paths.filter(|path| root.exists(path)).collect())
+}

@@ -1,0 +1,226 @@
+//! One wish of a profile.
+
+use polyrail_host::CpuSet;
+use polyrail_nic::Setting;
+
+use crate::error::TuneError;
+use crate::target::Target;
+use crate::yaml::{self, Node, Place};
+
+/// What a profile wants of one kind of value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Of what.
+    pub subject: Subject,
+    /// Which of several numbers in one value, counted from 0; `None` if there is one.
+    pub field: Option<usize>,
+    /// How much.
+    pub aim: Aim,
+    /// Why.
+    pub why: String,
+    /// Who says so.
+    pub source: String,
+}
+
+/// What a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A file; `{nic}` stands for each interface, and one `*` for a number.
+    File(String),
+    /// A setting of each interface.
+    Ethtool(String),
+}
+
+/// What a value should be. One that is better is left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Not less.
+    AtLeast(u64),
+    /// Not more.
+    AtMost(u64),
+    /// Exactly this.
+    Equals(String),
+    /// As much as the device can have.
+    Maximum,
+    /// A mask of no CPUs.
+    NoCpus,
+    /// A mask of this queue's share of the CPUs near the interface.
+    NearQueue,
+}
+
+impl Subject {
+    /// For people: what group of settings it belongs to.
+    pub fn group(&self) -> &str {
+        match self {
+            Self::File(path) if path.starts_with("/proc/sys/") => "sysctl",
+            Self::File(path) if path.contains("cpufreq") => "governor",
+            Self::File(path) if path.contains("xps_cpus") => "xps",
+            Self::File(path) if path.contains("rps_cpus") => "rps",
+            Self::File(_) => "file",
+            Self::Ethtool(setting) => setting.split('.').next().unwrap_or(setting),
+        }
+    }
+
+    /// Stands in for what is not there.
+    pub(super) fn as_target(&self) -> Target {
+        match self {
+            Self::File(path) => Target::File { path: path.clone() },
+            Self::Ethtool(setting) => {
+                Target::Ethtool { nic: "*".to_owned(), setting: setting.clone() }
+            }
+        }
+    }
+}
+
+impl Rule {
+    pub(super) fn parse(node: &Node, file: &str) -> Result<Self, TuneError> {
+        let (mut subject, mut field, mut aim, mut why, mut source) = (None, None, None, None, None);
+        for (key, at, value) in node.map(file, "a setting")? {
+            let text = value.text(file, "this")?;
+            let number = || {
+                let fault = || yaml::error(file, value.at, "is not a whole number");
+                text.parse::<u64>().map_err(|_| fault())
+            };
+            match key.as_str() {
+                "file" => subject = Some(Subject::File(checked_path(text, file, value.at)?)),
+                "ethtool" if Setting::parse(text).is_some() => {
+                    subject = Some(Subject::Ethtool(text.to_owned()));
+                }
+                "ethtool" => {
+                    let fault = format!("`{}` is no setting like rings.rx", yaml::short(text));
+                    return Err(yaml::error(file, value.at, fault));
+                }
+                "field" => field = Some(number()? as usize),
+                "at_least" if text == "max" => aim = Some(Aim::Maximum),
+                "at_least" => aim = Some(Aim::AtLeast(number()?)),
+                "at_most" => aim = Some(Aim::AtMost(number()?)),
+                "equals" => aim = Some(Aim::Equals(text.to_owned())),
+                "cpus" if text == "none" => aim = Some(Aim::NoCpus),
+                "cpus" if text == "near" => aim = Some(Aim::NearQueue),
+                "cpus" => return Err(yaml::error(file, value.at, "must be none or near")),
+                "why" => why = Some(text.trim().to_owned()),
+                "source" => source = Some(text.trim().to_owned()),
+                other => {
+                    let fault = format!(
+                        "`{}` is not known; allowed: file, ethtool, field, at_least, at_most, \
+                         equals, cpus, why, source",
+                        yaml::short(other)
+                    );
+                    return Err(yaml::error(file, *at, fault));
+                }
+            }
+        }
+        let missing = |what: &str| yaml::error(file, node.at, format!("a setting needs {what}"));
+        Ok(Self {
+            subject: subject.ok_or_else(|| missing("`file` or `ethtool`"))?,
+            field,
+            aim: aim.ok_or_else(|| missing("`at_least`, `at_most`, `equals` or `cpus`"))?,
+            why: why.ok_or_else(|| missing("`why`"))?,
+            source: source.ok_or_else(|| missing("`source`"))?,
+        })
+    }
+
+    /// The whole new value; `None` if the old one is as good or better.
+    ///
+    /// # Errors
+    /// Why it can't be told, for people.
+    pub fn wanted(
+        &self,
+        old: &str,
+        max: Option<u32>,
+        mask: Option<(&str, &CpuSet)>,
+    ) -> Result<Option<String>, String> {
+        let words: Vec<&str> = old.split_whitespace().collect();
+        let at = self.field.unwrap_or(0);
+        let now = match self.field {
+            Some(field) => words.get(field).copied(),
+            None => Some(old),
+        };
+        let now = now.ok_or_else(|| format!("has no field {at}: `{}`", yaml::short(old)))?;
+        let number =
+            || now.parse::<u64>().map_err(|_| format!("`{}` is no number", yaml::short(now)));
+        let new = match &self.aim {
+            Aim::AtLeast(least) => (number()? < *least).then(|| least.to_string()),
+            Aim::AtMost(most) => (number()? > *most).then(|| most.to_string()),
+            Aim::Equals(wanted) => (now != wanted).then(|| wanted.clone()),
+            Aim::Maximum => {
+                let max = max.ok_or("the device does not tell its maximum")?;
+                (number()? < u64::from(max)).then(|| max.to_string())
+            }
+            Aim::NoCpus => {
+                let cpus = CpuSet::parse_mask(now).map_err(|error| error.to_string())?;
+                // Zero in as many digits as there are.
+                let zero = |c: char| if c == ',' { c } else { '0' };
+                (!cpus.is_empty()).then(|| now.chars().map(zero).collect())
+            }
+            Aim::NearQueue => {
+                let cpus = CpuSet::parse_mask(now).map_err(|error| error.to_string())?;
+                let (mask, wanted) = mask.ok_or("is no file of a queue")?;
+                // A narrower choice was somebody's, and is no worse.
+                let is_good = !cpus.is_empty() && cpus.is_subset(wanted);
+                (!is_good).then(|| mask.to_owned())
+            }
+        };
+        Ok(new.map(|new| match self.field {
+            None => new,
+            Some(field) => {
+                let word = |(at, word): (usize, &&str)| match at == field {
+                    true => new.clone(),
+                    false => (*word).to_owned(),
+                };
+                words.iter().enumerate().map(word).collect::<Vec<_>>().join("\t")
+            }
+        }))
+    }
+}
+
+fn checked_path(path: &str, file: &str, at: Place) -> Result<String, TuneError> {
+    let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
+    let stars = path.matches('*').count();
+    match is_plain && stars <= 1 {
+        true => Ok(path.to_owned()),
+        false => Err(yaml::error(file, at, "must be a path from `/` with one `*` at most")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(aim: Aim, field: Option<usize>) -> Rule {
+        let subject = Subject::File("/proc/sys/x".to_owned());
+        Rule { subject, field, aim, why: "w".to_owned(), source: "s".to_owned() }
+    }
+
+    #[test]
+    fn a_value_that_is_better_already_is_left_alone() {
+        let least = rule(Aim::AtLeast(100), None);
+        assert_eq!(least.wanted("99", None, None), Ok(Some("100".to_owned())));
+        assert_eq!(least.wanted("100", None, None), Ok(None));
+        assert_eq!(least.wanted("5000", None, None), Ok(None));
+        let most = rule(Aim::AtMost(3), None);
+        assert_eq!(most.wanted("0", None, None), Ok(None));
+        assert_eq!(most.wanted("4", None, None), Ok(Some("3".to_owned())));
+    }
+
+    #[test]
+    fn one_number_of_several_is_changed_and_the_others_stay() {
+        let rule = rule(Aim::AtLeast(33_554_432), Some(2));
+        let new = rule.wanted("4096\t131072\t6291456", None, None).unwrap().unwrap();
+        assert_eq!(new, "4096\t131072\t33554432");
+        assert!(rule.wanted("4096", None, None).is_err());
+        assert!(rule.wanted("a b c", None, None).is_err());
+    }
+
+    #[test]
+    fn masks_are_compared_as_sets_and_a_narrower_one_is_kept() {
+        assert_eq!(rule(Aim::NoCpus, None).wanted("00000000,0000", None, None), Ok(None));
+        let zero = rule(Aim::NoCpus, None).wanted("00000001,0003", None, None).unwrap();
+        assert_eq!(zero.unwrap(), "00000000,0000");
+        let near = CpuSet::range(0, 3);
+        let wish = rule(Aim::NearQueue, None);
+        assert_eq!(wish.wanted("0002", None, Some(("000f", &near))), Ok(None));
+        assert_eq!(wish.wanted("0000", None, Some(("000f", &near))), Ok(Some("000f".into())));
+        assert_eq!(wish.wanted("0010", None, Some(("000f", &near))), Ok(Some("000f".into())));
+    }
+}

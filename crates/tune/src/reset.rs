@@ -1,0 +1,168 @@
+//! Puts back what sessions changed, from their journals alone.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::apply::{same, write};
+use crate::error::TuneError;
+use crate::host_id::HostId;
+use crate::journal::{Disk, Entry, Session, StateDir};
+use crate::lock::HostLock;
+use crate::machine::{Machine, Meaning};
+use crate::target::Target;
+
+/// Which sessions are taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The last one that still holds.
+    Latest,
+    /// The one of this name.
+    Id(String),
+    /// All since the machine was booted: every value is what it was before the first.
+    Pristine,
+}
+
+/// A value that was put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// What.
+    pub target: Target,
+    /// Where it stands.
+    pub place: String,
+    /// The value before.
+    pub found: String,
+    /// The value now, which is the one from before the session.
+    pub value: String,
+    /// Why it could not be put back.
+    pub failure: Option<String>,
+}
+
+/// Takes sessions back whose name begins with `name`; an empty name means all.
+///
+/// Sessions of earlier boots are left alone, for a boot forgets what they changed; `force` uses
+/// them all the same, and the readable lines of damaged journals.
+///
+/// Answers with what was put back, nothing if there was nothing to do.
+///
+/// # Errors
+/// [`TuneError`] before anything is changed. What fails later is in [`Restored::failure`], and the
+/// session stays open, so that it can be tried again.
+pub fn reset(
+    machine: &mut dyn Machine,
+    disk: &mut dyn Disk,
+    state: &StateDir,
+    name: &str,
+    which: &Which,
+    force: bool,
+) -> Result<Vec<Restored>, TuneError> {
+    let here = HostId::read(machine.root())?;
+    let sessions = state.sessions()?;
+    let of_name = |session: &&Session| session.name.starts_with(name);
+    let of_boot = |session: &&Session| force || session.host.is_same_boot(&here);
+    let chosen: Vec<&Session> = match which {
+        Which::Latest => {
+            let open = |session: &&Session| session.is_open();
+            sessions.iter().rev().filter(of_name).filter(of_boot).find(open).into_iter().collect()
+        }
+        Which::Id(id) => {
+            let Some(session) = sessions.iter().find(|session| session.id == *id) else {
+                let known_ids = sessions.iter().map(|session| session.id.clone()).collect();
+                return Err(TuneError::NoSession { id: id.clone(), known_ids });
+            };
+            if !of_boot(&session) {
+                let for_what = format!("on {} before this boot", session.host.hostname);
+                return Err(TuneError::OtherHost { for_what });
+            }
+            vec![session]
+        }
+        Which::Pristine => sessions.iter().filter(of_name).filter(of_boot).collect(),
+    };
+    let damaged = chosen.iter().find_map(|session| Some((session, session.damaged.first()?)));
+    if let Some((session, (line, fault))) = damaged
+        && !force
+    {
+        let path = state.path().join(&session.id).join("journal.jsonl");
+        return Err(TuneError::BadJournal { path, line: *line, fault: fault.clone() });
+    }
+    if chosen.is_empty() {
+        return Ok(Vec::new());
+    }
+    let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
+    for (target, _) in &old {
+        match machine.try_open(target) {
+            Err(fault) if fault.meaning(target) == Meaning::Denied => {
+                return Err(TuneError::Denied(fault));
+            }
+            _ => {}
+        }
+    }
+    let _lock = HostLock::take(machine.root().is_live(), state)?;
+    let restored = put_back(machine, &old);
+    for session in chosen.into_iter().filter(|session| session.is_open()) {
+        let mut journal = session.reopen(disk)?;
+        for one in restored.iter().filter(|one| one.failure.is_none() && one.found != one.value) {
+            let (target, value) = (one.target.clone(), one.value.clone());
+            journal.add(&Entry::Restored { target, value })?;
+        }
+        if restored.iter().all(|one| one.failure.is_none()) {
+            journal.add(&Entry::Reset)?;
+        }
+    }
+    Ok(restored)
+}
+
+/// Puts the first value of each target back, those first that make drivers forget others. Goes on
+/// after a failure: as much as can be is put back.
+pub(crate) fn put_back(machine: &mut dyn Machine, old: &[(Target, String)]) -> Vec<Restored> {
+    let mut first: Vec<(&Target, &str)> = Vec::new();
+    let mut seen: HashMap<&Target, ()> = HashMap::new();
+    for (target, value) in old {
+        if seen.insert(target, ()).is_none() {
+            first.push((target, value));
+        }
+    }
+    first.sort_by_key(|(target, _)| target.rank());
+    first.into_iter().map(|(target, value)| put_one_back(machine, target, value)).collect()
+}
+
+fn put_one_back(machine: &mut dyn Machine, target: &Target, value: &str) -> Restored {
+    let mut restored = Restored {
+        target: target.clone(),
+        place: machine.place(target),
+        found: String::new(),
+        value: value.to_owned(),
+        failure: None,
+    };
+    let mut try_it = || -> Result<(), TuneError> {
+        let Some(found) = machine.read(target)? else {
+            return Err(TuneError::NotTaken {
+                what: target.to_string(),
+                wanted: value.to_owned(),
+                found: "nothing: it is not there any more".to_owned(),
+            });
+        };
+        restored.found.clone_from(&found);
+        if found == value {
+            return Ok(());
+        }
+        match write(machine, target, value) {
+            // The kernel moved it, and nobody else may.
+            Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Managed => {
+                return Ok(());
+            }
+            result => result?,
+        }
+        let found = machine.read(target)?.unwrap_or_default();
+        match same(target, &found, value) {
+            true => Ok(()),
+            false => Err(TuneError::NotTaken {
+                what: machine.place(target),
+                wanted: value.to_owned(),
+                found,
+            }),
+        }
+    };
+    restored.failure = try_it().err().map(|error| error.to_string());
+    restored
+}

@@ -1,0 +1,82 @@
+//! What can be changed, and how it is recognised.
+
+use std::fmt;
+
+use polyrail_nic::Setting;
+use serde::{Deserialize, Serialize};
+
+/// One thing that has a value. It is known by what it is, never by a number that a reboot, a
+/// driver or another machine would give to something else.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Target {
+    /// Queues, rings and coalescing of an interface.
+    Ethtool {
+        /// The interface.
+        nic: String,
+        /// As in [`Setting::full_name`].
+        setting: String,
+    },
+    /// The CPUs that an interrupt may go to, as a list like `0-3,8`.
+    Irq(VectorId),
+    /// A file of `/proc` or `/sys` that holds one value.
+    File {
+        /// The path on the machine.
+        path: String,
+    },
+}
+
+/// An interrupt vector of a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VectorId {
+    /// The PCI address of the device, such as `0000:8a:00.0`.
+    pub pci: String,
+    /// The place among the device's vectors, counted from 0.
+    pub index: u32,
+    /// The name under which the driver asked for it.
+    pub action: String,
+}
+
+impl Target {
+    /// The setting, if this is one of an interface.
+    pub fn setting(&self) -> Option<&'static Setting> {
+        match self {
+            Self::Ethtool { setting, .. } => Setting::parse(setting),
+            Self::Irq(_) | Self::File { .. } => None,
+        }
+    }
+
+    /// Where it stands when a plan is carried out: whatever resets a device comes first, since
+    /// drivers then forget the affinities of their interrupts.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Self::Ethtool { setting, .. } if setting.starts_with("channels.") => 0,
+            Self::Ethtool { setting, .. } if setting.starts_with("rings.") => 1,
+            Self::Ethtool { .. } => 2,
+            Self::Irq(_) => 3,
+            Self::File { .. } => 4,
+        }
+    }
+
+    /// Whether a change may take the link down for a moment.
+    pub fn resets_link(&self) -> bool {
+        self.rank() < 2
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ethtool { nic, setting } => write!(f, "{setting} of {nic}"),
+            Self::Irq(id) => write!(f, "{id}"),
+            Self::File { path } => f.write_str(path),
+        }
+    }
+}
+
+impl fmt::Display for VectorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vector {} of {} ({})", self.index, self.pci, self.action)
+    }
+}

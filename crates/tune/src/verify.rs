@@ -1,0 +1,151 @@
+//! Whether a plan still holds.
+
+use std::time::Duration;
+
+use polyrail_host::CpuSet;
+use serde::Serialize;
+
+use crate::apply::same;
+use crate::error::TuneError;
+use crate::machine::Machine;
+use crate::plan::{Plan, online_cpus};
+use crate::target::Target;
+
+/// One value of a plan, as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// What.
+    pub target: Target,
+    /// Whose it is, for people.
+    pub what: String,
+    /// The value that the plan wants.
+    pub wanted: String,
+    /// The value that is set; `None` if the thing is not there.
+    pub found: Option<String>,
+    /// For interrupts: where they really go, if the kernel tells.
+    pub effective: Option<String>,
+    /// The verdict.
+    pub state: State,
+    /// Why, if it is not plain.
+    pub reason: Option<String>,
+}
+
+/// The verdict on one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Set, and in force.
+    Ok,
+    /// Set; the interrupt moves when it comes next.
+    Pending,
+    /// Not part of the verdict: the kernel places this vector itself.
+    Managed,
+    /// Something else is set.
+    Drift,
+    /// It is not there.
+    Missing,
+}
+
+impl State {
+    /// As `irq verify` prints it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Pending => "pending",
+            Self::Managed => "skipped (managed)",
+            Self::Drift => "drift",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// Compares a plan with the machine. `managed` are targets that the kernel refused to move; with
+/// `wait`, pending interrupts are given that long to come.
+///
+/// # Errors
+/// [`TuneError`] if the machine can't be read.
+pub fn verify(
+    machine: &mut dyn Machine,
+    plan: &Plan,
+    managed: &[Target],
+    wait: Duration,
+) -> Result<Vec<Checked>, TuneError> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let mut waited = Duration::ZERO;
+    loop {
+        let found = look(machine, plan, managed)?;
+        let pending = found.iter().any(|checked| checked.state == State::Pending);
+        if !pending || waited >= wait {
+            return Ok(found);
+        }
+        machine.pause(PAUSE);
+        waited += PAUSE;
+    }
+}
+
+/// Whether everything holds. Interrupts that did not come yet count as `pending_is_good` says.
+pub fn is_good(checked: &[Checked], pending_is_good: bool) -> bool {
+    checked.iter().all(|one| match one.state {
+        State::Ok | State::Managed => true,
+        State::Pending => pending_is_good,
+        State::Drift | State::Missing => false,
+    })
+}
+
+fn look(
+    machine: &mut dyn Machine,
+    plan: &Plan,
+    managed: &[Target],
+) -> Result<Vec<Checked>, TuneError> {
+    let online = CpuSet::parse_list(&online_cpus(machine.root())?).unwrap_or_default();
+    let mut found = Vec::new();
+    for (target, what, wanted) in plan.wanted() {
+        let mut checked = state_of(machine, target, wanted)?;
+        what.clone_into(&mut checked.what);
+        if managed.contains(target) {
+            checked.state = State::Managed;
+            checked.reason = None;
+        } else if matches!(target, Target::Irq(_)) && checked.state == State::Drift {
+            let offline = CpuSet::parse_list(wanted).unwrap_or_default().difference(&online);
+            if !offline.is_empty() {
+                checked.reason = Some(format!("CPU {offline} is offline"));
+            }
+        }
+        found.push(checked);
+    }
+    Ok(found)
+}
+
+/// The state of one value; whose it is is for the caller to say.
+pub(crate) fn state_of(
+    machine: &mut dyn Machine,
+    target: &Target,
+    wanted: &str,
+) -> Result<Checked, TuneError> {
+    let mut checked = Checked {
+        target: target.clone(),
+        what: String::new(),
+        wanted: wanted.to_owned(),
+        found: machine.read(target)?,
+        effective: None,
+        state: State::Missing,
+        reason: None,
+    };
+    let Some(found) = &checked.found else { return Ok(checked) };
+    let Target::Irq(vector) = target else {
+        checked.state = if same(target, found, wanted) { State::Ok } else { State::Drift };
+        return Ok(checked);
+    };
+    checked.effective = machine.effective(vector)?;
+    let cpus = |text: &str| CpuSet::parse_list(text).ok();
+    checked.state = match (cpus(found), cpus(wanted)) {
+        (Some(found), Some(wanted)) if found == wanted => {
+            match checked.effective.as_deref().and_then(cpus) {
+                Some(effective) if !effective.is_subset(&wanted) => State::Pending,
+                _ => State::Ok,
+            }
+        }
+        _ => State::Drift,
+    };
+    Ok(checked)
+}
