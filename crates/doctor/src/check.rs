@@ -1,0 +1,256 @@
+//! What a check is, and what it may say.
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+
+/// A check: data, and the function that applies it.
+#[derive(Debug)]
+pub struct Check {
+    /// Its name for good: in reports, `--explain`, `--fix`.
+    pub id: &'static str,
+    /// The part of the machine that it is about.
+    pub group: Group,
+    /// What is wrong when it fires, in a few words.
+    pub title: &'static str,
+    /// What that costs.
+    pub cost: Cost,
+    /// Why it matters, and when it does not.
+    pub why: &'static str,
+    /// What mends it, for people; the commands are in the findings.
+    pub remedy: &'static str,
+    /// Whether mending needs root.
+    pub needs_root: bool,
+    /// Whether mending can be undone without a restart.
+    pub reversible: bool,
+    /// What it reads.
+    pub reads: &'static [&'static str],
+    /// Applies it.
+    pub(crate) run: fn(&Context) -> Result<Outcome, Unknown>,
+}
+
+/// The part of the machine that a check is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Nodes, PCI, GPUs, links.
+    Topology,
+    /// Interrupts.
+    Irq,
+    /// Queues, rings, drops.
+    Queues,
+    /// RPS and XPS.
+    Steering,
+    /// Sockets and routes.
+    Tcp,
+    /// Frequencies, idle states, quotas.
+    Cpu,
+    /// Limits and pages.
+    Memory,
+    /// What zero-copy sends need.
+    Zerocopy,
+    /// What receiving into device memory needs.
+    Devmem,
+    /// What this process may do.
+    Permissions,
+}
+
+/// What a fault costs, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cost {
+    /// Something does not work, or not as configured.
+    Breaks,
+    /// More than a tenth of the speed.
+    Large,
+    /// Less than a tenth, or only in some situations.
+    Small,
+}
+
+/// A thing that was read, and what it said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// A path without the root, or what was asked, such as `ethtool -g eth1`.
+    pub path: String,
+    /// What it said.
+    pub value: String,
+}
+
+/// A fault that was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The interface or CPU that it is about; `None` for the whole host.
+    pub subject: Option<String>,
+    /// What is wrong, in one sentence without a full stop.
+    pub what: String,
+    /// How that is known.
+    pub evidence: Vec<Evidence>,
+    /// Commands that mend it, to be read before they are run.
+    pub commands: Vec<String>,
+    /// The same as data, where `--fix` can do it.
+    pub changes: Vec<Change>,
+}
+
+/// A value to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Where.
+    pub target: Target,
+    /// The value that it has, as text.
+    pub from: Option<String>,
+    /// The value that it should have, as text.
+    pub to: String,
+}
+
+/// Where a value is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// A file of `/proc` or `/sys`, without the root.
+    File(String),
+    /// A setting of an interface, named as in `polyrail_nic::Setting`: `rings.rx`.
+    Nic {
+        /// The interface.
+        nic: String,
+        /// The setting.
+        setting: String,
+    },
+}
+
+/// All that a check said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) findings: Vec<Finding>,
+    /// What was looked at and is as it should be.
+    pub(crate) seen: Vec<Evidence>,
+    /// What could not be found out.
+    pub(crate) unknown: Vec<String>,
+    /// Why there is nothing to look at on this host.
+    pub(crate) not_applicable: Option<String>,
+}
+
+/// Why a check can't know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown(pub(crate) String);
+
+impl Outcome {
+    pub(crate) fn not_applicable(why: impl Into<String>) -> Self {
+        Self { not_applicable: Some(why.into()), ..Self::default() }
+    }
+
+    pub(crate) fn saw(&mut self, path: impl Into<String>, value: impl ToString) {
+        self.seen.push(Evidence::new(path, value));
+    }
+
+    pub(crate) fn found(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    pub(crate) fn unknown(&mut self, why: impl Into<String>) {
+        self.unknown.push(why.into());
+    }
+}
+
+impl Evidence {
+    pub(crate) fn new(path: impl Into<String>, value: impl ToString) -> Self {
+        Self { path: path.into(), value: value.to_string() }
+    }
+}
+
+impl Finding {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), ..Self::default() }
+    }
+
+    pub(crate) fn about(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    pub(crate) fn because(mut self, path: impl Into<String>, value: impl ToString) -> Self {
+        self.evidence.push(Evidence::new(path, value));
+        self
+    }
+
+    pub(crate) fn command(mut self, command: impl Into<String>) -> Self {
+        self.commands.push(command.into());
+        self
+    }
+
+    /// Writes a file of `/proc` or `/sys`; the command for people comes with it.
+    pub(crate) fn write(mut self, path: &str, from: impl ToString, to: impl ToString) -> Self {
+        let (from, to) = (from.to_string(), to.to_string());
+        self.commands.push(match path.strip_prefix("/proc/sys/") {
+            // Keys hold interface names, whose dots `sysctl` takes as slashes.
+            Some(key) => format!(
+                "sysctl -w {}='{to}'",
+                key.replace('.', "\u{1}").replace('/', ".").replace('\u{1}', "/")
+            ),
+            None => format!("echo {to} > {path}"),
+        });
+        self.changes.push(Change { target: Target::File(path.into()), from: Some(from), to });
+        self
+    }
+
+    /// Changes a setting of an interface; the command for people comes with it.
+    pub(crate) fn set(mut self, nic: &str, setting: &str, from: u32, to: u32) -> Self {
+        let command = polyrail_nic::Setting::parse(setting)
+            .map(|setting| setting.command(nic, &to.to_string()));
+        self.commands.extend(command);
+        let target = Target::Nic { nic: nic.into(), setting: setting.into() };
+        self.changes.push(Change { target, from: Some(from.to_string()), to: to.to_string() });
+        self
+    }
+}
+
+impl Group {
+    /// As in the JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Topology => "topology",
+            Self::Irq => "irq",
+            Self::Queues => "queues",
+            Self::Steering => "steering",
+            Self::Tcp => "tcp",
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Zerocopy => "zerocopy",
+            Self::Devmem => "devmem",
+            Self::Permissions => "permissions",
+        }
+    }
+}
+
+impl Cost {
+    /// For people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Breaks => "does not work as configured",
+            Self::Large => "costs more than a tenth of the speed",
+            Self::Small => "costs less than a tenth, or only at times",
+        }
+    }
+}
+
+impl From<polyrail_host::ReadError> for Unknown {
+    fn from(error: polyrail_host::ReadError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_keys_as_sysctl_does() {
+        let finding = Finding::new("x")
+            .write("/proc/sys/net/ipv4/conf/eth0.5/rp_filter", 1, 2)
+            .write("/sys/kernel/mm/x", "a", "b");
+        assert_eq!(
+            finding.commands,
+            ["sysctl -w net.ipv4.conf.eth0/5.rp_filter='2'", "echo b > /sys/kernel/mm/x"]
+        );
+        assert_eq!(finding.changes.len(), 2);
+    }
+}

@@ -1,0 +1,401 @@
+//! Where the interrupts of the NICs go.
+
+use polyrail_host::{CpuSet, Nic, Vector};
+
+use super::topology::no_rails_means_nothing;
+use crate::check::{Check, Cost, Evidence, Finding, Group, Outcome, Unknown};
+use crate::context::{Context, OSRELEASE};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "irq-one-cpu",
+        group: Group::Irq,
+        title: "all queues of a NIC interrupt one CPU",
+        cost: Cost::Large,
+        why: "One CPU then handles the packets of all queues, at 5 to 8 GB/s at best. Where it is CPU 0 \
+              it has the machine's other chores, too.",
+        remedy: "Spread the vectors over the CPUs of the NIC's node: `polyrail irq plan`.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list", "/proc/interrupts"],
+        run: irq_one_cpu,
+    },
+    Check {
+        id: "irq-shared-cpu",
+        group: Group::Irq,
+        title: "queues share CPUs while others of the node have none",
+        cost: Cost::Large,
+        why: "Two busy queues on one CPU get half of it each, next to CPUs that are idle. It does not \
+              matter where there are more queues than CPUs.",
+        remedy: "Give each queue a CPU of its own: `polyrail irq plan`.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list", "/proc/interrupts"],
+        run: irq_shared_cpu,
+    },
+    Check {
+        id: "irq-off-node",
+        group: Group::Irq,
+        title: "interrupts of a NIC go to CPUs of another node",
+        cost: Cost::Large,
+        why: "Packets and their buffers then cross between sockets, which costs about a fifth of the \
+              rate of a core, and memory bandwidth of both nodes.",
+        remedy: "Move the vectors to CPUs of the NIC's node: `polyrail irq plan`.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list", "/sys/class/net/*/device/numa_node"],
+        run: irq_off_node,
+    },
+    Check {
+        id: "irq-gve-pattern",
+        group: Group::Irq,
+        title: "gve puts the interrupts of every NIC on the first CPUs",
+        cost: Cost::Large,
+        why: "Before Linux 6.17 the gve driver gives vector i to CPU i, counted from CPU 0 for each NIC, \
+              whatever node the NIC is at: all gVNICs share the same CPUs. Boot scripts of the images \
+              correct it on some machine types only, and once.",
+        remedy: "Move the vectors (`polyrail irq plan`), or use Linux 6.17 or later.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list", "/proc/sys/kernel/osrelease"],
+        run: irq_gve_pattern,
+    },
+    Check {
+        id: "irq-nics-share-cpu",
+        group: Group::Irq,
+        title: "queues of different NICs interrupt the same CPUs",
+        cost: Cost::Large,
+        why: "Rails are meant to run at once, and a CPU that serves two of them halves both. It does not \
+              matter where the node has fewer CPUs than its NICs have queues.",
+        remedy: "Give each NIC CPUs of its own: `polyrail irq plan`.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list"],
+        run: irq_nics_share_cpu,
+    },
+    Check {
+        id: "irq-on-worker",
+        group: Group::Irq,
+        title: "interrupts of a NIC go to CPUs of worker threads",
+        cost: Cost::Large,
+        why: "A thread that copies and the softirq that feeds it then take turns on one CPU: published \
+              figures are 63 against 82 Gbit/s. Needs `--workers`, the CPUs of the engine's threads.",
+        remedy: "Keep the vectors off these CPUs: `polyrail irq plan --avoid LIST`.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/irq/*/effective_affinity_list", "--workers"],
+        run: irq_on_worker,
+    },
+    Check {
+        id: "irqbalance-active",
+        group: Group::Irq,
+        title: "irqbalance runs, and will undo any placement",
+        cost: Cost::Small,
+        why: "Every ten seconds it moves interrupts as it likes, those of NICs included, without regard \
+              to threads that are bound. A policy that bans the NIC's driver leaves it alone.",
+        remedy: "Ban the NICs' drivers in its configuration, or stop it.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/*/comm"],
+        run: irqbalance_active,
+    },
+];
+
+/// The vectors of queues with the CPUs that each one fires on.
+struct Placed<'a> {
+    nic: &'a Nic,
+    vectors: Vec<(&'a Vector, CpuSet)>,
+}
+
+impl Placed<'_> {
+    fn cpus(&self) -> CpuSet {
+        self.vectors.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
+    }
+
+    /// Path and value of up to three vectors.
+    fn evidence(&self, which: impl Fn(&CpuSet) -> bool) -> Vec<Evidence> {
+        let shown = self.vectors.iter().filter(|(_, cpus)| which(cpus)).take(3);
+        shown.map(|(vector, cpus)| evidence(vector, cpus)).collect()
+    }
+}
+
+fn evidence(vector: &Vector, cpus: &CpuSet) -> Evidence {
+    let path = format!("/proc/irq/{}/effective_affinity_list", vector.irq);
+    Evidence::new(path, format!("{cpus} ({})", vector.name))
+}
+
+/// Vectors of management, which have next to nothing to do.
+fn is_for_queues(name: &str) -> bool {
+    let others = [
+        "mgmnt", "config", "control", "async", "admin", "mailbox", "mbx", "fdir", "misc", "hwc",
+        "event", "cmd", "aeq", "ceq", "ptp", "other",
+    ];
+    let name = name.to_ascii_lowercase();
+    !name.is_empty() && !others.iter().any(|word| name.contains(word))
+}
+
+/// Calls `look` with each rail whose vectors are known; of the others says why they are not.
+fn each_rail(cx: &Context, mut look: impl FnMut(&mut Outcome, &Placed<'_>)) -> Outcome {
+    let mut outcome = Outcome::default();
+    for placed in placed(cx, &mut outcome) {
+        look(&mut outcome, &placed);
+    }
+    no_rails_means_nothing(outcome)
+}
+
+fn placed<'a>(cx: &'a Context, outcome: &mut Outcome) -> Vec<Placed<'a>> {
+    let mut all = Vec::new();
+    for nic in cx.rails() {
+        let queues: Vec<&Vector> =
+            nic.vectors.iter().filter(|vector| is_for_queues(&vector.name)).collect();
+        if queues.is_empty() {
+            let state = if nic.is_up() { "" } else { " (it is not up)" };
+            outcome.unknown(format!("{}: no vectors of queues are to be found{state}", nic.name));
+            continue;
+        }
+        let cpus = |vector: &&'a Vector| -> Result<(&'a Vector, CpuSet), Unknown> {
+            let folder = format!("/proc/irq/{}", vector.irq);
+            let effective = cx.optional(&format!("{folder}/effective_affinity_list"))?;
+            let text = match effective.filter(|text| !text.is_empty()) {
+                Some(text) => text,
+                // Interrupt chips without a choice have no such file.
+                None => cx.text(&format!("{folder}/smp_affinity_list"))?,
+            };
+            let cpus = CpuSet::parse_list(&text);
+            Ok((*vector, cpus.map_err(|error| Unknown(format!("{folder}: {error}")))?))
+        };
+        match queues.iter().map(cpus).collect() {
+            Ok(vectors) => all.push(Placed { nic, vectors }),
+            Err(Unknown(why)) => outcome.unknown(format!("{}: {why}", nic.name)),
+        }
+    }
+    all
+}
+
+fn plan_command(nic: &Nic) -> String {
+    format!("polyrail irq plan {}", nic.name)
+}
+
+fn irq_one_cpu(cx: &Context) -> Result<Outcome, Unknown> {
+    let online = cx.topology().cpus.online.len();
+    if online < 2 {
+        return Ok(Outcome::not_applicable("the machine has one CPU"));
+    }
+    Ok(each_rail(cx, |outcome, placed| {
+        let cpus = placed.cpus();
+        let count = placed.vectors.len();
+        // Two vectors, one for each direction of one queue, may well share a CPU.
+        let queues = placed.nic.rx_queues.max(placed.nic.tx_queues);
+        if cpus.len() == 1 && count >= 2 && queues >= 2 {
+            let mut finding = Finding::new(format!("all {count} vectors fire on CPU {cpus}"))
+                .about(&placed.nic.name)
+                .command(plan_command(placed.nic));
+            finding.evidence = placed.evidence(|_| true);
+            outcome.found(finding);
+        } else {
+            outcome
+                .saw("/proc/irq/*/effective_affinity_list", format!("{}: {cpus}", placed.nic.name));
+        }
+    }))
+}
+
+fn irq_shared_cpu(cx: &Context) -> Result<Outcome, Unknown> {
+    Ok(each_rail(cx, |outcome, placed| {
+        let name = &placed.nic.name;
+        let near = cx.topology().cpus_near(placed.nic.node);
+        let near = near.unwrap_or_else(|| cx.topology().cpus.online.clone());
+        // A queue's two vectors, where sending and receiving have one each, belong on one CPU.
+        let queues = placed.nic.rx_queues.max(placed.nic.tx_queues).min(placed.vectors.len());
+        let used = placed.cpus();
+        let wanted = queues.min(near.len());
+        if used.len() > 1 && used.len() < wanted {
+            let mut finding =
+                Finding::new(format!("{queues} queues use {} of {} CPUs", used.len(), near.len()))
+                    .about(name)
+                    .command(plan_command(placed.nic));
+            finding.evidence = placed.evidence(|_| true);
+            outcome.found(finding);
+        } else {
+            let value = format!("{name}: {queues} queues on {} CPUs", used.len());
+            outcome.saw("/proc/irq/*/effective_affinity_list", value);
+        }
+    }))
+}
+
+fn irq_off_node(cx: &Context) -> Result<Outcome, Unknown> {
+    let nodes = cx.topology().nodes_with_cpus();
+    if nodes <= 1 {
+        return Ok(Outcome::not_applicable("the machine has one node"));
+    }
+    Ok(each_rail(cx, |outcome, placed| {
+        let name = &placed.nic.name;
+        let near = placed.nic.node.and_then(|node| cx.topology().cpus_near(Some(node)));
+        let (Some(node), Some(near)) = (placed.nic.node, near) else {
+            outcome.unknown(format!("{name}: its node is not known"));
+            return;
+        };
+        let is_off = |cpus: &CpuSet| !cpus.is_subset(&near);
+        let off = placed.vectors.iter().filter(|(_, cpus)| is_off(cpus)).count();
+        if off > 0 {
+            let all = placed.vectors.len();
+            let mut finding =
+                Finding::new(format!("{off} of {all} vectors fire off node {node} ({near})"))
+                    .about(name)
+                    .command(plan_command(placed.nic));
+            finding.evidence = placed.evidence(is_off);
+            outcome.found(finding);
+        } else {
+            outcome
+                .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
+        }
+    }))
+}
+
+fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
+    let is_gve = |nic: &&Nic| matches!(nic.driver.as_deref(), Some("gve" | "gvnic"));
+    if !cx.rails().iter().any(is_gve) {
+        return Ok(Outcome::not_applicable("no NIC has the driver gve"));
+    }
+    let kernel = cx.kernel()?;
+    let release = cx.text(OSRELEASE)?;
+    Ok(each_rail(cx, |outcome, placed| {
+        if !is_gve(&placed.nic) {
+            return;
+        }
+        let name = &placed.nic.name;
+        // Half of the vectors are for sending, half for receiving; each half starts at CPU 0.
+        let half = (placed.vectors.len() / 2).max(1);
+        let follows = |at: usize, cpus: &CpuSet| {
+            cpus.len() == 1 && cpus.first() == u32::try_from(at % half).ok()
+        };
+        let matching =
+            placed.vectors.iter().enumerate().filter(|(at, (_, cpus))| follows(*at, cpus)).count();
+        let is_pattern = placed.vectors.len() >= 4 && matching * 10 >= placed.vectors.len() * 9;
+        let may_be_right =
+            placed.nic.node == Some(0) && cx.rails().into_iter().filter(is_gve).count() == 1;
+        if kernel < (6, 17) && is_pattern && !may_be_right {
+            let last = half - 1;
+            let mut finding =
+                Finding::new(format!("vectors go to CPUs 0-{last} in order, as for every gVNIC"))
+                    .about(name)
+                    .because(OSRELEASE, &release)
+                    .command(plan_command(placed.nic));
+            finding.evidence.extend(placed.evidence(|_| true));
+            outcome.found(finding);
+        } else {
+            outcome
+                .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
+        }
+    }))
+}
+
+fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
+    let mut outcome = Outcome::default();
+    let all = placed(cx, &mut outcome);
+    if all.len() < 2 && outcome.unknown.is_empty() {
+        return Ok(Outcome::not_applicable("there are no two NICs with vectors"));
+    }
+    for (at, first) in all.iter().enumerate() {
+        for second in &all[at + 1..] {
+            let shared = first.cpus().intersection(&second.cpus());
+            let (name, other) = (&first.nic.name, &second.nic.name);
+            let near = cx.topology().cpus_near(first.nic.node);
+            let room = near.unwrap_or_else(|| cx.topology().cpus.online.clone()).len();
+            let on_node = all.iter().filter(|placed| placed.nic.node == first.nic.node);
+            let wanted: usize = on_node.map(|placed| placed.cpus().len()).sum();
+            if !shared.is_empty() && wanted <= room {
+                let mut finding = Finding::new(format!("{name} and {other} share CPUs {shared}"))
+                    .about(format!("{name},{other}"))
+                    .command(format!("polyrail irq plan {name} {other}"));
+                for placed in [first, second] {
+                    let on_shared = |cpus: &CpuSet| cpus.intersects(&shared);
+                    finding.evidence.extend(placed.evidence(on_shared).into_iter().take(1));
+                }
+                outcome.found(finding);
+            } else {
+                let value = format!("{name}: {}; {other}: {}", first.cpus(), second.cpus());
+                outcome.saw("/proc/irq/*/effective_affinity_list", value);
+            }
+        }
+    }
+    Ok(no_rails_means_nothing(outcome))
+}
+
+fn irq_on_worker(cx: &Context) -> Result<Outcome, Unknown> {
+    let Some(workers) = &cx.options().workers else {
+        return Ok(Outcome::not_applicable("no CPUs are kept for workers (--workers)"));
+    };
+    Ok(each_rail(cx, |outcome, placed| {
+        let name = &placed.nic.name;
+        let on_workers = placed.cpus().intersection(workers);
+        if on_workers.is_empty() {
+            outcome
+                .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
+            return;
+        }
+        let mut finding = Finding::new(format!("vectors fire on CPUs {on_workers} of workers"))
+            .about(name)
+            .because("--workers", workers)
+            .command(format!("polyrail irq plan {name} --avoid {workers}"));
+        finding.evidence.extend(placed.evidence(|cpus| cpus.intersects(workers)));
+        outcome.found(finding);
+    }))
+}
+
+fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
+    let processes = cx.root().list("/proc")?;
+    let pids = processes.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let mut seen = 0;
+    let mut outcome = Outcome::default();
+    for pid in pids {
+        let path = format!("/proc/{pid}/comm");
+        // Processes end while they are listed.
+        let Ok(Some(name)) = cx.optional(&path) else { continue };
+        seen += 1;
+        if name == "irqbalance" {
+            outcome.found(
+                Finding::new("irqbalance moves interrupts every ten seconds")
+                    .because(path, name)
+                    .command(
+                        "systemctl stop irqbalance   # or ban the NICs' drivers: irqbalance(1)",
+                    ),
+            );
+        }
+    }
+    match seen {
+        0 => Err(Unknown("/proc has no processes (a copy of a machine has none)".into())),
+        _ => {
+            outcome.saw("/proc/*/comm", format!("{seen} processes, none of them irqbalance"));
+            Ok(outcome)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_of_management_are_not_those_of_queues() {
+        for name in [
+            "gve-ntfy-blk3@pci:0000:06:00.0",
+            "mlx5_comp0@pci:0000:08:00.0",
+            "eth0-TxRx-1",
+            "virtio2-input.0",
+            "mana_q3@pci:1:2",
+        ] {
+            assert!(is_for_queues(name), "{name}");
+        }
+        for name in [
+            "gve-mgmnt@pci:0000:06:00.0",
+            "mlx5_async0@pci:0000:08:00.0",
+            "virtio2-config",
+            "ice-0000:01:00.0:misc",
+            "",
+            "mana_hwc@pci:1:2",
+            "i40e-eth0-fdir-TxRx-0",
+        ] {
+            assert!(!is_for_queues(name), "{name}");
+        }
+    }
+}

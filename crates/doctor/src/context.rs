@@ -1,0 +1,197 @@
+//! What the checks look at.
+
+use std::time::Duration;
+
+use polyrail_host::{CpuSet, Nic, Sysroot, Topology};
+
+use crate::check::Unknown;
+use crate::error::DoctorError;
+use crate::probes::{NicProbe, Probes};
+
+/// What the checks assume, where the host can't tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The interfaces that are meant to be rails; all of devices if empty.
+    pub interfaces: Vec<String>,
+    /// The round-trip time between hosts.
+    pub rtt: Duration,
+    /// CPUs that are kept for the threads of the engine.
+    pub workers: Option<CpuSet>,
+    /// Whether to check what receiving into device memory needs.
+    pub devmem: bool,
+}
+
+/// A host to be examined, with everything that checks share.
+#[derive(Debug)]
+pub struct Context {
+    root: Sysroot,
+    topology: Topology,
+    probes: Probes,
+    options: Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            interfaces: Vec::new(),
+            // Between racks of one datacentre, under load.
+            rtt: Duration::from_micros(200),
+            workers: None,
+            devmem: false,
+        }
+    }
+}
+
+impl Context {
+    /// Reads the machine and asks its kernel, if it is the running one.
+    ///
+    /// # Errors
+    /// [`DoctorError`] if the machine can't be read at all, or an interface in the options is not
+    /// there.
+    pub fn read(root: &Sysroot, options: Options) -> Result<Self, DoctorError> {
+        let topology = Topology::read(root)?;
+        let unknown = options.interfaces.iter().find(|name| topology.nic(name).is_none());
+        if let Some(name) = unknown {
+            let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+            return Err(DoctorError::NoInterface { name: name.clone(), known: known.join(", ") });
+        }
+        let probes = Probes::take(root, &topology.nics)?;
+        Ok(Self { root: root.clone(), topology, probes, options })
+    }
+
+    pub(crate) fn root(&self) -> &Sysroot {
+        &self.root
+    }
+
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    pub(crate) fn probes(&self) -> &Probes {
+        &self.probes
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The interfaces that are meant to be rails.
+    pub(crate) fn rails(&self) -> Vec<&Nic> {
+        let wanted = &self.options.interfaces;
+        let is_wanted = |nic: &&Nic| wanted.is_empty() || wanted.contains(&nic.name);
+        self.topology.nics.iter().filter(is_wanted).collect()
+    }
+
+    /// What was asked of an interface's driver, and the answer to `question` in particular.
+    pub(crate) fn probe<T>(
+        &self,
+        nic: &Nic,
+        question: &str,
+        answer: impl Fn(&NicProbe) -> Option<T>,
+    ) -> Result<T, Unknown> {
+        let name = &nic.name;
+        let Some(probe) = self.probes.nics.get(name) else {
+            return Err(Unknown(format!(
+                "{name}: the copy of the machine has no answers of drivers"
+            )));
+        };
+        answer(probe).ok_or_else(|| {
+            let why = probe.errors.get(question).or_else(|| probe.errors.get("ethtool"));
+            Unknown(match why {
+                Some(why) => format!("{name}: {why}"),
+                None => format!("{name}: its driver does not tell ({question})"),
+            })
+        })
+    }
+
+    /// The text of a file that every machine has.
+    pub(crate) fn text(&self, path: &str) -> Result<String, Unknown> {
+        Ok(self.root.read(path)?)
+    }
+
+    /// The text of a file that a machine may be without.
+    pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, Unknown> {
+        Ok(self.root.read_optional(path)?)
+    }
+
+    /// The number in a file that every machine has.
+    pub(crate) fn number(&self, path: &str) -> Result<u64, Unknown> {
+        parse(path, &self.text(path)?)
+    }
+
+    /// The three numbers in a file, such as `tcp_rmem`.
+    pub(crate) fn three(&self, path: &str) -> Result<[u64; 3], Unknown> {
+        let text = self.text(path)?;
+        let numbers: Vec<u64> =
+            text.split_whitespace().map(|word| parse(path, word)).collect::<Result<_, _>>()?;
+        numbers.try_into().map_err(|_| Unknown(format!("{path} has `{text}`, not three numbers")))
+    }
+
+    /// The kernel's release as major and minor number.
+    pub(crate) fn kernel(&self) -> Result<(u32, u32), Unknown> {
+        let text = self.text(OSRELEASE)?;
+        let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+            _ => Err(Unknown(format!("{OSRELEASE} has `{text}`, not a release"))),
+        }
+    }
+
+    /// A row of `/proc/self/status`, or of another file of `name: value` rows.
+    pub(crate) fn row(&self, path: &str, name: &str) -> Result<String, Unknown> {
+        let text = self.text(path)?;
+        let mut rows = text.lines().filter_map(|line| line.split_once(':'));
+        let row = rows.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned());
+        row.ok_or_else(|| Unknown(format!("{path} has no row {name}")))
+    }
+
+    /// A counter of `/proc/net/snmp` or `/proc/net/netstat`, where a line of names comes before each
+    /// line of values.
+    pub(crate) fn protocol(&self, path: &str, group: &str, name: &str) -> Result<u64, Unknown> {
+        let text = self.text(path)?;
+        let mut rows = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(':'));
+        let (names, values) = (rows.next().unwrap_or(""), rows.next().unwrap_or(""));
+        let at = names.split_whitespace().position(|word| word == name);
+        let value = at.and_then(|at| values.split_whitespace().nth(at));
+        let value = value.ok_or_else(|| Unknown(format!("{path} has no {group} {name}")))?;
+        parse(path, value)
+    }
+}
+
+pub(crate) const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
+
+fn parse(path: &str, text: &str) -> Result<u64, Unknown> {
+    text.trim().parse().map_err(|_| Unknown(format!("{path} has `{}`, not a number", text.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_host::fixtures;
+
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_refused_with_those_that_are() {
+        let host = fixtures::a3_high();
+        let options = Options { interfaces: vec!["eth9".into()], ..Options::default() };
+        let message = Context::read(&host.root(), options).unwrap_err().to_string();
+        assert!(
+            message.starts_with("interface `eth9` is not there; there are: eth0, eth1"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_release_is_read_with_whatever_follows_it() {
+        let host = fixtures::no_nics();
+        let root = host.root();
+        let release = |text: &str| {
+            std::fs::create_dir_all(root.path("/proc/sys/kernel")).unwrap();
+            std::fs::write(root.path(OSRELEASE), text).unwrap();
+            Context::read(&root, Options::default()).unwrap().kernel()
+        };
+        assert_eq!(release("6.18.44-fc-v657\n"), Ok((6, 18)));
+        assert_eq!(release("6.1-rc3\n"), Ok((6, 1)));
+        assert!(release("six\n").is_err());
+    }
+}

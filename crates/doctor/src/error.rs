@@ -1,0 +1,68 @@
+//! Why there is no diagnosis.
+
+use std::io;
+use std::path::PathBuf;
+
+use polyrail_host::ReadError;
+
+/// Why a host can't be examined, or reports can't be compared. What a single check can't find out is
+/// no error: it says so itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoctorError {
+    /// The files that describe the machine can't be read.
+    #[error(transparent)]
+    Machine(#[from] ReadError),
+    /// An interface that is not there.
+    #[error("interface `{name}` is not there; there are: {known}")]
+    NoInterface {
+        /// The name that was given.
+        name: String,
+        /// All interfaces of devices, with commas.
+        known: String,
+    },
+    /// A check that is not there.
+    #[error("check `{id}` does not exist")]
+    NoCheck {
+        /// The name that was given.
+        id: String,
+    },
+    /// A file of probes or a report that can't be read.
+    #[error("{} can't be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file of probes or a report that is none.
+    #[error("{} is not {wanted}: {fault}", path.display())]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+        /// What is wrong, with line and column.
+        fault: String,
+    },
+    /// Too few reports to compare.
+    #[error("{given} report to compare; allowed: 2 or more")]
+    TooFew {
+        /// How many there are.
+        given: usize,
+    },
+}
+
+impl DoctorError {
+    /// What can be done about it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Machine(error) => error.help(),
+            Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
+            Self::NotJson { wanted: "a report", .. } | Self::TooFew { .. } => {
+                Some("make one on each host with `polyrail doctor --json > HOST.json`".into())
+            }
+            _ => None,
+        }
+    }
+}

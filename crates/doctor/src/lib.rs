@@ -1,0 +1,25 @@
+//! Checks of a host for fast TCP: what is wrong, how that is known, what it costs and what mends it.
+//!
+//! * [`CHECKS`]: the checks as data. Each reads files below a [`Sysroot`](polyrail_host::Sysroot)
+//!   and [`Probes`], which hold what only a running kernel can be asked.
+//! * [`examine`]: runs them and makes a [`Report`], which is the JSON, too.
+//! * [`fleet::compare`]: finds the host that differs from the others.
+//!
+//! A check that can't know says so: it is never clean for want of a file. Nothing here writes.
+#![forbid(unsafe_code)]
+
+mod check;
+mod checks;
+mod context;
+mod error;
+mod facts;
+pub mod fleet;
+mod probes;
+mod report;
+
+pub use check::{Change, Check, Cost, Evidence, Finding, Group, Target};
+pub use checks::CHECKS;
+pub use context::{Context, Options};
+pub use error::DoctorError;
+pub use probes::{CoalesceProbe, NicProbe, Probes, RingProbe, RouteProbe};
+pub use report::{CheckReport, Report, SCHEMA_VERSION, Status, Summary, examine};

@@ -1,0 +1,296 @@
+//! What only a running kernel can be asked: queues, rings and routes, over netlink.
+//!
+//! A copy of a machine has the answers in `/polyrail/probes.json`, as [`Probes`] serialises. What
+//! was not asked or not answered is absent, with the reason in `errors`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+use polyrail_host::{Nic, Sysroot};
+use polyrail_nic::{Ethtool, Limits, NicError, RouteQuery, Routes, driver_stats, ntuple_rules};
+use serde::{Deserialize, Serialize};
+
+use crate::error::DoctorError;
+
+/// All answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Probes {
+    /// By interface.
+    pub nics: BTreeMap<String, NicProbe>,
+    /// By which interface packets with a NIC's address as source leave.
+    pub routes: Vec<RouteProbe>,
+    /// Questions about the whole host that had no answer, with the reason.
+    pub errors: BTreeMap<String, String>,
+}
+
+/// What the driver of an interface says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicProbe {
+    /// Pairs of queues, or receive queues where they are apart: how many, and how many there can be.
+    pub queues: Option<RingProbe>,
+    /// The name of that setting: `combined` or `rx`.
+    pub queues_setting: String,
+    /// Descriptors of each receive queue.
+    pub rx_ring: Option<RingProbe>,
+    /// Descriptors of each send queue.
+    pub tx_ring: Option<RingProbe>,
+    /// Whether headers and payload are put apart: 0 is the driver's choice, 1 no, 2 yes.
+    pub tcp_data_split: Option<u32>,
+    /// Coalescing of interrupts.
+    pub coalesce: Option<CoalesceProbe>,
+    /// Flow rules in use; present only where the driver can have some.
+    pub ntuple_rules: Option<u32>,
+    /// Counters of drops by the driver's names, those above zero.
+    pub drops: BTreeMap<String, u64>,
+    /// Questions that had no answer, with the reason.
+    pub errors: BTreeMap<String, String>,
+}
+
+/// A number and its maximum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingProbe {
+    /// In use.
+    pub now: u32,
+    /// The most that the device can have; `None` if the driver does not tell.
+    pub max: Option<u32>,
+}
+
+/// Coalescing of receive interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalesceProbe {
+    /// How long an interrupt is held back for more packets.
+    pub rx_usecs: Option<u32>,
+    /// Whether the driver adapts that to the traffic.
+    pub adaptive_rx: Option<bool>,
+}
+
+/// A packet to be, and the interface that it would leave by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteProbe {
+    /// The interface whose address the packet has.
+    pub nic: String,
+    /// That address.
+    pub source: IpAddr,
+    /// Where it goes.
+    pub destination: IpAddr,
+    /// The interface that it leaves by; `None` if there is no way.
+    pub leaves_by: Option<String>,
+}
+
+const FILE: &str = "/polyrail/probes.json";
+
+impl Probes {
+    /// Asks the kernel, or reads the answers of a copied machine; none if the copy has none.
+    ///
+    /// # Errors
+    /// [`DoctorError`] if there is a file of answers that is none.
+    pub fn take(root: &Sysroot, nics: &[Nic]) -> Result<Self, DoctorError> {
+        if root.is_live() {
+            return Ok(Self::ask(root, nics));
+        }
+        match root.read(FILE) {
+            Ok(text) => serde_json::from_str(&text).map_err(|error| DoctorError::NotJson {
+                path: root.path(FILE),
+                wanted: "a file of probes",
+                fault: error.to_string(),
+            }),
+            Err(error) if error.is_absent() => Ok(Self::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ask(root: &Sysroot, nics: &[Nic]) -> Self {
+        let mut probes = Self::default();
+        let mut ethtool = Ethtool::open();
+        for nic in nics {
+            let mut probe = NicProbe::default();
+            match &mut ethtool {
+                Ok(ethtool) => probe.ask_ethtool(ethtool, &nic.name),
+                Err(error) => probe.error("ethtool", error),
+            }
+            match ntuple_rules(&nic.name) {
+                Ok(rules) => probe.ntuple_rules = Some(rules),
+                Err(error) => probe.error("ntuple", &error),
+            }
+            match driver_stats(&nic.name) {
+                Ok(stats) => {
+                    let is_drop = |(name, count): &(String, u64)| *count > 0 && is_drop(name);
+                    probe.drops = stats.into_iter().filter(is_drop).collect();
+                }
+                Err(error) => probe.error("stats", &error),
+            }
+            probes.nics.insert(nic.name.clone(), probe);
+        }
+        if let Err(error) = probes.ask_routes(root, nics) {
+            probes.errors.insert("routes".into(), error.to_string());
+        }
+        probes
+    }
+
+    fn ask_routes(&mut self, root: &Sysroot, nics: &[Nic]) -> Result<(), NicError> {
+        let mut routes = Routes::open()?;
+        let addresses = match if_addrs::get_if_addrs() {
+            Ok(addresses) => addresses,
+            Err(source) => return Err(NicError::Open { what: "the list of addresses", source }),
+        };
+        for interface in addresses {
+            let if_addrs::IfAddr::V4(address) = &interface.addr else { continue };
+            if !nics.iter().any(|nic| nic.name == interface.name) {
+                continue;
+            }
+            let Some(destination) = neighbour(address.ip, address.netmask) else { continue };
+            let query = RouteQuery {
+                destination: destination.into(),
+                source: Some(address.ip.into()),
+                interface: None,
+            };
+            let leaves_by = match routes.get(&query) {
+                Ok(route) => route.interface.and_then(|index| interface_name(root, index)),
+                Err(error) => {
+                    self.errors.insert(format!("route from {}", address.ip), error.to_string());
+                    None
+                }
+            };
+            self.routes.push(RouteProbe {
+                nic: interface.name.clone(),
+                source: address.ip.into(),
+                destination: destination.into(),
+                leaves_by,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl NicProbe {
+    fn ask_ethtool(&mut self, ethtool: &mut Ethtool, nic: &str) {
+        match ethtool.channels(nic) {
+            Ok(channels) => {
+                let pairs = ring(channels.combined).filter(|pairs| pairs.max != Some(0));
+                let (name, queues) = match pairs {
+                    Some(pairs) => ("combined", Some(pairs)),
+                    None => ("rx", ring(channels.rx)),
+                };
+                (self.queues_setting, self.queues) = (name.into(), queues);
+            }
+            Err(error) => self.error("channels", &error),
+        }
+        match ethtool.rings(nic) {
+            Ok(rings) => {
+                (self.rx_ring, self.tx_ring) = (ring(rings.rx), ring(rings.tx));
+                self.tcp_data_split = rings.tcp_data_split;
+            }
+            Err(error) => self.error("rings", &error),
+        }
+        match ethtool.coalesce(nic) {
+            Ok(values) => {
+                let value = |name: &str| values.get(name).copied();
+                let (rx_usecs, adaptive) = (value("rx-usecs"), value("adaptive-rx"));
+                let adaptive_rx = adaptive.map(|flag| flag != 0);
+                self.coalesce = Some(CoalesceProbe { rx_usecs, adaptive_rx });
+            }
+            Err(error) => self.error("coalesce", &error),
+        }
+    }
+
+    fn error(&mut self, asked: &str, error: &NicError) {
+        self.errors.insert(asked.into(), error.to_string());
+    }
+}
+
+fn ring(limits: Limits) -> Option<RingProbe> {
+    Some(RingProbe { now: limits.now?, max: limits.max })
+}
+
+/// Counters that grow when packets are lost for want of room, in the spellings of the drivers.
+fn is_drop(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words =
+        ["drop", "discard", "no_buf", "nobuf", "out_of_buffer", "overrun", "alloc_fail", "missed"];
+    // What XDP programs drop, they drop on purpose.
+    words.iter().any(|word| name.contains(word)) && !name.contains("xdp")
+}
+
+/// An address that packets from `address` would go to: another one of its network, or one far away
+/// where the network has no other.
+fn neighbour(address: Ipv4Addr, netmask: Ipv4Addr) -> Option<Ipv4Addr> {
+    let (address, mask) = (u32::from(address), u32::from(netmask));
+    if mask.count_ones() >= 31 {
+        // Of a range for documentation: nobody has it, so every route to it is a default route.
+        return Some(Ipv4Addr::new(192, 0, 2, 1));
+    }
+    let first = (address & mask).checked_add(1)?;
+    Some(Ipv4Addr::from(if first == address { first + 1 } else { first }))
+}
+
+fn interface_name(root: &Sysroot, index: u32) -> Option<String> {
+    let names = root.list("/sys/class/net").ok()?;
+    let is_it = |name: &String| {
+        root.read(format!("/sys/class/net/{name}/ifindex"))
+            .is_ok_and(|text| text == index.to_string())
+    };
+    names.into_iter().find(is_it)
+}
+
+/// The file's text, for tests and archives of machines.
+impl Probes {
+    /// Writes the answers where [`Self::take`] finds them in a copy of the machine.
+    ///
+    /// # Errors
+    /// [`DoctorError::Unreadable`] with the path.
+    pub fn save(&self, root: &Sysroot) -> Result<(), DoctorError> {
+        let path = root.path(FILE);
+        let write = || {
+            fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            fs::write(&path, serde_json::to_vec_pretty(self)?)
+        };
+        write().map_err(|source| DoctorError::Unreadable { path: path.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_is_on_the_same_network_or_far_away() {
+        let neighbour = |address: &str, mask: &str| {
+            neighbour(address.parse().unwrap(), mask.parse().unwrap()).unwrap().to_string()
+        };
+        assert_eq!(neighbour("10.0.1.7", "255.255.255.0"), "10.0.1.1");
+        assert_eq!(neighbour("10.0.1.1", "255.255.255.252"), "10.0.1.2");
+        assert_eq!(neighbour("10.0.1.7", "255.255.255.255"), "192.0.2.1");
+    }
+
+    #[test]
+    fn drops_are_known_in_many_spellings() {
+        for name in
+            ["rx_queue_0_drops", "rx_out_of_buffer", "rx_no_buffers_posted[3]", "rx_missed_errors"]
+        {
+            assert!(is_drop(name) || name.contains("no_buffers"), "{name}");
+        }
+        assert!(is_drop("rx_no_buffers_posted[3]"));
+        assert!(!is_drop("rx_packets") && !is_drop("rx_xdp_drop"));
+    }
+
+    #[test]
+    fn answers_travel_with_a_copy_and_nonsense_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Sysroot::at(folder.path());
+        assert_eq!(Probes::take(&root, &[]).unwrap(), Probes::default());
+        let ring = RingProbe { now: 512, max: Some(4096) };
+        let nic = NicProbe { rx_ring: Some(ring), ..NicProbe::default() };
+        let probes = Probes { nics: BTreeMap::from([("eth1".into(), nic)]), ..Probes::default() };
+        probes.save(&root).unwrap();
+        assert_eq!(Probes::take(&root, &[]).unwrap(), probes);
+        fs::write(root.path(FILE), "{\"nics\": 5}").unwrap();
+        let message = Probes::take(&root, &[]).unwrap_err().to_string();
+        assert!(
+            message.contains("is not a file of probes: ") && message.contains("line 1"),
+            "{message}"
+        );
+    }
+}

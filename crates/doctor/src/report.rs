@@ -1,0 +1,299 @@
+//! What was found, for people and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::{Check, Cost, Evidence, Finding, Group, Outcome, Unknown};
+use crate::checks::CHECKS;
+use crate::context::Context;
+use crate::facts::facts;
+
+/// The version of [`Report`]; raised when a field changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The diagnosis of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The program's version.
+    pub version: String,
+    /// The host's name.
+    pub hostname: Option<String>,
+    /// Changes with every boot.
+    pub boot_id: Option<String>,
+    /// The kernel's release.
+    pub kernel: Option<String>,
+    /// How many checks said what.
+    pub summary: Summary,
+    /// Every check, those with findings first, the costliest of them first.
+    pub checks: Vec<CheckReport>,
+    /// What the host is, for comparing hosts.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// How many checks said what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Checks that found something.
+    pub findings: usize,
+    /// Checks that found nothing.
+    pub clean: usize,
+    /// Checks that could not find out.
+    pub unknown: usize,
+    /// Checks of what this host does not have.
+    pub not_applicable: usize,
+}
+
+/// What a check said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Its name for good.
+    pub id: String,
+    /// The part of the machine.
+    pub group: Group,
+    /// What it said.
+    pub status: Status,
+    /// What is wrong when it fires.
+    pub title: String,
+    /// What that costs.
+    pub cost: Cost,
+    /// Why it matters.
+    pub why: String,
+    /// What mends it.
+    pub remedy: String,
+    /// Whether mending needs root.
+    pub needs_root: bool,
+    /// Whether mending can be undone without a restart.
+    pub reversible: bool,
+    /// What is wrong; empty unless the status is `finding`.
+    pub findings: Vec<Finding>,
+    /// What was looked at and is as it should be.
+    pub evidence: Vec<Evidence>,
+    /// What could not be found out, which may be next to a finding.
+    pub unknown: Vec<String>,
+    /// Why there was nothing to look at.
+    pub not_applicable: Option<String>,
+}
+
+/// What a check said, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Something is wrong.
+    Finding,
+    /// It could not find out, of all or of a part.
+    Unknown,
+    /// This host does not have such a thing.
+    NotApplicable,
+    /// All is well.
+    Clean,
+}
+
+/// Runs all checks.
+pub fn examine(cx: &Context) -> Report {
+    let mut checks: Vec<CheckReport> = CHECKS
+        .iter()
+        .copied()
+        .flatten()
+        .map(|check| CheckReport::of(check, (check.run)(cx)))
+        .collect();
+    checks.sort_by_key(|check| (check.status, check.cost));
+    let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let line = |path: &str| cx.root().read(path).ok();
+    Report {
+        schema_version: SCHEMA_VERSION,
+        version: env!("CARGO_PKG_VERSION").into(),
+        hostname: line("/proc/sys/kernel/hostname"),
+        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        kernel: line("/proc/sys/kernel/osrelease"),
+        summary: Summary {
+            findings: count(Status::Finding),
+            clean: count(Status::Clean),
+            unknown: count(Status::Unknown),
+            not_applicable: count(Status::NotApplicable),
+        },
+        checks,
+        facts: facts(cx),
+    }
+}
+
+impl CheckReport {
+    fn of(check: &Check, result: Result<Outcome, Unknown>) -> Self {
+        let outcome = result
+            .unwrap_or_else(|Unknown(why)| Outcome { unknown: vec![why], ..Outcome::default() });
+        let status = if !outcome.findings.is_empty() {
+            Status::Finding
+        } else if !outcome.unknown.is_empty() {
+            Status::Unknown
+        } else if outcome.not_applicable.is_some() {
+            Status::NotApplicable
+        } else {
+            Status::Clean
+        };
+        Self {
+            id: check.id.into(),
+            group: check.group,
+            status,
+            title: check.title.into(),
+            cost: check.cost,
+            why: check.why.into(),
+            remedy: check.remedy.into(),
+            needs_root: check.needs_root,
+            reversible: check.reversible,
+            findings: outcome.findings,
+            evidence: outcome.seen,
+            unknown: outcome.unknown,
+            not_applicable: outcome.not_applicable,
+        }
+    }
+}
+
+impl Report {
+    /// The report for people: findings in order of what they cost, then what is not known.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut say = |line: String| {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        let Summary { findings, clean, unknown, not_applicable } = self.summary;
+        say(format!(
+            "{} (Linux {}): {findings} with findings, {clean} clean, {unknown} unknown, \
+             {not_applicable} not applicable",
+            self.hostname.as_deref().unwrap_or("this host"),
+            self.kernel.as_deref().unwrap_or("of unknown release"),
+        ));
+        let mut cost = None;
+        for check in self.with(Status::Finding) {
+            if cost != Some(check.cost) {
+                cost = Some(check.cost);
+                say(String::new());
+                say(format!("{}:", check.cost.words()));
+            }
+            say(String::new());
+            say(format!("  {}: {} [{}]", check.id, check.title, check.group.name()));
+            for finding in &check.findings {
+                let subject =
+                    finding.subject.as_ref().map_or(String::new(), |name| format!("{name}: "));
+                say(format!("    {subject}{}", finding.what));
+                for evidence in &finding.evidence {
+                    say(format!("      {} = {}", evidence.path, evidence.value));
+                }
+                for command in &finding.commands {
+                    say(format!("      $ {command}"));
+                }
+            }
+            for why in &check.unknown {
+                say(format!("    not known: {why}"));
+            }
+            for line in wrapped(&check.why, "    why: ", "    ") {
+                say(line);
+            }
+            let rights = match (check.needs_root, check.reversible) {
+                (true, true) => "needs root, can be undone",
+                (true, false) => "needs root, can't be undone from here",
+                (false, true) => "needs no root, can be undone",
+                (false, false) => "needs no root, can't be undone from here",
+            };
+            for line in wrapped(&format!("{} ({rights})", check.remedy), "    mend: ", "    ") {
+                say(line);
+            }
+            if check.findings.iter().any(|finding| !finding.changes.is_empty()) {
+                say(format!("    or: polyrail doctor --fix {} --dry-run", check.id));
+            }
+        }
+        if unknown > 0 {
+            say(String::new());
+            say("not known, so neither well nor wrong:".into());
+            for check in self.with(Status::Unknown) {
+                say(format!("  {}: {}", check.id, check.unknown.join("; ")));
+            }
+        }
+        text
+    }
+
+    /// The checks that said this.
+    pub fn with(&self, status: Status) -> impl Iterator<Item = &CheckReport> {
+        self.checks.iter().filter(move |check| check.status == status)
+    }
+}
+
+impl Check {
+    /// All about a check, for people.
+    pub fn explain(&self) -> String {
+        let mut text = String::new();
+        let mut part = |heading: &str, body: &str| {
+            let first = format!("{heading:<12}");
+            for line in wrapped(body, &first, &" ".repeat(12)) {
+                // Writing to a string never fails.
+                let _ = writeln!(text, "{line}");
+            }
+        };
+        part("check", self.id);
+        part("group", self.group.name());
+        part("fires when", self.title);
+        part("cost", self.cost.words());
+        part("why", self.why);
+        part("remedy", self.remedy);
+        part("needs root", if self.needs_root { "yes" } else { "no" });
+        part("reversible", if self.reversible { "yes" } else { "no" });
+        part("reads", &self.reads.join(", "));
+        text
+    }
+}
+
+/// Lines of at most 100 characters: the first begins with `first`, the others with `indent`.
+fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
+    let mut is_fresh = true;
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !is_fresh && lines[last].chars().count() + 1 + word.chars().count() > 100 {
+            lines.push(format!("{indent}{word}"));
+            continue;
+        }
+        if !is_fresh {
+            lines[last].push(' ');
+        }
+        lines[last].push_str(word);
+        is_fresh = false;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_wrapped_between_words() {
+        let text = "word ".repeat(50);
+        let lines = wrapped(&text, "why: ", "     ");
+        assert!(
+            lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 100),
+            "{lines:?}"
+        );
+        assert!(lines[0].starts_with("why: word word") && lines[1].starts_with("     word"));
+    }
+
+    #[test]
+    fn an_explanation_has_all_that_a_check_is() {
+        let text = CHECKS[0][0].explain();
+        for heading in [
+            "check",
+            "group",
+            "fires when",
+            "cost",
+            "why",
+            "remedy",
+            "needs root",
+            "reversible",
+            "reads",
+        ] {
+            assert!(text.lines().any(|line| line.starts_with(heading)), "{heading}: {text}");
+        }
+    }
+}
