@@ -1,5 +1,6 @@
 //! What a check is, and what it may say.
 
+use polyrail_tune::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -102,21 +103,6 @@ pub struct Change {
     pub to: String,
 }
 
-/// Where a value is written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// A file of `/proc` or `/sys`, without the root.
-    File(String),
-    /// A setting of an interface, named as in `polyrail_nic::Setting`: `rings.rx`.
-    Nic {
-        /// The interface.
-        nic: String,
-        /// The setting.
-        setting: String,
-    },
-}
-
 /// All that a check said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
@@ -188,7 +174,11 @@ impl Finding {
             ),
             None => format!("echo {to} > {path}"),
         });
-        self.changes.push(Change { target: Target::File(path.into()), from: Some(from), to });
+        self.changes.push(Change {
+            target: Target::File { path: path.into() },
+            from: Some(from),
+            to,
+        });
         self
     }
 
@@ -197,7 +187,7 @@ impl Finding {
         let command = polyrail_nic::Setting::parse(setting)
             .map(|setting| setting.command(nic, &to.to_string()));
         self.commands.extend(command);
-        let target = Target::Nic { nic: nic.into(), setting: setting.into() };
+        let target = Target::Ethtool { nic: nic.into(), setting: setting.into() };
         self.changes.push(Change { target, from: Some(from.to_string()), to: to.to_string() });
         self
     }

@@ -27,6 +27,25 @@ pub enum DoctorError {
         /// The name that was given.
         id: String,
     },
+    /// A check that has found nothing, so that there is nothing to mend.
+    #[error("check `{id}` found nothing to mend: {said}")]
+    NothingToFix {
+        /// The check.
+        id: String,
+        /// What it said.
+        said: String,
+    },
+    /// A finding that is no matter of a setting.
+    #[error("check `{id}` can't be mended by a setting: {how}")]
+    ByHand {
+        /// The check.
+        id: String,
+        /// What people can do.
+        how: String,
+    },
+    /// A plan can't be made.
+    #[error(transparent)]
+    Tune(#[from] polyrail_tune::TuneError),
     /// A file of probes or a report that can't be read.
     #[error("{} can't be read: {source}", path.display())]
     Unreadable {
@@ -58,11 +77,18 @@ impl DoctorError {
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Machine(error) => error.help(),
+            Self::Tune(error) => error.help(),
             Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
             Self::NotJson { wanted: "a report", .. } | Self::TooFew { .. } => {
                 Some("make one on each host with `polyrail doctor --json > HOST.json`".into())
             }
             _ => None,
         }
+    }
+}
+
+impl From<polyrail_tune::Fault> for DoctorError {
+    fn from(fault: polyrail_tune::Fault) -> Self {
+        Self::Tune(fault.into())
     }
 }

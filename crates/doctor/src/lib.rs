@@ -3,9 +3,10 @@
 //! * [`CHECKS`]: the checks as data. Each reads files below a [`Sysroot`](polyrail_host::Sysroot)
 //!   and [`Probes`], which hold what only a running kernel can be asked.
 //! * [`examine`]: runs them and makes a [`Report`], which is the JSON, too.
+//! * [`plan_fix`]: what would mend a finding, as a plan that can be taken back.
 //! * [`fleet::compare`]: finds the host that differs from the others.
 //!
-//! A check that can't know says so: it is never clean for want of a file. Nothing here writes.
+//! A check that can't know says so: it is never clean for want of a file. Nothing here changes the host.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -13,13 +14,15 @@ mod checks;
 mod context;
 mod error;
 mod facts;
+mod fix;
 pub mod fleet;
 mod probes;
 mod report;
 
-pub use check::{Change, Check, Cost, Evidence, Finding, Group, Target};
+pub use check::{Change, Check, Cost, Evidence, Finding, Group};
 pub use checks::CHECKS;
 pub use context::{Context, Options};
 pub use error::DoctorError;
+pub use fix::plan_fix;
 pub use probes::{CoalesceProbe, NicProbe, Probes, RingProbe, RouteProbe};
 pub use report::{CheckReport, Report, SCHEMA_VERSION, Status, Summary, examine};

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_doctor::{
     CHECKS, CheckReport, CoalesceProbe, Context, NicProbe, Options, Probes, Report, RingProbe,
-    RouteProbe, Status, Target, examine,
+    RouteProbe, Status, examine, plan_fix,
 };
 use polyrail_host::fixtures::{self, Device, Fixture, Machine};
 use polyrail_host::{CpuSet, Sysroot};
+use polyrail_tune::{ApplyOptions, RealDisk, StateDir, SysMachine, Target, Which, apply, reset};
 
 /// A host before it is written.
 struct Setup {
@@ -407,7 +408,7 @@ fn each_fault_is_found_by_its_check_and_by_no_other() {
             assert!(!finding.evidence.is_empty(), "{id} has no evidence");
             for change in &finding.changes {
                 assert_ne!(change.from.as_ref(), Some(&change.to), "{id} changes nothing");
-                if let Target::File(path) = &change.target {
+                if let Target::File { path } = &change.target {
                     assert!(path.starts_with("/proc/") || path.starts_with("/sys/"), "{path}");
                 }
             }
@@ -509,7 +510,7 @@ fn a_report_reads_back_as_itself() {
     assert_eq!(json["checks"][0]["status"], "finding");
     assert_eq!(json["checks"][0]["cost"], "breaks");
     let change = &json["checks"][0]["findings"][0]["changes"][0];
-    assert_eq!(change["target"]["file"], "/proc/sys/net/ipv4/tcp_sack");
+    assert_eq!(change["target"]["path"], "/proc/sys/net/ipv4/tcp_sack");
     assert_eq!((&change["from"], &change["to"]), (&"0".into(), &"1".into()));
     assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
 }
@@ -558,4 +559,66 @@ fn this_machine_is_examined_and_what_is_found_names_files_that_say_so() {
             }
         }
     }
+}
+
+#[test]
+fn a_finding_is_mended_and_taken_back_byte_for_byte() {
+    let mut setup = well();
+    let path = "/proc/sys/net/ipv4/tcp_rmem";
+    let old = "4096\t131072\t1048576";
+    setup.put(path, old);
+    setup.put("/proc/sys/kernel/random/boot_id", "0e3f");
+    let (host, context) = setup.build();
+    let root = host.root();
+    let mut machine = SysMachine::new(root.clone());
+    let plan = plan_fix(&examine(&context), "tcp-receive-buffer", &root, &mut machine).unwrap();
+    assert_eq!((plan.name.as_str(), plan.changes.len()), ("doctor tcp-receive-buffer", 1));
+    assert_eq!(plan.changes[0].old, old);
+
+    let state = StateDir::new(host.path().join("state"));
+    apply(&mut machine, &mut RealDisk, &state, &plan, &ApplyOptions::default()).unwrap();
+    let report = examine(&Context::read(&root, Options::default()).unwrap());
+    assert_eq!(find(&report, "tcp-receive-buffer").status, Status::Clean, "{}", report.text());
+
+    let which = Which::Latest;
+    let restored = reset(&mut machine, &mut RealDisk, &state, "doctor", &which, false).unwrap();
+    assert_eq!(restored.len(), 1);
+    assert_eq!(root.read(path).unwrap(), old);
+}
+
+#[test]
+fn transparent_huge_pages_are_mended_by_the_word_that_the_kernel_takes() {
+    let mut setup = well();
+    setup.put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+    setup.put("/proc/meminfo", "HugePages_Total: 0\n");
+    setup.put("/proc/sys/kernel/random/boot_id", "0e3f");
+    let (host, context) = setup.build();
+    let root = host.root();
+    let plan =
+        plan_fix(&examine(&context), "hugepages-off", &root, &mut SysMachine::new(root.clone()));
+    let change = plan.unwrap().changes.remove(0);
+    assert_eq!((change.old.as_str(), change.new.as_str()), ("never", "madvise"));
+}
+
+#[test]
+fn what_is_well_or_no_setting_is_not_mended() {
+    let mut setup = well();
+    setup.put("/proc/sys/kernel/random/boot_id", "0e3f");
+    setup.put("/sys/class/net/eth1/operstate", "down");
+    let (host, context) = setup.build();
+    let (root, report) = (host.root(), examine(&context));
+    let refused = |id: &str| {
+        let mut machine = SysMachine::new(root.clone());
+        plan_fix(&report, id, &root, &mut machine).unwrap_err().to_string()
+    };
+    assert_eq!(refused("tcp-features"), "check `tcp-features` does not exist");
+    assert_eq!(
+        refused("bbr-without-fq"),
+        "check `bbr-without-fq` found nothing to mend: all is well"
+    );
+    let message = refused("link-down");
+    assert!(
+        message.starts_with("check `link-down` can't be mended by a setting: eth1: "),
+        "{message}"
+    );
 }

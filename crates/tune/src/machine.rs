@@ -206,7 +206,7 @@ impl Machine for SysMachine {
             said: None,
         };
         match std::fs::read_to_string(self.root.path(&path)) {
-            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Ok(text) => Ok(Some(chosen(text.trim()).to_owned())),
             Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ENODEV | ENXIO)) => Ok(None),
             Err(error) => Err(failed(error)),
         }
@@ -284,6 +284,14 @@ impl Machine for SysMachine {
     fn pause(&mut self, duration: std::time::Duration) {
         std::thread::sleep(duration);
     }
+}
+
+/// The word in brackets where the kernel shows all words it takes, as in `always [madvise] never`:
+/// that word is what a write of it leaves behind.
+fn chosen(text: &str) -> &str {
+    let mut words = text.split_whitespace().filter(|word| word.len() > 2);
+    let word = words.find(|word| word.starts_with('[') && word.ends_with(']'));
+    word.map_or(text, |word| &word[1..word.len() - 1])
 }
 
 impl Fault {
@@ -364,4 +372,17 @@ fn from_nic(error: &NicError, target: &Target, step: Step) -> Fault {
         other => Some(other.to_string()),
     };
     Fault { what: target.to_string(), step, source, said }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_choice_only_the_word_that_is_chosen_counts() {
+        assert_eq!(chosen("always [madvise] never"), "madvise");
+        for text in ["cubic", "4096 131072 33554432", "[", "a[b]c d"] {
+            assert_eq!(chosen(text), text);
+        }
+    }
 }

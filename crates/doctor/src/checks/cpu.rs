@@ -148,7 +148,7 @@ fn cpu_governor(cx: &Context) -> Result<Outcome, Unknown> {
         .because(&slow[0].1, why.unwrap_or_default())
         .command("cpupower frequency-set -g performance");
     for (_, path, governor) in slow {
-        let target = crate::check::Target::File(path);
+        let target = polyrail_tune::Target::File { path };
         let to = "performance".to_owned();
         finding.changes.push(crate::check::Change { target, from: Some(governor), to });
     }
@@ -323,7 +323,7 @@ fn cpu_deep_idle(cx: &Context) -> Result<Outcome, Unknown> {
             deep.insert(cpu);
             let path = format!("{state}/disable");
             changes.push(crate::check::Change {
-                target: crate::check::Target::File(path.clone()),
+                target: polyrail_tune::Target::File { path: path.clone() },
                 from: Some("0".into()),
                 to: "1".into(),
             });

@@ -1,6 +1,7 @@
 //! Where the interrupts of the NICs go.
 
-use polyrail_host::{CpuSet, Nic, Vector};
+use polyrail_host::{CpuSet, Nic};
+use polyrail_tune::irq::{Vector, Vectors};
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Evidence, Finding, Group, Outcome, Unknown};
@@ -104,12 +105,18 @@ pub(super) const CHECKS: &[Check] = &[
 /// The vectors of queues with the CPUs that each one fires on.
 struct Placed<'a> {
     nic: &'a Nic,
-    vectors: Vec<(&'a Vector, CpuSet)>,
+    vectors: Vec<(Vector, CpuSet)>,
 }
 
 impl Placed<'_> {
     fn cpus(&self) -> CpuSet {
         self.vectors.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
+    }
+
+    /// Queues in the direction that has more of them.
+    fn queues(&self) -> usize {
+        let queues = self.vectors.iter().filter_map(|(vector, _)| vector.queue);
+        queues.collect::<std::collections::BTreeSet<_>>().len()
     }
 
     /// Path and value of up to three vectors.
@@ -121,55 +128,53 @@ impl Placed<'_> {
 
 fn evidence(vector: &Vector, cpus: &CpuSet) -> Evidence {
     let path = format!("/proc/irq/{}/effective_affinity_list", vector.irq);
-    Evidence::new(path, format!("{cpus} ({})", vector.name))
-}
-
-/// Vectors of management, which have next to nothing to do.
-fn is_for_queues(name: &str) -> bool {
-    let others = [
-        "mgmnt", "config", "control", "async", "admin", "mailbox", "mbx", "fdir", "misc", "hwc",
-        "event", "cmd", "aeq", "ceq", "ptp", "other",
-    ];
-    let name = name.to_ascii_lowercase();
-    !name.is_empty() && !others.iter().any(|word| name.contains(word))
+    Evidence::new(path, format!("{cpus} ({})", vector.id.action))
 }
 
 /// Calls `look` with each rail whose vectors are known; of the others says why they are not.
-fn each_rail(cx: &Context, mut look: impl FnMut(&mut Outcome, &Placed<'_>)) -> Outcome {
+fn each_rail(
+    cx: &Context,
+    mut look: impl FnMut(&mut Outcome, &Placed<'_>),
+) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    for placed in placed(cx, &mut outcome) {
+    for placed in placed(cx, &mut outcome)? {
         look(&mut outcome, &placed);
     }
-    no_rails_means_nothing(outcome)
+    Ok(no_rails_means_nothing(outcome))
 }
 
-fn placed<'a>(cx: &'a Context, outcome: &mut Outcome) -> Vec<Placed<'a>> {
+fn placed<'a>(cx: &'a Context, outcome: &mut Outcome) -> Result<Vec<Placed<'a>>, Unknown> {
+    let rails = cx.rails();
+    if rails.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = Vectors::read(cx.root())?;
     let mut all = Vec::new();
-    for nic in cx.rails() {
-        let queues: Vec<&Vector> =
-            nic.vectors.iter().filter(|vector| is_for_queues(&vector.name)).collect();
-        if queues.is_empty() {
-            let state = if nic.is_up() { "" } else { " (it is not up)" };
-            outcome.unknown(format!("{}: no vectors of queues are to be found{state}", nic.name));
-            continue;
-        }
-        let cpus = |vector: &&'a Vector| -> Result<(&'a Vector, CpuSet), Unknown> {
-            let folder = format!("/proc/irq/{}", vector.irq);
-            let effective = cx.optional(&format!("{folder}/effective_affinity_list"))?;
-            let text = match effective.filter(|text| !text.is_empty()) {
-                Some(text) => text,
-                // Interrupt chips without a choice have no such file.
-                None => cx.text(&format!("{folder}/smp_affinity_list"))?,
-            };
-            let cpus = CpuSet::parse_list(&text);
-            Ok((*vector, cpus.map_err(|error| Unknown(format!("{folder}: {error}")))?))
-        };
-        match queues.iter().map(cpus).collect() {
+    for nic in rails {
+        let queues = known.of_nic(&nic.name).filter(|vector| vector.role.is_queue());
+        match queues.map(|vector| Ok((vector.clone(), cpus_of(cx, vector.irq)?))).collect() {
+            Ok(vectors) if Vec::is_empty(&vectors) => {
+                let state = if nic.is_up() { "" } else { " (it is not up)" };
+                outcome
+                    .unknown(format!("{}: no vectors of queues are to be found{state}", nic.name));
+            }
             Ok(vectors) => all.push(Placed { nic, vectors }),
             Err(Unknown(why)) => outcome.unknown(format!("{}: {why}", nic.name)),
         }
     }
-    all
+    Ok(all)
+}
+
+/// The CPUs that an interrupt really goes to, as far as the kernel tells.
+fn cpus_of(cx: &Context, irq: u32) -> Result<CpuSet, Unknown> {
+    let folder = format!("/proc/irq/{irq}");
+    let effective = cx.optional(&format!("{folder}/effective_affinity_list"))?;
+    let text = match effective.filter(|text| !text.is_empty()) {
+        Some(text) => text,
+        // Interrupt chips without a choice have no such file.
+        None => cx.text(&format!("{folder}/smp_affinity_list"))?,
+    };
+    CpuSet::parse_list(&text).map_err(|error| Unknown(format!("{folder}: {error}")))
 }
 
 fn plan_command(nic: &Nic) -> String {
@@ -181,11 +186,11 @@ fn irq_one_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     if online < 2 {
         return Ok(Outcome::not_applicable("the machine has one CPU"));
     }
-    Ok(each_rail(cx, |outcome, placed| {
+    each_rail(cx, |outcome, placed| {
         let cpus = placed.cpus();
         let count = placed.vectors.len();
         // Two vectors, one for each direction of one queue, may well share a CPU.
-        let queues = placed.nic.rx_queues.max(placed.nic.tx_queues);
+        let queues = placed.queues();
         if cpus.len() == 1 && count >= 2 && queues >= 2 {
             let mut finding = Finding::new(format!("all {count} vectors fire on CPU {cpus}"))
                 .about(&placed.nic.name)
@@ -196,16 +201,16 @@ fn irq_one_cpu(cx: &Context) -> Result<Outcome, Unknown> {
             outcome
                 .saw("/proc/irq/*/effective_affinity_list", format!("{}: {cpus}", placed.nic.name));
         }
-    }))
+    })
 }
 
 fn irq_shared_cpu(cx: &Context) -> Result<Outcome, Unknown> {
-    Ok(each_rail(cx, |outcome, placed| {
+    each_rail(cx, |outcome, placed| {
         let name = &placed.nic.name;
         let near = cx.topology().cpus_near(placed.nic.node);
         let near = near.unwrap_or_else(|| cx.topology().cpus.online.clone());
         // A queue's two vectors, where sending and receiving have one each, belong on one CPU.
-        let queues = placed.nic.rx_queues.max(placed.nic.tx_queues).min(placed.vectors.len());
+        let queues = placed.queues();
         let used = placed.cpus();
         let wanted = queues.min(near.len());
         if used.len() > 1 && used.len() < wanted {
@@ -219,7 +224,7 @@ fn irq_shared_cpu(cx: &Context) -> Result<Outcome, Unknown> {
             let value = format!("{name}: {queues} queues on {} CPUs", used.len());
             outcome.saw("/proc/irq/*/effective_affinity_list", value);
         }
-    }))
+    })
 }
 
 fn irq_off_node(cx: &Context) -> Result<Outcome, Unknown> {
@@ -227,7 +232,7 @@ fn irq_off_node(cx: &Context) -> Result<Outcome, Unknown> {
     if nodes <= 1 {
         return Ok(Outcome::not_applicable("the machine has one node"));
     }
-    Ok(each_rail(cx, |outcome, placed| {
+    each_rail(cx, |outcome, placed| {
         let name = &placed.nic.name;
         let near = placed.nic.node.and_then(|node| cx.topology().cpus_near(Some(node)));
         let (Some(node), Some(near)) = (placed.nic.node, near) else {
@@ -248,7 +253,7 @@ fn irq_off_node(cx: &Context) -> Result<Outcome, Unknown> {
             outcome
                 .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
         }
-    }))
+    })
 }
 
 fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
@@ -258,7 +263,7 @@ fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
     }
     let kernel = cx.kernel()?;
     let release = cx.text(OSRELEASE)?;
-    Ok(each_rail(cx, |outcome, placed| {
+    each_rail(cx, |outcome, placed| {
         if !is_gve(&placed.nic) {
             return;
         }
@@ -286,12 +291,12 @@ fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
             outcome
                 .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
         }
-    }))
+    })
 }
 
 fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    let all = placed(cx, &mut outcome);
+    let all = placed(cx, &mut outcome)?;
     if all.len() < 2 && outcome.unknown.is_empty() {
         return Ok(Outcome::not_applicable("there are no two NICs with vectors"));
     }
@@ -325,7 +330,7 @@ fn irq_on_worker(cx: &Context) -> Result<Outcome, Unknown> {
     let Some(workers) = &cx.options().workers else {
         return Ok(Outcome::not_applicable("no CPUs are kept for workers (--workers)"));
     };
-    Ok(each_rail(cx, |outcome, placed| {
+    each_rail(cx, |outcome, placed| {
         let name = &placed.nic.name;
         let on_workers = placed.cpus().intersection(workers);
         if on_workers.is_empty() {
@@ -339,7 +344,7 @@ fn irq_on_worker(cx: &Context) -> Result<Outcome, Unknown> {
             .command(format!("polyrail irq plan {name} --avoid {workers}"));
         finding.evidence.extend(placed.evidence(|cpus| cpus.intersects(workers)));
         outcome.found(finding);
-    }))
+    })
 }
 
 fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
@@ -367,35 +372,6 @@ fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
         _ => {
             outcome.saw("/proc/*/comm", format!("{seen} processes, none of them irqbalance"));
             Ok(outcome)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vectors_of_management_are_not_those_of_queues() {
-        for name in [
-            "gve-ntfy-blk3@pci:0000:06:00.0",
-            "mlx5_comp0@pci:0000:08:00.0",
-            "eth0-TxRx-1",
-            "virtio2-input.0",
-            "mana_q3@pci:1:2",
-        ] {
-            assert!(is_for_queues(name), "{name}");
-        }
-        for name in [
-            "gve-mgmnt@pci:0000:06:00.0",
-            "mlx5_async0@pci:0000:08:00.0",
-            "virtio2-config",
-            "ice-0000:01:00.0:misc",
-            "",
-            "mana_hwc@pci:1:2",
-            "i40e-eth0-fdir-TxRx-0",
-        ] {
-            assert!(!is_for_queues(name), "{name}");
         }
     }
 }
