@@ -24,14 +24,23 @@ enum Command {
     Bench(Box<cmd::bench::Args>),
     /// Show the settings, their values and where each value came from.
     Config(cmd::config::Args),
+    /// Show and choose which CPUs the interrupts of network interfaces go to.
+    Irq(Box<cmd::irq::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
     Lab(cmd::lab::Args),
+    /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
+    Nic(Box<cmd::nic::Args>),
+    /// Settings for fast TCP, by profile, with a way back.
+    Tune(Box<cmd::tune::Args>),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Config(args) => cmd::config::run(args),
+        Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
+        Command::Nic(args) => cmd::nic::run(&args),
+        Command::Tune(args) => cmd::tune::run(&args),
     }
 }

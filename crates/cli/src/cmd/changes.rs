@@ -1,0 +1,449 @@
+//! What `irq`, `tune` and `nic` have in common: plans shown, carried out, checked and taken back.
+
+use std::cell::Cell;
+use std::fs;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use polyrail_host::{Sysroot, Topology};
+use polyrail_nic::{RouteQuery, Routes};
+use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_tune::{
+    Applied, ApplyOptions, Blame, Checked, Effect, Machine, Plan, Reach, RealDisk, Session,
+    StateDir, SysMachine, Target, TuneError, Which, apply, is_good, refuse_disruptive, reset,
+    verify,
+};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// Which machine, and where its sessions are kept.
+#[derive(clap::Args)]
+pub(crate) struct Where {
+    /// Read and write below this folder, which holds copies of /proc and /sys.
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+
+    /// Where backups and journals are kept.
+    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT)]
+    state_dir: PathBuf,
+}
+
+/// How a plan is carried out.
+#[derive(clap::Args)]
+pub(crate) struct Doing {
+    /// Show each file, its value and the new one, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Also if the plan is of another machine or boot, or values have changed since: what matches
+    /// by PCI address, index and name is changed.
+    #[arg(long)]
+    force: bool,
+
+    /// Wait this long between writes, so that running traffic is disturbed little by little.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    pace: Duration,
+
+    /// Also if an interface may go down for a moment that this host is reached by. All is taken
+    /// back after --confirm-within, unless `polyrail tune confirm` says that it can still be.
+    #[arg(long)]
+    allow_disruptive: bool,
+
+    /// How long to wait for `polyrail tune confirm`.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    confirm_within: Duration,
+}
+
+/// Which session is taken back.
+#[derive(clap::Args)]
+pub(crate) struct Undoing {
+    /// The session; the last one that still holds, if left out.
+    #[arg(value_name = "ID", conflicts_with = "pristine")]
+    id: Option<String>,
+
+    /// Put everything back that was changed since the machine was booted.
+    #[arg(long)]
+    pristine: bool,
+
+    /// Also sessions of another boot, and the readable lines of a damaged journal.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Undoing {
+    pub(crate) fn new(id: Option<String>, pristine: bool, force: bool) -> Self {
+        Self { id, pristine, force }
+    }
+}
+
+impl Where {
+    pub(crate) fn root(&self) -> Sysroot {
+        self.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at)
+    }
+
+    pub(crate) fn machine(&self) -> SysMachine {
+        SysMachine::new(self.root())
+    }
+
+    pub(crate) fn topology(&self) -> Result<Topology, TuneError> {
+        Ok(Topology::read(&self.root())?)
+    }
+
+    pub(crate) fn state(&self) -> StateDir {
+        StateDir::new(&self.state_dir)
+    }
+
+    /// The last session that still holds, of those whose name begins with `name`.
+    pub(crate) fn last_session(&self, name: &str) -> Result<Option<Session>, TuneError> {
+        let here = polyrail_tune::HostId::read(&self.root())?;
+        let sessions = self.state().sessions()?;
+        let holds = |session: &Session| {
+            session.is_open() && session.name.starts_with(name) && session.host.is_same_boot(&here)
+        };
+        Ok(sessions.into_iter().rfind(holds))
+    }
+}
+
+/// Reads a plan file.
+pub(crate) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
+    let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
+        field: "plan",
+        value: path.display().to_string(),
+        fault: format!("can't be read: {error}"),
+    })?;
+    Plan::parse(&text)
+}
+
+/// Prints a plan: what will change on standard output, the rest beside it.
+pub(crate) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
+    warn_of(plan);
+    if as_json {
+        return print(&plan.to_json());
+    }
+    let mut table = Table::default()
+        .column("what", Align::Left)
+        .column("target", Align::Left)
+        .column("old", Align::Left)
+        .column("new", Align::Left)
+        .column("why", Align::Left);
+    for change in &plan.changes {
+        table.row([
+            change.what.clone(),
+            short_target(&change.target),
+            change.old.clone(),
+            change.new.clone(),
+            change.reason.clone(),
+        ]);
+    }
+    for skipped in &plan.skipped {
+        table.row([
+            skipped.what.clone(),
+            short_target(&skipped.target),
+            "-".to_owned(),
+            "skipped".to_owned(),
+            skipped.reason.clone(),
+        ]);
+    }
+    let result = print(&table.to_string());
+    eprintln!(
+        "polyrail: {} to change, {} right already, {} skipped",
+        plan.changes.len(),
+        plan.unchanged.len(),
+        plan.skipped.len()
+    );
+    result
+}
+
+/// Carries a plan out, or shows what it would do.
+pub(crate) fn carry_out(
+    place: &Where,
+    plan: &Plan,
+    doing: &Doing,
+    as_json: bool,
+) -> Result<ExitCode, TuneError> {
+    let mut machine = place.machine();
+    if doing.dry_run {
+        return dry_run(&mut machine, plan, doing, as_json);
+    }
+    warn_of(plan);
+    let root = place.root();
+    let reach = Reach::read(&root, if root.is_live() { ssh_interface(&root) } else { None })?;
+    let disruptive = refuse_disruptive(plan, &reach, doing.allow_disruptive)?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Without it a signal ends the process at once, and `reset` takes back what was done.
+        let _ = flag::register(signal, Arc::clone(&stopped));
+    }
+    let unguarded = Cell::new(false);
+    let guard = |session: &str| {
+        if disruptive > 0
+            && let Err(error) = spawn_guard(place, session, doing.confirm_within)
+        {
+            eprintln!("polyrail: nobody would take the changes back by itself: {error}");
+            unguarded.set(true);
+        }
+    };
+    let options = ApplyOptions {
+        force: doing.force,
+        pace: doing.pace,
+        stop: &|| stopped.load(Ordering::Relaxed) || unguarded.get(),
+        begun: &guard,
+        ..ApplyOptions::default()
+    };
+    let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
+    if disruptive > 0 {
+        eprintln!(
+            "polyrail: everything is taken back in {} s unless you run: polyrail tune confirm",
+            doing.confirm_within.as_secs()
+        );
+    }
+    Ok(show_applied(&applied, as_json))
+}
+
+/// Compares a plan with the machine and prints the verdict.
+pub(crate) fn check(
+    place: &Where,
+    plan: &Plan,
+    wait: Duration,
+    pending_is_good: bool,
+    as_json: bool,
+) -> Result<ExitCode, TuneError> {
+    let managed = managed(place)?;
+    let checked = verify(&mut place.machine(), plan, &managed, wait)?;
+    let printed = match as_json {
+        true => print_json(&checked),
+        false => print(&checked_table(&checked).to_string()),
+    };
+    Ok(match is_good(&checked, pending_is_good) {
+        true => printed,
+        false => ExitCode::from(exit::VERDICT),
+    })
+}
+
+/// The vectors that the kernel refused to move in any session of this boot.
+pub(crate) fn managed(place: &Where) -> Result<Vec<Target>, TuneError> {
+    let here = polyrail_tune::HostId::read(&place.root())?;
+    let sessions = place.state().sessions()?;
+    let of_boot = sessions.into_iter().filter(|session| session.host.is_same_boot(&here));
+    Ok(of_boot.flat_map(|session| session.managed).collect())
+}
+
+/// Takes sessions back whose names begin with `name`.
+pub(crate) fn undo(
+    place: &Where,
+    name: &str,
+    undoing: &Undoing,
+    as_json: bool,
+) -> Result<ExitCode, TuneError> {
+    let which = match (&undoing.id, undoing.pristine) {
+        (_, true) => Which::Pristine,
+        (Some(id), _) => Which::Id(id.clone()),
+        (None, _) => Which::Latest,
+    };
+    let mut machine = place.machine();
+    let state = place.state();
+    let restored = reset(&mut machine, &mut RealDisk, &state, name, &which, undoing.force)?;
+    let changed = restored.iter().filter(|one| one.found != one.value || one.failure.is_some());
+    let mut table = Table::default()
+        .column("place", Align::Left)
+        .column("was", Align::Left)
+        .column("is again", Align::Left)
+        .column("fault", Align::Left);
+    for one in changed {
+        table.row([
+            one.place.clone(),
+            one.found.clone(),
+            one.value.clone(),
+            one.failure.clone().unwrap_or_default(),
+        ]);
+    }
+    let printed = match as_json {
+        true => print_json(&restored),
+        false => print(&table.to_string()),
+    };
+    let failed = restored.iter().filter(|one| one.failure.is_some()).count();
+    eprintln!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
+    Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
+}
+
+/// Says on standard error what is wrong and what helps.
+pub(crate) fn refuse(error: &TuneError) -> ExitCode {
+    eprintln!("polyrail: {error}");
+    if let Some(help) = error.help() {
+        eprintln!("help: {help}");
+    }
+    ExitCode::from(match error.blame() {
+        Blame::Input => exit::USAGE,
+        Blame::Environment => exit::ENVIRONMENT,
+        Blame::Stop => exit::INTERRUPTED,
+    })
+}
+
+/// Writes the result of a command.
+pub(crate) fn print(text: &str) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads us, like `head`, has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("polyrail: can't write to standard output: {error}");
+            ExitCode::from(exit::ENVIRONMENT)
+        }
+    }
+}
+
+/// Writes the result of a command as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> ExitCode {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => print(&(text + "\n")),
+        Err(error) => {
+            eprintln!("polyrail: the result can't be written as JSON: {error}");
+            ExitCode::from(exit::ENVIRONMENT)
+        }
+    }
+}
+
+fn dry_run(
+    machine: &mut SysMachine,
+    plan: &Plan,
+    doing: &Doing,
+    as_json: bool,
+) -> Result<ExitCode, TuneError> {
+    let differences = plan.differences(machine)?;
+    if !differences.is_empty() && !doing.force {
+        return Err(TuneError::Drifted { differences });
+    }
+    warn_of(plan);
+    if as_json {
+        return Ok(print(&plan.to_json()));
+    }
+    let mut table = Table::default()
+        .column("place", Align::Left)
+        .column("old", Align::Left)
+        .column("new", Align::Left)
+        .column("what", Align::Left);
+    for change in &plan.changes {
+        let place = machine.place(&change.target);
+        table.row([place, change.old.clone(), change.new.clone(), change.what.clone()]);
+    }
+    let printed = print(&table.to_string());
+    eprintln!("polyrail: nothing was changed");
+    Ok(printed)
+}
+
+fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
+    let printed = if as_json {
+        print_json(applied)
+    } else {
+        let mut table = Table::default()
+            .column("what", Align::Left)
+            .column("target", Align::Left)
+            .column("old", Align::Left)
+            .column("new", Align::Left)
+            .column("effect", Align::Left);
+        for outcome in &applied.outcomes {
+            let effect = match outcome.effect {
+                Effect::Ok => "ok",
+                Effect::Pending => "pending",
+                Effect::Managed => "skipped (managed)",
+                Effect::Missing => "missing",
+            };
+            table.row([
+                outcome.change.what.clone(),
+                short_target(&outcome.change.target),
+                outcome.change.old.clone(),
+                outcome.change.new.clone(),
+                effect.to_owned(),
+            ]);
+        }
+        print(&table.to_string())
+    };
+    match &applied.session {
+        Some(session) => eprintln!("polyrail: session {session}; take it back with `reset`"),
+        None => eprintln!("polyrail: nothing to change"),
+    }
+    let count = |effect| applied.outcomes.iter().filter(|one| one.effect == effect).count();
+    if count(Effect::Pending) > 0 {
+        eprintln!(
+            "polyrail: {} interrupts move when they come next; `verify --wait 5s` looks again",
+            count(Effect::Pending)
+        );
+    }
+    match count(Effect::Missing) {
+        0 => printed,
+        _ => ExitCode::from(exit::VERDICT),
+    }
+}
+
+fn checked_table(checked: &[Checked]) -> Table {
+    let mut table = Table::default()
+        .column("what", Align::Left)
+        .column("target", Align::Left)
+        .column("planned", Align::Left)
+        .column("set", Align::Left)
+        .column("effective", Align::Left)
+        .column("state", Align::Left)
+        .column("why", Align::Left);
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    for one in checked {
+        table.row([
+            one.what.clone(),
+            short_target(&one.target),
+            one.wanted.clone(),
+            or_dash(&one.found),
+            or_dash(&one.effective),
+            one.state.word().to_owned(),
+            one.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn short_target(target: &Target) -> String {
+    match target {
+        Target::Irq(id) => format!("{}#{}", id.pci, id.index),
+        Target::File { path } => path.clone(),
+        Target::Ethtool { setting, .. } => setting.clone(),
+    }
+}
+
+fn warn_of(plan: &Plan) {
+    for warning in &plan.warnings {
+        eprintln!("polyrail: {warning}");
+    }
+}
+
+/// The interface by which the SSH client that started this process is reached.
+fn ssh_interface(root: &Sysroot) -> Option<String> {
+    let connection = std::env::var("SSH_CONNECTION").ok()?;
+    let destination: IpAddr = connection.split_whitespace().next()?.parse().ok()?;
+    let query = RouteQuery { destination, source: None, interface: None };
+    let wanted = Routes::open().ok()?.get(&query).ok()?.interface?;
+    let names = root.list("/sys/class/net").ok()?;
+    let is_wanted = |name: &String| {
+        let index = root.read_parsed::<u32>(format!("/sys/class/net/{name}/ifindex"));
+        matches!(index, Ok(Some(index)) if index == wanted)
+    };
+    names.into_iter().find(is_wanted)
+}
+
+/// Starts the process that takes the session back unless somebody confirms it. It outlives this
+/// one and the terminal.
+fn spawn_guard(place: &Where, session: &str, after: Duration) -> io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["tune", "revert", session, "--after"]);
+    command.arg(format!("{}ms", after.as_millis()));
+    command.arg("--state-dir").arg(&place.state_dir);
+    if let Some(root) = &place.sysroot {
+        command.arg("--sysroot").arg(root);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().map(|_| ())
+}

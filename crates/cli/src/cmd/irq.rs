@@ -1,0 +1,327 @@
+//! `polyrail irq`: which CPUs the interrupts of network interfaces go to.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
+use polyrail_host::CpuSet;
+use polyrail_host::bindings::Bindings;
+use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
+use polyrail_tune::{Plan, TuneError};
+
+use super::changes::{self, Doing, Undoing, Where};
+
+mod watch;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show each vector of each interface: its queue, the CPUs it may and does go to, and its rate.
+    Show(ShowArgs),
+    /// Plan a place for each queue's interrupt, and show old, new and why; changes nothing.
+    Plan(PlanArgs),
+    /// Carry a plan out as one transaction: backup, writes, read-back; all or nothing.
+    Apply(ApplyArgs),
+    /// Tell whether a plan still holds: ok, pending, drift, skipped or missing.
+    ///
+    /// The exit code is 1 if anything is not ok. An interrupt is pending until it comes the next
+    /// time, which on an idle queue may be long; `--wait` gives it time, `--allow-pending` accepts it.
+    Verify(VerifyArgs),
+    /// Put back what was changed, from the journal; also after a crash in the middle.
+    Reset(ResetArgs),
+    /// Look on, and tell who changes a plan back: process, driver or kernel.
+    Watch(watch::WatchArgs),
+}
+
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Only these interfaces.
+    nics: Vec<String>,
+
+    /// How long to count interrupts; 0s shows the counts since boot.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::Args)]
+struct Planning {
+    /// How to place queues: `split` gives each a core of its own on the interface's node, apart
+    /// from CPU 0, workers and other interfaces; `numa` deals out the node's CPUs; `spread` those of
+    /// the machine; `single` takes one; `colocate` puts each beside its worker.
+    #[arg(long, default_value = "split", conflicts_with = "map",
+          value_parser = PossibleValuesParser::new(Policy::ALL.iter().map(|(word, _)| *word))
+              .map(|word| policy(&word)))]
+    policy: Policy,
+
+    /// Place queues as this YAML file says.
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+
+    /// Use these CPUs only.
+    #[arg(long, value_name = "CPUS", value_parser = CpuSet::parse_list)]
+    cpus: Option<CpuSet>,
+
+    /// Never use these CPUs.
+    #[arg(long, value_name = "CPUS", default_value = "", value_parser = CpuSet::parse_list)]
+    avoid: CpuSet,
+
+    /// The CPUs of threads that send, by interface: eth1:8-21;eth2:22-35.
+    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = Bindings::parse)]
+    tx_bindings: Bindings,
+
+    /// The CPUs of threads that receive, by interface.
+    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = Bindings::parse)]
+    rx_bindings: Bindings,
+
+    /// Also plan vectors of storage and of devices themselves, if the map names them.
+    #[arg(long, requires = "map")]
+    include_others: bool,
+}
+
+#[derive(clap::Args)]
+struct PlanArgs {
+    /// Only these interfaces.
+    nics: Vec<String>,
+
+    #[command(flatten)]
+    planning: Planning,
+
+    /// Write the plan to this file, for `irq apply FILE`.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::Args)]
+struct ApplyArgs {
+    /// The plan file; without it, a plan is made as `irq plan` would.
+    plan: Option<PathBuf>,
+
+    #[command(flatten)]
+    planning: Planning,
+
+    /// Only these interfaces, separated by commas; not with a plan file.
+    #[arg(long, value_name = "NICS", value_delimiter = ',', conflicts_with = "plan")]
+    nic: Vec<String>,
+
+    #[command(flatten)]
+    doing: Doing,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::Args)]
+struct VerifyArgs {
+    /// The plan file; the one that was carried out last, if left out.
+    plan: Option<PathBuf>,
+
+    /// Give pending interrupts this long to come.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    wait: Duration,
+
+    /// Interrupts that did not come yet are no reason for exit code 1.
+    #[arg(long)]
+    allow_pending: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::Args)]
+struct ResetArgs {
+    #[command(flatten)]
+    undoing: Undoing,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let result = match &args.command {
+        Command::Show(args) => show(args),
+        Command::Plan(args) => plan(args),
+        Command::Apply(args) => apply(args),
+        Command::Verify(args) => verify(args),
+        Command::Reset(args) => changes::undo(&args.place, "irq", &args.undoing, args.json),
+        Command::Watch(args) => watch::run(args),
+    };
+    result.unwrap_or_else(|error| changes::refuse(&error))
+}
+
+/// The plan of a file, or that of the last session that still holds.
+fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError> {
+    match path {
+        Some(path) => changes::read_plan(path),
+        None => match place.last_session("irq")? {
+            Some(session) => Ok(session.plan),
+            None => Err(TuneError::Argument {
+                field: "plan",
+                value: "(left out)".to_owned(),
+                fault: "no plan was carried out since boot; name a plan file".to_owned(),
+            }),
+        },
+    }
+}
+
+fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
+    let root = args.place.root();
+    let topology = args.place.topology()?;
+    let shown = irq::show(&root, &topology, &args.nics, args.interval)?;
+    let known = |nic: &&String| topology.nic(nic).is_none();
+    if let Some(nic) = args.nics.iter().find(known) {
+        let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+        return Err(TuneError::Argument {
+            field: "interface",
+            value: nic.clone(),
+            fault: format!("is no interface with a device; allowed: {}", names.join(", ")),
+        });
+    }
+    for (pid, name) in irq::rivals_running(&root) {
+        eprintln!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
+    }
+    Ok(match args.json {
+        true => changes::print_json(&shown),
+        false => changes::print(&shown_table(&shown).to_string()),
+    })
+}
+
+fn shown_table(shown: &[Shown]) -> Table {
+    let mut table = Table::default()
+        .column("nic", Align::Left)
+        .column("vector", Align::Left)
+        .column("irq", Align::Right)
+        .column("role", Align::Left)
+        .column("queue", Align::Right)
+        .column("wanted", Align::Left)
+        .column("effective", Align::Left)
+        .column("node", Align::Left)
+        .column("per s", Align::Right)
+        .column("total", Align::Right)
+        .column("name", Align::Left);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for one in shown {
+        let node = match (one.nic_node, one.is_on_node) {
+            (Some(node), Some(true)) => format!("{node}"),
+            (Some(node), Some(false)) => format!("off {node}"),
+            (Some(node), None) => format!("{node} ?"),
+            (None, _) => "unknown".to_owned(),
+        };
+        table.row([
+            one.nic.clone(),
+            format!("{}#{}", one.pci, one.index),
+            one.irq.to_string(),
+            one.role.word().to_owned(),
+            or_dash(one.queue.map(|queue| queue.to_string())),
+            or_dash(one.wanted.clone()),
+            or_dash(one.effective.clone()),
+            node,
+            or_dash(one.per_second.map(|rate| format!("{rate:.0}"))),
+            one.total.to_string(),
+            one.action.clone(),
+        ]);
+    }
+    table
+}
+
+fn policy(word: &str) -> Policy {
+    let found = Policy::ALL.iter().find(|(known, _)| *known == word);
+    // clap lets no other word through.
+    found.map_or(Policy::Split, |(_, policy)| *policy)
+}
+
+fn make_plan(nics: &[String], planning: &Planning, place: &Where) -> Result<Plan, TuneError> {
+    let topology = place.topology()?;
+    let mut machine = place.machine();
+    let mut plan = match &planning.map {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
+                field: "--map",
+                value: name.clone(),
+                fault: format!("can't be read: {error}"),
+            })?;
+            let map = IrqMap::parse(&text, &name)?;
+            irq::plan_from_map(&mut machine, &topology, &map, planning.include_others)?
+        }
+        None => {
+            let workers = |bindings: &Bindings| bindings.entries.iter().cloned().collect();
+            let options = PolicyOptions {
+                nics: nics.to_vec(),
+                cpus: planning.cpus.clone(),
+                avoid: planning.avoid.clone(),
+                tx_workers: workers(&planning.tx_bindings),
+                rx_workers: workers(&planning.rx_bindings),
+            };
+            irq::plan(&mut machine, &topology, planning.policy, &options)?
+        }
+    };
+    for (pid, name) in irq::rivals_running(&place.root()) {
+        plan.warnings.push(format!(
+            "{name} (process {pid}) runs and will move interrupts back; tell it to leave them \
+             alone (irqbalance: --banmod=DRIVER), `polyrail irq watch` shows what it does"
+        ));
+    }
+    Ok(plan)
+}
+
+fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
+    let plan = make_plan(&args.nics, &args.planning, &args.place)?;
+    if let Some(path) = &args.output
+        && let Err(error) = fs::write(path, plan.to_json())
+    {
+        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        return Ok(ExitCode::from(exit::ENVIRONMENT));
+    }
+    Ok(changes::show_plan(&plan, args.json))
+}
+
+fn apply(args: &ApplyArgs) -> Result<ExitCode, TuneError> {
+    let plan = match &args.plan {
+        Some(path) => changes::read_plan(path)?,
+        None => make_plan(&args.nic, &args.planning, &args.place)?,
+    };
+    changes::carry_out(&args.place, &plan, &args.doing, args.json)
+}
+
+fn verify(args: &VerifyArgs) -> Result<ExitCode, TuneError> {
+    let plan = plan_or_last(args.plan.as_ref(), &args.place)?;
+    changes::check(&args.place, &plan, args.wait, args.allow_pending, args.json)
+}

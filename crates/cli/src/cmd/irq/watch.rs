@@ -1,0 +1,178 @@
+//! `polyrail irq watch`: who changes a plan back.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail_nic::{Event, Events, WriteWatch};
+use polyrail_report::{exit, parse_duration};
+use polyrail_tune::irq::{Sighting, Watch, Writer};
+use polyrail_tune::{ApplyOptions, Machine, Plan, RealDisk, TuneError, apply};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::super::changes::{self, Where};
+use super::plan_or_last;
+
+#[derive(clap::Args)]
+pub(super) struct WatchArgs {
+    /// The plan file; the one that was carried out last, if left out.
+    plan: Option<PathBuf>,
+
+    /// How often to look when nothing was announced.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    every: Duration,
+
+    /// End after this long; without it, when interrupted.
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    limit: Option<Duration>,
+
+    /// Carry the plan out again whenever it does not hold.
+    #[arg(long)]
+    enforce: bool,
+
+    /// Print JSON, a line for each change.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// Where changes are announced; each may be unavailable.
+struct Ears {
+    events: Option<Events>,
+    writes: Option<WriteWatch>,
+}
+
+pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
+    let plan = plan_or_last(args.plan.as_ref(), &args.place)?;
+    let managed = changes::managed(&args.place)?;
+    let mut machine = args.place.machine();
+    // Listening begins before the first look, so that nothing falls between.
+    let mut watch = Watch::begin(&mut machine, plan, managed)?;
+    let mut ears = Ears::open(&machine, &watch, true)?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Without it a signal ends the process at once, which loses nothing.
+        let _ = flag::register(signal, Arc::clone(&stopped));
+    }
+    eprintln!("polyrail: watching {} values", watch.plan().wanted().count());
+    let end = args.limit.map(|limit| Instant::now() + limit);
+    let mut seen = 0;
+    loop {
+        let now = Instant::now();
+        if stopped.load(Ordering::Relaxed) || end.is_some_and(|end| now >= end) {
+            break;
+        }
+        let until_end = end.map_or(args.every, |end| end - now);
+        ears.wait(args.every.min(until_end));
+        let (events, writes) = ears.take();
+        let sightings = watch.look(&mut machine, &events, writes.as_deref())?;
+        for sighting in &sightings {
+            tell(sighting, args.json)?;
+        }
+        let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
+        seen += bad;
+        if bad > 0 && args.enforce {
+            enforce(args, &mut machine, watch.plan());
+        }
+        if !events.is_empty() {
+            // Vectors may be other files now.
+            ears = Ears::open(&machine, &watch, false)?;
+        }
+    }
+    Ok(match seen {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(exit::VERDICT),
+    })
+}
+
+impl Ears {
+    fn open(machine: &dyn Machine, watch: &Watch, say: bool) -> Result<Self, TuneError> {
+        if !machine.root().is_live() {
+            return Ok(Self { events: None, writes: None });
+        }
+        let note = |what: &str, error: &dyn std::fmt::Display| {
+            if say {
+                eprintln!("polyrail: {what}: {error}");
+            }
+        };
+        let events = Events::open();
+        let events = events.inspect_err(|error| note("drivers are not heard", error)).ok();
+        let files = watch.files(machine)?;
+        let writes = WriteWatch::open(&files);
+        let writes = writes.inspect_err(|error| note("who writes is not seen", error)).ok();
+        Ok(Self { events, writes })
+    }
+
+    /// Waits for an announcement, or for the time to pass.
+    fn wait(&self, limit: Duration) {
+        let mut sources = Vec::new();
+        if let Some(events) = &self.events {
+            sources.extend(events.sources());
+        }
+        if let Some(writes) = &self.writes {
+            sources.push(writes.source());
+        }
+        let mut polled: Vec<PollFd<'_>> =
+            sources.iter().map(|source| PollFd::new(source, PollFlags::IN)).collect();
+        let limit = Timespec::try_from(limit).ok();
+        // A signal ends the wait early, which is what it is for.
+        let _ = poll(&mut polled, limit.as_ref());
+    }
+
+    fn take(&mut self) -> (Vec<Event>, Option<Vec<polyrail_nic::Written>>) {
+        let events = self.events.as_mut().and_then(|events| events.take().ok());
+        let writes = self.writes.as_ref().and_then(|writes| writes.take().ok());
+        (events.unwrap_or_default(), writes)
+    }
+}
+
+fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
+    let text = match as_json {
+        true => serde_json::to_string(sighting).unwrap_or_default(),
+        false => line(sighting),
+    };
+    let mut stdout = std::io::stdout().lock();
+    let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    written.map_err(|source| TuneError::Journal { path: "standard output".into(), source })
+}
+
+fn line(sighting: &Sighting) -> String {
+    let Sighting { what, target, wanted, found, is_good, by } = sighting;
+    let found = found.as_deref().unwrap_or("gone");
+    let by = match by {
+        Writer::Process { pid, name, command, cgroup } => {
+            let cgroup = if cgroup.is_empty() { String::new() } else { format!(", {cgroup}") };
+            format!("by {name} (process {pid}: {command}{cgroup})")
+        }
+        Writer::Kernel { because: Some(because) } => format!("by the kernel: {because}"),
+        Writer::Kernel { because: None } => {
+            "by the kernel or a driver: no process wrote".to_owned()
+        }
+        Writer::Unknown => "by somebody".to_owned(),
+    };
+    match is_good {
+        true => format!("{what}, {target}: {found} again, as planned, {by}"),
+        false => format!("{what}, {target}: {found} instead of {wanted}, {by}"),
+    }
+}
+
+/// Carries the plan out from what is there now. A failure is told, and the watch goes on.
+fn enforce(args: &WatchArgs, machine: &mut dyn Machine, plan: &Plan) {
+    let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
+    match apply(machine, &mut RealDisk, &args.place.state(), plan, &options) {
+        Ok(applied) => {
+            let changed = applied.outcomes.len();
+            eprintln!("polyrail: carried out again: {changed} values");
+        }
+        Err(error) => {
+            changes::refuse(&error);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `polyrail nic`: queues, rings, coalescing, RSS and counters of an interface.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_nic::{
+    Ethtool, Group, Netdev, NicError, QueueKind, SETTINGS, driver_info, driver_stats, ntuple_rules,
+};
+use polyrail_report::{Align, Table, exit};
+use serde::Serialize;
+
+use super::changes::{self, Doing, Undoing, Where};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show or set how many queues there are: `polyrail nic channels eth1 combined=8`.
+    Channels(SettingArgs),
+    /// Show or set how many packets a queue holds: `polyrail nic rings eth1 rx=2048`.
+    Rings(SettingArgs),
+    /// Show or set when interrupts are raised: `polyrail nic coalesce eth1 rx-usecs=20`.
+    Coalesce(SettingArgs),
+    /// Show how received packets are spread over queues.
+    Rss {
+        /// The interface.
+        nic: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show counters: those per queue, and those that the driver has names for.
+    Stats {
+        /// The interface.
+        nic: String,
+        /// Also those that are zero.
+        #[arg(long)]
+        all: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put back what `channels`, `rings` and `coalesce` have set.
+    Reset {
+        #[command(flatten)]
+        undoing: Undoing,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+#[derive(clap::Args)]
+struct SettingArgs {
+    /// The interface.
+    nic: String,
+
+    /// New values, as NAME=NUMBER; without any, the present ones are shown.
+    #[arg(value_name = "NAME=NUMBER", value_parser = assignment)]
+    values: Vec<(String, u32)>,
+
+    #[command(flatten)]
+    doing: Doing,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+/// A setting as it is shown.
+#[derive(Serialize)]
+struct Shown {
+    name: &'static str,
+    now: Option<u32>,
+    max: Option<u32>,
+}
+
+/// The counters of an interface.
+#[derive(Serialize)]
+struct Counters {
+    driver: Option<polyrail_nic::DriverInfo>,
+    queues: Vec<polyrail_nic::QueueStats>,
+    named: BTreeMap<String, u64>,
+    flow_rules: Option<u32>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let result = match &args.command {
+        Command::Channels(args) => settings(args, Group::Channels),
+        Command::Rings(args) => settings(args, Group::Rings),
+        Command::Coalesce(args) => settings(args, Group::Coalesce),
+        Command::Rss { nic, json } => rss(nic, *json),
+        Command::Stats { nic, all, json } => stats(nic, *all, *json),
+        Command::Reset { undoing, json, place } => {
+            return changes::undo(place, "nic", undoing, *json)
+                .unwrap_or_else(|error| changes::refuse(&error));
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("polyrail: {error}");
+        if let Some(help) = error.help() {
+            eprintln!("help: {help}");
+        }
+        ExitCode::from(if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT })
+    })
+}
+
+fn assignment(text: &str) -> Result<(String, u32), String> {
+    let (name, value) = text.split_once('=').ok_or("is not NAME=NUMBER, like rx=2048")?;
+    let value = value.parse().map_err(|_| format!("`{value}` is not a number from 0 to 2³²−1"))?;
+    Ok((name.to_owned(), value))
+}
+
+fn settings(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
+    if args.values.is_empty() {
+        return show(args, group);
+    }
+    let plan = polyrail_tune::nic::plan(&mut args.place.machine(), &args.nic, group, &args.values);
+    let done = plan.and_then(|plan| changes::carry_out(&args.place, &plan, &args.doing, args.json));
+    Ok(done.unwrap_or_else(|error| changes::refuse(&error)))
+}
+
+fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
+    let mut ethtool = Ethtool::open()?;
+    let mut shown = Vec::new();
+    for setting in SETTINGS.iter().filter(|setting| setting.group == group) {
+        let limits = ethtool.value(&args.nic, setting)?;
+        if limits.now.is_some() {
+            shown.push(Shown { name: setting.name, now: limits.now, max: limits.max });
+        }
+    }
+    if args.json {
+        return Ok(changes::print_json(&shown));
+    }
+    let mut table = Table::default()
+        .column("setting", Align::Left)
+        .column("now", Align::Right)
+        .column("max", Align::Right);
+    let number = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
+    for one in shown {
+        table.row([one.name.to_owned(), number(one.now), number(one.max)]);
+    }
+    Ok(changes::print(&table.to_string()))
+}
+
+fn rss(nic: &str, as_json: bool) -> Result<ExitCode, NicError> {
+    let rss = Ethtool::open()?.rss(nic)?;
+    if as_json {
+        return Ok(changes::print_json(&rss));
+    }
+    let mut buckets: BTreeMap<u32, usize> = BTreeMap::new();
+    for queue in &rss.indirection {
+        *buckets.entry(*queue).or_default() += 1;
+    }
+    let mut table = Table::default().column("queue", Align::Right).column("buckets", Align::Right);
+    for (queue, count) in buckets {
+        table.row([queue.to_string(), count.to_string()]);
+    }
+    Ok(changes::print(&table.to_string()))
+}
+
+fn stats(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {
+    let named = driver_stats(nic)?;
+    let counters = Counters {
+        driver: driver_info(nic).ok(),
+        queues: queue_stats(nic),
+        named: named.into_iter().collect(),
+        flow_rules: ntuple_rules(nic).ok(),
+    };
+    if as_json {
+        return Ok(changes::print_json(&counters));
+    }
+    let mut table = Table::default().column("counter", Align::Left).column("value", Align::Right);
+    for queue in &counters.queues {
+        let kind = match queue.kind {
+            Some(QueueKind::Rx) => "rx",
+            Some(QueueKind::Tx) => "tx",
+            None => "",
+        };
+        let id = queue.id.map_or_else(String::new, |id| id.to_string());
+        for (name, value) in queue.counters.iter().filter(|(_, value)| all || **value > 0) {
+            table.row([format!("queue {kind} {id}: {name}"), value.to_string()]);
+        }
+    }
+    for (name, value) in counters.named.iter().filter(|(_, value)| all || **value > 0) {
+        table.row([name.clone(), value.to_string()]);
+    }
+    Ok(changes::print(&table.to_string()))
+}
+
+/// Counters per queue, where kernel and driver have them; the driver's own say most of it, too.
+fn queue_stats(nic: &str) -> Vec<polyrail_nic::QueueStats> {
+    let path = format!("/sys/class/net/{nic}/ifindex");
+    let index = polyrail_host::Sysroot::live().read_parsed::<u32>(path).ok().flatten();
+    let stats = index.and_then(|index| Netdev::open().ok()?.queue_stats(index).ok());
+    stats.unwrap_or_default()
+}

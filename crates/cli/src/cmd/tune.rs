@@ -1,0 +1,258 @@
+//! `polyrail tune`: settings for fast TCP, by profile.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_tune::profile::{self, Aim, Profile, Subject};
+use polyrail_tune::{RealDisk, TuneError, Which, reset};
+
+use super::changes::{self, Doing, Undoing, Where};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the profiles, or what one wants and why.
+    List {
+        /// The profile.
+        profile: Option<String>,
+    },
+    /// Show what a profile would change here; changes nothing.
+    Plan {
+        #[command(flatten)]
+        choice: Choice,
+        /// Write the plan to this file, for `tune apply --plan FILE`.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Print the plan as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Carry a profile out as one transaction: backup, writes, read-back; all or nothing.
+    Apply {
+        #[command(flatten)]
+        choice: Choice,
+        /// The plan file, in place of a profile.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "profile_file", "nic"])]
+        plan: Option<PathBuf>,
+        #[command(flatten)]
+        doing: Doing,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Tell whether what was carried out last still holds.
+    Verify {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Put back what a profile has changed, from the journal.
+    Reset {
+        /// The profile; the last one that still holds, if left out.
+        profile: Option<String>,
+        /// One session.
+        #[arg(long, value_name = "ID", conflicts_with = "pristine")]
+        session: Option<String>,
+        /// Put everything back that was changed since the machine was booted.
+        #[arg(long)]
+        pristine: bool,
+        /// Also sessions of another boot, and the readable lines of a damaged journal.
+        #[arg(long)]
+        force: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Say that the machine can still be reached: the last session is not taken back by itself.
+    Confirm {
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Take a session back after a while, unless it was confirmed.
+    #[command(hide = true)]
+    Revert {
+        session: String,
+        #[arg(long, value_parser = parse_duration)]
+        after: Duration,
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+#[derive(clap::Args)]
+struct Choice {
+    /// The profile: throughput, latency or zerocopy.
+    #[arg(required_unless_present_any = ["profile_file", "plan"])]
+    profile: Option<String>,
+
+    /// A profile in a YAML file of one's own.
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    profile_file: Option<PathBuf>,
+
+    /// Settings of these interfaces only, separated by commas.
+    #[arg(long, value_name = "NICS", value_delimiter = ',')]
+    nic: Vec<String>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let result = match &args.command {
+        Command::List { profile } => list(profile.as_deref()),
+        Command::Plan { choice, output, json, place } => {
+            plan(choice, output.as_ref(), *json, place)
+        }
+        Command::Apply { choice, plan, doing, json, place } => {
+            apply(choice, plan.as_ref(), doing, *json, place)
+        }
+        Command::Verify { json, place } => verify(*json, place),
+        Command::Reset { profile, session, pristine, force, json, place } => {
+            let name = match profile {
+                Some(profile) => format!("tune {profile}"),
+                None => "tune".to_owned(),
+            };
+            let undoing = Undoing::new(session.clone(), *pristine, *force);
+            changes::undo(place, &name, &undoing, *json)
+        }
+        Command::Confirm { place } => confirm(place),
+        Command::Revert { session, after, place } => revert(session, *after, place),
+    };
+    result.unwrap_or_else(|error| changes::refuse(&error))
+}
+
+fn list(profile: Option<&str>) -> Result<ExitCode, TuneError> {
+    let Some(name) = profile else {
+        let mut table = Table::default().column("profile", Align::Left).column("for", Align::Left);
+        for profile in Profile::built_in()? {
+            table.row([profile.name, profile.about]);
+        }
+        return Ok(changes::print(&table.to_string()));
+    };
+    let mut table = Table::default()
+        .column("setting", Align::Left)
+        .column("wanted", Align::Left)
+        .column("why", Align::Left)
+        .column("source", Align::Left);
+    for rule in Profile::named(name)?.rules {
+        let subject = match &rule.subject {
+            Subject::File(path) => path.clone(),
+            Subject::Ethtool(setting) => format!("ethtool {setting}"),
+        };
+        let field = rule.field.map_or_else(String::new, |field| format!(" [{}]", field + 1));
+        let aim = match &rule.aim {
+            Aim::AtLeast(least) => format!("at least {least}"),
+            Aim::AtMost(most) => format!("at most {most}"),
+            Aim::Equals(value) => value.clone(),
+            Aim::Maximum => "the maximum".to_owned(),
+            Aim::NoCpus => "no CPU".to_owned(),
+            Aim::NearQueue => "CPUs of the node".to_owned(),
+        };
+        table.row([subject + &field, aim, rule.why, rule.source]);
+    }
+    Ok(changes::print(&table.to_string()))
+}
+
+fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, TuneError> {
+    let profile = match (&choice.profile_file, &choice.profile) {
+        (Some(path), _) => {
+            let file = path.display().to_string();
+            let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
+                field: "--profile-file",
+                value: file.clone(),
+                fault: format!("can't be read: {error}"),
+            })?;
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("own");
+            Profile::parse(&text, name, &file)?
+        }
+        (None, Some(name)) => Profile::named(name)?,
+        // clap sees to it that one of them is there.
+        (None, None) => Profile::named("")?,
+    };
+    profile::plan(&mut place.machine(), &place.topology()?, &profile, &choice.nic)
+}
+
+fn plan(
+    choice: &Choice,
+    output: Option<&PathBuf>,
+    as_json: bool,
+    place: &Where,
+) -> Result<ExitCode, TuneError> {
+    let plan = make_plan(choice, place)?;
+    if let Some(path) = output
+        && let Err(error) = fs::write(path, plan.to_json())
+    {
+        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        return Ok(ExitCode::from(exit::ENVIRONMENT));
+    }
+    Ok(changes::show_plan(&plan, as_json))
+}
+
+fn apply(
+    choice: &Choice,
+    plan: Option<&PathBuf>,
+    doing: &Doing,
+    as_json: bool,
+    place: &Where,
+) -> Result<ExitCode, TuneError> {
+    let plan = match plan {
+        Some(path) => changes::read_plan(path)?,
+        None => make_plan(choice, place)?,
+    };
+    changes::carry_out(place, &plan, doing, as_json)
+}
+
+fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
+    match place.last_session("tune")? {
+        Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
+        None => {
+            eprintln!("polyrail: no profile was carried out since boot");
+            Ok(ExitCode::from(exit::USAGE))
+        }
+    }
+}
+
+fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
+    match place.last_session("")? {
+        Some(session) => {
+            session.confirm(&mut RealDisk)?;
+            eprintln!("polyrail: session {} stays", session.id);
+            Ok(ExitCode::SUCCESS)
+        }
+        None => {
+            eprintln!("polyrail: there is no session to confirm");
+            Ok(ExitCode::from(exit::USAGE))
+        }
+    }
+}
+
+fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {
+    // The terminal of whoever started this may hang up together with the link.
+    let _ = rustix::process::setsid();
+    std::thread::sleep(after);
+    let state = place.state();
+    let sessions = state.sessions()?;
+    if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let which = Which::Id(session.to_owned());
+    let restored = reset(&mut place.machine(), &mut RealDisk, &state, "", &which, false)?;
+    let failed = restored.iter().any(|one| one.failure.is_some());
+    Ok(ExitCode::from(if failed { exit::ENVIRONMENT } else { exit::OK }))
+}
