@@ -35,14 +35,6 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
         "NCCL_BUFFSIZE",
         "there is no buffer per channel; chunk_bytes and window_chunks bound what is in flight",
     ),
-    (
-        "NCCL_GPUDIRECTTCPX_TX_BINDINGS",
-        "CPUs per interface are not settable; tx_cpus pins all sending proxies",
-    ),
-    (
-        "NCCL_GPUDIRECTTCPX_RX_BINDINGS",
-        "CPUs per interface are not settable; rx_cpus pins all receiving proxies",
-    ),
     ("NCCL_GPUDIRECTTCPX_TX_IRQ_BINDINGS", "the engine does not move interrupts"),
     ("NCCL_GPUDIRECTTCPX_RX_IRQ_BINDINGS", "the engine does not move interrupts"),
     ("NCCL_SHM_LOCALITY", "there is no shared-memory transport"),
@@ -51,7 +43,7 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
     ("NCCL_NET_GDR_LEVEL", "there is no transport from GPU memory straight to the network"),
     (
         "NCCL_IGNORE_CPU_AFFINITY",
-        "the program's affinity is never changed, and tx_cpus and rx_cpus decide that of the proxies",
+        "the program's affinity is never changed, and the tx and rx settings decide that of the proxies",
     ),
 ];
 

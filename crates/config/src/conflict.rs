@@ -78,6 +78,26 @@ pub(crate) const RULES: &[Rule] = &[
         remedy: ASK_FOR_PROXIES,
     },
     Rule {
+        first: "progress",
+        second: "tx_bindings",
+        when: "progress is caller and tx_bindings is given",
+        is_broken: |settings, _| {
+            settings.progress == Progress::Caller && !settings.tx_bindings.is_empty()
+        },
+        why: "the affinity of the program's own threads is never changed",
+        remedy: ASK_FOR_PROXIES,
+    },
+    Rule {
+        first: "progress",
+        second: "rx_bindings",
+        when: "progress is caller and rx_bindings is given",
+        is_broken: |settings, _| {
+            settings.progress == Progress::Caller && !settings.rx_bindings.is_empty()
+        },
+        why: "the affinity of the program's own threads is never changed",
+        remedy: ASK_FOR_PROXIES,
+    },
+    Rule {
         first: "tx_proxies",
         second: "rx_proxies",
         when: "proxy_layout is merged and both counts are given and differ",
@@ -104,6 +124,19 @@ pub(crate) const RULES: &[Rule] = &[
         },
         why: "merged proxies both send and receive, so there is one list",
         remedy: "give one list, or set proxy_layout to split",
+    },
+    Rule {
+        first: "tx_bindings",
+        second: "rx_bindings",
+        when: "proxy_layout is merged and both bindings are given and differ",
+        is_broken: |settings, _| {
+            settings.proxy_layout == ProxyLayout::Merged
+                && !settings.tx_bindings.is_empty()
+                && !settings.rx_bindings.is_empty()
+                && settings.tx_bindings != settings.rx_bindings
+        },
+        why: "merged proxies both send and receive, so there is one set of bindings",
+        remedy: "give one of them, or set proxy_layout to split",
     },
     Rule {
         first: "append_batch",

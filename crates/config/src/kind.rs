@@ -1,5 +1,6 @@
 //! What values a setting takes: how they are read, checked and written.
 
+use crate::bindings::parse_bindings;
 use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
 use crate::number::Unit;
@@ -30,6 +31,8 @@ pub(crate) enum Kind {
     /// Interfaces, in the grammar of `NCCL_SOCKET_IFNAME`; only the engine can tell whether they exist.
     Interfaces,
     Cpus,
+    /// CPUs per interface.
+    Bindings,
     Congestion,
     Signal,
     Subsystems,
@@ -107,6 +110,10 @@ impl Kind {
                 parse_cpulist(text).map_err(|error| Invalid::because(error.to_string()))?;
                 Ok(Value::Text(text.to_owned()))
             }
+            Self::Bindings => match parse_bindings(text) {
+                Ok(_) => Ok(Value::Text(text.to_owned())),
+                Err(error) => Err(Invalid { reason: error.to_string(), help: error.help() }),
+            },
             Self::Congestion => congestion(text),
             Self::Signal => signal::parse(text).map(Value::Number),
             Self::Subsystems => {
@@ -133,7 +140,7 @@ impl Kind {
         match (self, value) {
             (Self::Number { zero: Some(meaning), .. }, Value::Number(0)) => meaning,
             (Self::Signal, Value::Number(0)) => "off",
-            (Self::Cpus, Value::Text(text)) if text.is_empty() => "not pinned",
+            (Self::Cpus | Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
             _ => "",
         }
@@ -166,6 +173,10 @@ impl Kind {
             Self::Flag => "true, false".to_owned(),
             Self::Interfaces => "auto, or a list of names, prefixes or addresses".to_owned(),
             Self::Cpus => format!("empty (not pinned), or a list of CPUs 0 to {LAST_CPU}"),
+            Self::Bindings => {
+                "empty (not pinned), or CPUs per interface like eth1:8-21,112-125;eth2:22-35"
+                    .to_owned()
+            }
             Self::Congestion => "auto, system, or a name the kernel knows".to_owned(),
             Self::Signal => format!(
                 "0 (off), or a signal 1 to {} or its name; not {}",
@@ -259,7 +270,9 @@ mod tests {
     #[test]
     fn long_texts_and_control_characters_are_refused_everywhere() {
         let long = "x".repeat(LONGEST_TEXT_BYTES + 1);
-        for kind in [Kind::Interfaces, Kind::Cpus, Kind::FileName("off"), Kind::Flag] {
+        for kind in
+            [Kind::Interfaces, Kind::Cpus, Kind::Bindings, Kind::FileName("off"), Kind::Flag]
+        {
             assert_eq!(kind.parse(&long).unwrap_err().reason, "is longer than 4096 bytes");
             let reason = kind.parse("a\nb").unwrap_err().reason;
             assert_eq!(reason, "has a control character or a line break in it");

@@ -16,6 +16,12 @@ impl Settings {
     pub fn merged_cpus(&self) -> &str {
         if self.tx_cpus.is_empty() { &self.rx_cpus } else { &self.tx_cpus }
     }
+
+    /// The CPUs per interface of the proxies where they are merged, for
+    /// [`crate::parse_bindings`].
+    pub fn merged_bindings(&self) -> &str {
+        if self.tx_bindings.is_empty() { &self.rx_bindings } else { &self.tx_bindings }
+    }
 }
 
 /// A type that a setting can have.
@@ -175,6 +181,17 @@ settings! {
 
     /// CPUs that the receiving proxies are pinned to, like `22-35,126-139`.
     rx_cpus: String = "", Kind::Cpus;
+
+    /// CPUs that the sending proxies of each interface are pinned to, like
+    /// `eth1:8-21,112-125;eth2:22-35`. Interfaces that are not named go by `tx_cpus`. `polyrail
+    /// bindings suggest` makes them from the topology.
+    tx_bindings: String = "", Kind::Bindings,
+        [alias::same("NCCL_GPUDIRECTTCPX_TX_BINDINGS")];
+
+    /// CPUs that the receiving proxies of each interface are pinned to; as `tx_bindings`, with
+    /// `rx_cpus`.
+    rx_bindings: String = "", Kind::Bindings,
+        [alias::same("NCCL_GPUDIRECTTCPX_RX_BINDINGS")];
 
     /// Passes a proxy makes over its active operations before it fetches new ones from the ops
     /// pool. An idle proxy fetches at once.

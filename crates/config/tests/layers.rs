@@ -116,6 +116,8 @@ fn names_of_other_tools_set_the_same_knob() {
         ("UCCL_TCPX_WINDOW_SIZE", "64"),
         ("UCCL_TCPX_CHUNK_BYTES", "524288"),
         ("UCCL_TCPX_DEBUG_BINDINGS", "1"),
+        ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8-21,112-125"),
+        ("NCCL_GPUDIRECTTCPX_RX_BINDINGS", "eth1:22-35,126-139;eth2:22-35,126-139"),
         ("RCCL_ENABLE_PROXY_TRACE", "1"),
         ("PATH", "/bin"),
     ]);
@@ -127,6 +129,8 @@ fn names_of_other_tools_set_the_same_knob() {
     assert_eq!(config.log_file, "/tmp/nccl.%h.%p");
     assert_eq!((config.channels, config.window_chunks, config.chunk_bytes), (8, 64, 512 << 10));
     assert!(config.verbose_bindings);
+    assert_eq!(config.tx_bindings, "eth1:8-21,112-125");
+    assert_eq!(config.rx_bindings, "eth1:22-35,126-139;eth2:22-35,126-139");
     assert_eq!(config.trace_file, "polyrail-trace-%h-%p.json");
     assert_eq!(origin(&config, "rx_proxies"), "env NCCL_SOCKET_NTHREADS");
     assert_eq!(config.warnings(), [] as [&str; 0]);
@@ -162,8 +166,6 @@ fn of_two_aliases_the_own_spelling_wins_with_a_warning() {
 fn names_without_a_counterpart_warn_only_where_set() {
     for name in [
         "NCCL_BUFFSIZE",
-        "NCCL_GPUDIRECTTCPX_TX_BINDINGS",
-        "NCCL_GPUDIRECTTCPX_RX_BINDINGS",
         "NCCL_GPUDIRECTTCPX_TX_IRQ_BINDINGS",
         "NCCL_GPUDIRECTTCPX_RX_IRQ_BINDINGS",
         "NCCL_SHM_LOCALITY",

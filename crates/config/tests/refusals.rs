@@ -103,6 +103,9 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("preset", "fast", "allowed: latency, throughput, cpu, balanced"),
         ("tx_cpus", "8-", "neither a CPU nor a range"),
         ("rx_cpus", "0-9000", "CPU 9000; the last one possible is 8191"),
+        ("tx_bindings", "eth1:8-21;eth2", "has `eth2` without a colon"),
+        ("tx_bindings", "eth1:8-21,x", "for eth1 has the item `x`"),
+        ("rx_bindings", "eth1:8;eth1:9", "has eth1 twice (column 8)"),
         ("congestion", "new reno", "not a name of a congestion control"),
         ("dump_signal", "9", "signal 9 (KILL), which no program can catch"),
         ("dump_signal", "SEGV", "reports a fault of the program"),
@@ -191,6 +194,13 @@ fn every_conflict_is_found() {
             "rx_proxies",
         ),
         (&[("proxy_layout", "merged"), ("tx_cpus", "0"), ("rx_cpus", "1")], "tx_cpus", "rx_cpus"),
+        (&[("progress", "caller"), ("tx_bindings", "lo:0")], "progress", "tx_bindings"),
+        (&[("progress", "caller"), ("rx_bindings", "lo:0")], "progress", "rx_bindings"),
+        (
+            &[("proxy_layout", "merged"), ("tx_bindings", "lo:0"), ("rx_bindings", "lo:1")],
+            "tx_bindings",
+            "rx_bindings",
+        ),
         (&[("append_batch", "128"), ("ops_pool", "64")], "append_batch", "ops_pool"),
         (
             &[("channels", "256"), ("sockets", "32"), ("flow_limit", "8191")],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use polyrail_config::{BindDevice, Config, expand_file_name};
+use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::interfaces::{boot_id, host_name, list};
@@ -16,6 +16,7 @@ use socket2::Socket;
 use crate::control::{Control, ControlHandle};
 use crate::error::EngineError;
 use crate::observer::Observer;
+use crate::placement::{Placement, bindings};
 use crate::proxy::{Proxy, ProxySet};
 use crate::rails::{self, Rail};
 use crate::settings::{EngineSettings, cpus};
@@ -54,7 +55,7 @@ pub(crate) fn start(
         file => Some(Trace::new(expand_file_name(file, &host, pid), config.trace_events)),
     };
     let parts = Parts {
-        proxies: make_proxies(&config, &settings, rails.len())?,
+        proxies: make_proxies(&config, &settings, &rails)?,
         control: ControlHandle::new().map_err(system("epoll"))?,
         scratch: Memory::anonymous(0).map_err(system("memory"))?,
         trace,
@@ -111,41 +112,40 @@ pub(crate) fn is_forbidden(error: &std::io::Error) -> bool {
 fn make_proxies(
     config: &Config,
     settings: &EngineSettings,
-    rails: usize,
+    rails: &[Rail],
 ) -> Result<ProxySet, EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
     // One for each rail, but no more than can run at once.
-    let automatic = rails.min(cpu_count).max(1) as u32;
+    let automatic = rails.len().min(cpu_count).max(1) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
+    let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();
-    let mut add = |prefix: &str, count: u32, cpus: &[u32]| {
+    let mut add = |prefix: &str, count: u32, cpus: &[u32], bindings: &[Binding]| {
         let start = all.len();
-        for index in 0..count {
-            let mine = cpus.get(index as usize % cpus.len().max(1)).copied();
-            // As many proxies as CPUs or fewer: each gets CPUs of its own; none are shared out
-            // twice before each has one.
-            let mine = if count as usize <= cpus.len() {
-                cpus.iter().copied().skip(index as usize).step_by(count as usize).collect()
-            } else {
-                mine.into_iter().collect()
-            };
-            let proxy = Proxy::new(format!("pr-{prefix}{index}"), mine).map_err(system("epoll"))?;
+        let placement = Placement::new(&interfaces, count, cpus, bindings);
+        for (index, cpus) in placement.cpus.iter().enumerate() {
+            let name = format!("pr-{prefix}{index}");
+            let proxy = Proxy::new(name, cpus.clone()).map_err(system("epoll"))?;
             all.push(Arc::new(proxy));
         }
-        Ok::<_, EngineError>((start..start + count as usize).collect::<Vec<_>>())
+        Ok::<_, EngineError>(placement.starting_at(start))
     };
     let (tx, rx) = if settings.caller_driven {
-        let both = add("caller", 1, &[])?;
+        let both = add("caller", 1, &[], &[])?;
         (both.clone(), both)
     } else if settings.merged {
         let count = number(config.merged_proxies());
-        let both = add("io", count, &cpus("tx_cpus", config.merged_cpus())?)?;
+        let cpus = cpus("tx_cpus", config.merged_cpus())?;
+        let both = add("io", count, &cpus, &bindings("tx_bindings", config.merged_bindings())?)?;
         (both.clone(), both)
     } else {
-        let tx = add("tx", number(config.tx_proxies), &cpus("tx_cpus", &config.tx_cpus)?)?;
-        let rx = add("rx", number(config.rx_proxies), &cpus("rx_cpus", &config.rx_cpus)?)?;
-        (tx, rx)
+        let mut add = |prefix, count, [list, bound]: [(&'static str, &str); 2]| {
+            add(prefix, number(count), &cpus(list.0, list.1)?, &bindings(bound.0, bound.1)?)
+        };
+        let tx = [("tx_cpus", &*config.tx_cpus), ("tx_bindings", &*config.tx_bindings)];
+        let rx = [("rx_cpus", &*config.rx_cpus), ("rx_bindings", &*config.rx_bindings)];
+        (add("tx", config.tx_proxies, tx)?, add("rx", config.rx_proxies, rx)?)
     };
     Ok(ProxySet { all, tx, rx })
 }

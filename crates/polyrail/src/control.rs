@@ -633,8 +633,10 @@ impl Control {
             let arriving = Box::new(arriving.duplex());
             self.hand_over(proxy, ProxyCommand::AddBoth { peer, flow, socket, arriving });
         } else {
-            let proxies = &self.engine.proxies.rx;
-            let proxy = proxies[flow.0 as usize % proxies.len()];
+            // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
+            // they are spread less evenly.
+            let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
+            let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
             self.hand_over(proxy, ProxyCommand::AddRx { flow: Box::new(arriving) });
         }
     }

@@ -49,7 +49,7 @@ pub enum EngineError {
     /// A CPU list names CPUs that this process may not use.
     #[error("{setting} is {got:?}, allowed are the CPUs {allowed}")]
     Cpus {
-        /// `tx_cpus` or `rx_cpus`.
+        /// `tx_cpus`, `rx_cpus`, `tx_bindings` or `rx_bindings`.
         setting: &'static str,
         /// The value of the setting.
         got: String,

@@ -18,6 +18,7 @@ mod observer;
 mod op;
 mod peer;
 mod pin;
+mod placement;
 mod proxy;
 mod rails;
 mod region;

@@ -17,6 +17,7 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::op::{Op, Outgoing};
+use crate::placement::Placement;
 use crate::stats::{ArrivalStats, FlowStats};
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
@@ -140,6 +141,12 @@ impl Layout {
     pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
         flow.0 / self.sockets
     }
+
+    /// The proxy that sends on a flow: one for all flows of a channel.
+    fn proxy_of(&self, flow: FlowIndex, proxies: &Placement) -> usize {
+        let (rail, _) = self.pair_of(flow);
+        proxies.proxy(rail, self.channel_of(flow), self.pairs.len() as u32, 1)
+    }
 }
 
 impl PeerShared {
@@ -147,7 +154,7 @@ impl PeerShared {
         number: u32,
         card: Card,
         layout: Layout,
-        proxies: &[usize],
+        proxies: &Placement,
         options: PeerOptions,
     ) -> Self {
         let config = SenderConfig {
@@ -157,7 +164,7 @@ impl PeerShared {
         };
         let flows = (0..layout.flows())
             .map(|flow| FlowSlot {
-                proxy: proxies[layout.channel_of(FlowIndex(flow)) as usize % proxies.len()],
+                proxy: layout.proxy_of(FlowIndex(flow), proxies),
                 up: AtomicBool::new(false),
                 refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),

@@ -20,6 +20,7 @@ use self::core::{CHECK_NS, Core, run_finishes};
 use crate::engine::EngineShared;
 use crate::finish::Finish;
 use crate::peer::PeerShared;
+use crate::placement::Placement;
 use crate::rx_flow::RxFlow;
 use crate::signal::Signal;
 use crate::stats::ProxyStats;
@@ -35,6 +36,8 @@ const ROUNDS_PER_LOOK: u32 = 8;
 pub(crate) struct Proxy {
     pub(crate) name: String,
     pub(crate) cpus: Vec<u32>,
+    /// CPUs that its thread may use, as the system says.
+    actual_cpus: Mutex<Vec<u32>>,
     core: Mutex<Core>,
     pub(crate) poller: Poller,
     signal: Signal,
@@ -51,6 +54,7 @@ pub(crate) struct ProxyCounters {
     sleeps: AtomicU64,
     cpu_ns: AtomicU64,
     last_cpu: AtomicI64,
+    migrations: AtomicU64,
 }
 
 pub(crate) enum Command {
@@ -101,6 +105,7 @@ impl Proxy {
         Ok(Self {
             name,
             cpus,
+            actual_cpus: Mutex::default(),
             core: Mutex::new(Core::new()?),
             poller: Poller::new()?,
             signal: Signal::new(),
@@ -142,12 +147,16 @@ impl Proxy {
         {
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
         }
+        let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
         if engine.config.verbose_bindings {
-            let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
-            let message = "thread bindings";
+            // At a level that is written by default: it was asked for.
             let (name, wanted) = (&self.name, &self.cpus);
-            tracing::info!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, message);
+            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "bindings");
+        } else if !self.cpus.is_empty() && actual != self.cpus {
+            let (name, wanted) = (&self.name, &self.cpus);
+            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
         }
+        *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
         self.drive(engine, spin, None, &|| engine.is_closing());
     }
 
@@ -174,6 +183,7 @@ impl Proxy {
             };
             let mut now = monotonic_ns();
             let mut busy_at = now;
+            let mut note_at = now + CHECK_NS;
             loop {
                 let worked = self.pass(&mut core, engine, now);
                 if stop() {
@@ -182,6 +192,11 @@ impl Proxy {
                 if worked {
                     now = monotonic_ns();
                     busy_at = now;
+                    // One that never sleeps is looked at now and then.
+                    if now >= note_at {
+                        self.note_thread();
+                        note_at = now + CHECK_NS;
+                    }
                     continue;
                 }
                 if spin.is_zero() {
@@ -224,7 +239,9 @@ impl Proxy {
         ProxyStats {
             name: self.name.clone(),
             cpus: self.cpus.clone(),
+            actual_cpus: self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
+            migrations: get(&self.counters.migrations),
             cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
             passes: get(&self.counters.passes),
             busy_passes: get(&self.counters.busy_passes),
@@ -272,8 +289,11 @@ impl Proxy {
     fn note_thread(&self) {
         let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
         self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
-        let cpu = polyrail_sys::threads::current_cpu();
-        self.counters.last_cpu.store(i64::from(cpu), Ordering::Relaxed);
+        let cpu = i64::from(polyrail_sys::threads::current_cpu());
+        let before = self.counters.last_cpu.swap(cpu, Ordering::Relaxed);
+        if before >= 0 && before != cpu {
+            self.counters.migrations.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// One look at everything that has something to do. Says whether anything moved.
@@ -316,7 +336,7 @@ impl Proxy {
 /// Proxies of an engine, and which flows they own.
 pub(crate) struct ProxySet {
     pub(crate) all: Vec<Arc<Proxy>>,
-    /// Indices of those that send, and of those that receive.
-    pub(crate) tx: Vec<usize>,
-    pub(crate) rx: Vec<usize>,
+    /// Those that send, and those that receive.
+    pub(crate) tx: Placement,
+    pub(crate) rx: Placement,
 }

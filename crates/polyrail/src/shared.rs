@@ -351,8 +351,8 @@ impl EngineShared {
     /// Tells proxies to read again, if they stopped because the inbox was full.
     pub(crate) fn resume_reading(&self) {
         if self.inbox.resume() {
-            for proxy in &self.proxies.rx {
-                self.proxies.all[*proxy].command(Command::Resume);
+            for proxy in self.proxies.rx.proxies() {
+                self.proxies.all[proxy].command(Command::Resume);
             }
         }
     }

@@ -143,8 +143,14 @@ pub struct ProxyStats {
     pub name: String,
     /// CPUs that it is bound to; empty if it is not.
     pub cpus: Vec<u32>,
+    /// CPUs that the system lets its thread run on, read back after binding; empty until it runs,
+    /// and if callers make progress.
+    pub actual_cpus: Vec<u32>,
     /// CPU that it ran on last.
     pub last_cpu: Option<u32>,
+    /// How often it was found on another CPU than before, looked at whenever it goes to sleep and
+    /// now and then while it works: it moved at least so often.
+    pub migrations: u64,
     /// CPU time of its thread. Zero if callers make progress.
     pub cpu_seconds: f64,
     /// Passes over its flows.
