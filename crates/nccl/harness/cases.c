@@ -24,6 +24,8 @@ const struct test_case cases[] = {
     {"close-outstanding", "close waits for nobody, and nothing is written afterwards", 2, 1, 60,
      case_close_outstanding, 0},
     {"peer-closes", "requests end in an error when the other end is closed", 2, 1, 150, case_peer_closes, 0},
+    {"leaves-early", "what was sent arrives, though the sender has closed and its process ended", 2, 1, 60,
+     case_leaves_early, 0},
     {"peer-killed", "all requests end in an error when a peer is killed, and others go on", 3, 1, 200,
      case_peer_killed, 0},
     {"fork", "in a forked child calls give an error and none hangs, and the parent goes on", 2, 1, 120, case_fork, 0},

@@ -38,6 +38,7 @@ void case_strangers(struct rank *);
 /* cases_trouble.c: what must not hang. */
 void case_close_outstanding(struct rank *);
 void case_peer_closes(struct rank *);
+void case_leaves_early(struct rank *);
 void case_peer_killed(struct rank *);
 void case_fork(struct rank *);
 

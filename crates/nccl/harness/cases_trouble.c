@@ -103,6 +103,26 @@ void case_peer_closes(struct rank *rank) {
     rank_ends(rank);
 }
 
+/* Whoever has sent all may go: a sender of a broadcast, say, whose program is at its end. */
+void case_leaves_early(struct rank *rank) {
+    static const size_t small_sizes[] = {8, 0, 4097, 64, 1000};
+    struct traffic traffic = {
+        .messages = 40,
+        .depth = ABI_STEPS,
+        .sizes = small_sizes,
+        .sizes_count = 5,
+        .recv_every_ms = 10,
+    };
+    int count;
+    rank_starts(rank);
+    struct link *both = ring_links(rank, 1, &count), *link = &both[rank->number == 1 ? 0 : 1];
+    /* One that receives has one receive at a time, so that most are posted when the sender is gone. */
+    traffic.depth = link->sends ? ABI_STEPS : 1;
+    links_move(rank, link, 1, &traffic);
+    free(both);
+    rank_ends(rank);
+}
+
 void case_peer_killed(struct rank *rank) {
     enum { VICTIM = 2, IDLE_CHANNEL = 2, UNUSED_CHANNEL = 9 };
     struct traffic endless = {

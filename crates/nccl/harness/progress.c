@@ -144,6 +144,9 @@ bool stream_steps(struct rank *rank, struct stream *stream) {
     if (traffic->recv_gate && !stream->link->sends) {
         may_post &= atomic_load(traffic->recv_gate);
     }
+    if (traffic->recv_every_ms && !stream->link->sends) {
+        may_post &= now_ns() - stream->posted_ns >= (uint64_t)traffic->recv_every_ms * 1000000u;
+    }
     while (may_post && !stream->error && stream->posted < traffic->messages &&
            stream->posted - stream->done < traffic->depth && posts_one(rank, stream)) {
         moved = true;
@@ -252,6 +255,9 @@ static bool posts_one(struct rank *rank, struct stream *stream) {
     }
     stream->requests[message % ABI_REQUESTS_MAX] = request;
     stream->posted++;
+    if (traffic->recv_every_ms) {
+        stream->posted_ns = now_ns();
+    }
     if (stream->posted - stream->done > stream->depth_seen) {
         stream->depth_seen = (unsigned)(stream->posted - stream->done);
     }

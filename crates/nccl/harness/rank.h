@@ -60,7 +60,7 @@ struct link {
     int from, to, channel, dev;
     bool sends;
     /* Given to connect again and again: the plugin may keep its state in there. */
-    char handle[ABI_HANDLE_BYTES];
+    char at_an_odd_address, handle[ABI_HANDLE_BYTES];
     void *listen_comm, *comm;
     char *memory;
     size_t memory_bytes;
@@ -122,6 +122,8 @@ struct traffic {
     bool bare;
     /* Pauses before the first post. */
     unsigned send_after_ms, recv_after_ms;
+    /* Between posts of receives. */
+    unsigned recv_every_ms;
     /* Nothing is received before it is true, unless NULL. */
     const atomic_bool *recv_gate;
     /* Without progress for so long the stream fails; 0 means 20 s. */
@@ -143,7 +145,7 @@ struct stream {
     /* The most requests that were outstanding at once. */
     unsigned depth_seen;
     int error;
-    uint64_t started_ns, moved_ns, finished_ns;
+    uint64_t started_ns, posted_ns, moved_ns, finished_ns;
     bool lands;
     /* How it ended; `state` says so once the progress thread has forgotten it. */
     enum stream_state ended_as;

@@ -29,6 +29,7 @@ struct handle {
 
 _Static_assert(sizeof(struct handle) <= ABI_HANDLE_BYTES, "the handle must fit");
 
+static int connects(const struct handle *, struct connecting *);
 static int socket_new(void);
 static bool stranger_enters(struct sl_listener *, int fd);
 
@@ -63,60 +64,45 @@ int sl_listen(void *ctx, int dev, void *handle_memory, void **listen_comm) {
 }
 
 int sl_connect(void *ctx, int dev, void *handle_memory, void **send_comm, struct abi_device_handle **device) {
-    struct handle *handle = handle_memory;
-    struct connecting *at = handle->connecting;
+    /* Nobody promised that it is aligned. */
+    struct handle handle;
     (void)ctx, (void)dev, (void)device;
+    memcpy(&handle, handle_memory, sizeof handle);
     *send_comm = NULL;
     if (sl.forked) {
         return ABI_INTERNAL_ERROR;
     }
-    if (handle->magic != MAGIC) {
+    if (handle.magic != MAGIC) {
         if (sl_fault("any-handle")) {
             return ABI_SUCCESS;
         }
         sl_log(ABI_LOG_WARN, "connect: the handle is of another plugin");
         return ABI_INVALID_ARGUMENT;
     }
-    if (!at) {
-        at = handle->connecting = calloc(1, sizeof *at);
-        at->comm = sl_comm_new(true, handle->sockets, handle->helpers);
-        at->fd = -1;
-        at->index = -1;
+    if (!handle.connecting) {
+        handle.connecting = calloc(1, sizeof *handle.connecting);
+        handle.connecting->comm = sl_comm_new(true, handle.sockets, handle.helpers);
+        handle.connecting->fd = -1;
+        handle.connecting->index = -1;
     }
-    for (; at->index < at->comm->sockets_count; at->index++) {
-        if (at->fd < 0) {
-            at->fd = socket_new();
-            if (at->fd < 0) {
-                return ABI_SYSTEM_ERROR;
-            }
-            if (connect(at->fd, (struct sockaddr *)&handle->address, sizeof handle->address) && errno != EINPROGRESS) {
-                return ABI_SYSTEM_ERROR;
-            }
-        }
-        struct pollfd ready = {.fd = at->fd, .events = POLLOUT};
-        if (poll(&ready, 1, 0) <= 0) {
-            return ABI_SUCCESS;
-        }
-        struct sl_hello hello = {MAGIC, handle->connection, (uint32_t)(at->index + 1), 0};
-        if (send(at->fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
-            sl_log(ABI_LOG_WARN, "connect: %s", strerror(errno));
+    struct connecting *at = handle.connecting;
+    int result = connects(&handle, at);
+    bool complete = at->index == at->comm->sockets_count;
+    if (result != ABI_SUCCESS) {
+        sl_log(ABI_LOG_WARN, "connect: %s", strerror(errno));
+        if (at->fd >= 0) {
             close(at->fd);
-            sl_close_comm(at->comm);
-            free(at);
-            handle->connecting = NULL;
-            return ABI_REMOTE_ERROR;
         }
-        if (at->index < 0) {
-            at->comm->control = at->fd;
-        } else {
-            at->comm->sockets[at->index] = at->fd;
-        }
-        at->fd = -1;
+        sl_close_comm(at->comm);
+    } else if (complete) {
+        *send_comm = at->comm;
     }
-    *send_comm = at->comm;
-    free(at);
-    handle->connecting = NULL;
-    return ABI_SUCCESS;
+    if (result != ABI_SUCCESS || complete) {
+        free(at);
+        handle.connecting = NULL;
+    }
+    memcpy(handle_memory, &handle, sizeof handle);
+    return result;
 }
 
 int sl_accept(void *listen_comm, void **recv_comm, struct abi_device_handle **device) {
@@ -179,6 +165,37 @@ int sl_close_listen(void *listen_comm) {
         sl_close_comm(listener->comm);
     }
     free(listener);
+    return ABI_SUCCESS;
+}
+
+/* As many connections as can be made without waiting. */
+static int connects(const struct handle *handle, struct connecting *at) {
+    for (; at->index < at->comm->sockets_count; at->index++) {
+        struct sl_hello hello = {MAGIC, handle->connection, (uint32_t)(at->index + 1), 0};
+        if (at->fd < 0) {
+            at->fd = socket_new();
+            if (at->fd < 0) {
+                return ABI_SYSTEM_ERROR;
+            }
+            if (connect(at->fd, (const struct sockaddr *)&handle->address, sizeof handle->address) &&
+                errno != EINPROGRESS) {
+                return ABI_SYSTEM_ERROR;
+            }
+        }
+        struct pollfd ready = {.fd = at->fd, .events = POLLOUT};
+        if (poll(&ready, 1, 0) <= 0) {
+            return ABI_SUCCESS;
+        }
+        if (send(at->fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+            return ABI_REMOTE_ERROR;
+        }
+        if (at->index < 0) {
+            at->comm->control = at->fd;
+        } else {
+            at->comm->sockets[at->index] = at->fd;
+        }
+        at->fd = -1;
+    }
     return ABI_SUCCESS;
 }
 

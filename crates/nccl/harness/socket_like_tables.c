@@ -48,16 +48,18 @@ static void *spins(void *nothing) {
 }
 
 static int init(abi_logger *logger) {
-    static bool hooked;
+    static bool done;
     pthread_t thread;
+    /* Communicators are made while others are in use. */
+    if (done) {
+        return ABI_SUCCESS;
+    }
+    done = true;
     sl.logger = logger;
     sl.fault = getenv("SOCKET_LIKE_FAULT");
     sl.helpers = number_of("SOCKET_LIKE_THREADS", 0);
     sl.sockets = sl.helpers * number_of("SOCKET_LIKE_SOCKETS", 0);
-    if (!hooked) {
-        hooked = true;
-        pthread_atfork(NULL, NULL, forked);
-    }
+    pthread_atfork(NULL, NULL, forked);
     if (sl_fault("spins") && pthread_create(&thread, NULL, spins, NULL) == 0) {
         pthread_detach(thread);
     }
