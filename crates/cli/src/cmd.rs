@@ -1,9 +1,11 @@
 //! One module per subcommand; each has `Args` (syntax only) and `run`.
 
 pub(crate) mod bench;
+pub(crate) mod bindings;
 pub(crate) mod changes;
 pub(crate) mod config;
 pub(crate) mod irq;
 pub(crate) mod lab;
 pub(crate) mod nic;
+pub(crate) mod topo;
 pub(crate) mod tune;

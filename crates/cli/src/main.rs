@@ -5,6 +5,7 @@ mod cmd;
 mod config_args;
 mod host;
 mod logging;
+mod machine_args;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,8 @@ struct Cli {
 enum Command {
     /// Measure how fast memory moves between two processes, and what keeps it from being faster.
     Bench(Box<cmd::bench::Args>),
+    /// Choose which CPUs the threads of each interface run on, and check such choices.
+    Bindings(Box<cmd::bindings::Args>),
     /// Show the settings, their values and where each value came from.
     Config(cmd::config::Args),
     /// Show and choose which CPUs the interrupts of network interfaces go to.
@@ -30,6 +33,8 @@ enum Command {
     Lab(cmd::lab::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
+    /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
+    Topo(cmd::topo::Args),
     /// Settings for fast TCP, by profile, with a way back.
     Tune(Box<cmd::tune::Args>),
 }
@@ -37,10 +42,12 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Bench(args) => cmd::bench::run(&args),
+        Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Config(args) => cmd::config::run(args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
+        Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
     }
 }

@@ -1,6 +1,8 @@
 //! What is wrong with bindings on a machine.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Serialize, Serializer};
 
 use super::Bindings;
 use crate::cpuset::CpuSet;
@@ -23,8 +25,7 @@ pub enum Role {
 }
 
 /// A kind of finding; the name is stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LintId {
     /// The machine has no such interface.
     UnknownInterface,
@@ -48,6 +49,37 @@ pub enum LintId {
     UnequalCounts,
     /// More than NCCL's GPUDirect-TCPX plugin has room for.
     TooManyForTcpx,
+}
+
+impl LintId {
+    /// The name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UnknownInterface => "unknown-interface",
+            Self::NoSuchCpu => "no-such-cpu",
+            Self::Offline => "offline",
+            Self::OutsideCpuset => "outside-cpuset",
+            Self::OffNode => "off-node",
+            Self::TxRxOverlap => "tx-rx-overlap",
+            Self::SharedByInterfaces => "shared-by-interfaces",
+            Self::SiblingOfOtherRole => "sibling-of-other-role",
+            Self::IrqInside => "irq-inside",
+            Self::UnequalCounts => "unequal-counts",
+            Self::TooManyForTcpx => "too-many-for-tcpx",
+        }
+    }
+}
+
+impl fmt::Display for LintId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for LintId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// One thing that is wrong.

@@ -1,0 +1,295 @@
+//! `polyrail bindings`: which CPUs the threads of each interface run on.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_config::BindingsError;
+use polyrail_host::bindings::{
+    Bindings, Facts, Finding, Options, Role, Suggestion, check, suggest,
+};
+use polyrail_host::{CpuSet, Topology};
+use polyrail_report::{Align, Table, exit};
+use serde_json::json;
+
+use crate::config_args::{ConfigArgs, print_warnings, refuse};
+use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+
+/// The version of the JSON; raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Tell what is wrong with bindings on a machine; exit code 1 if anything is.
+    ///
+    /// Without texts, the bindings of the settings are checked: those of POLYRAIL_TX_BINDINGS,
+    /// NCCL_GPUDIRECTTCPX_TX_BINDINGS, a file or --set.
+    Check(CheckArgs),
+    /// Suggest bindings from the topology, and print them for the environment.
+    Suggest(SuggestArgs),
+    /// Show bindings by interface, with its node, its interrupts and what is wrong.
+    Show(CheckArgs),
+}
+
+#[derive(clap::Args)]
+struct CheckArgs {
+    /// For the threads that send, like `eth1:8-21,112-125;eth2:22-35`; may be empty.
+    tx: Option<String>,
+
+    /// For the threads that receive.
+    rx: Option<String>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    machine: MachineArgs,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(clap::Args)]
+struct SuggestArgs {
+    /// Only these interfaces [default: those best for a GPU, or all if there are no GPUs].
+    nics: Vec<String>,
+
+    /// Interfaces of one node get the same CPUs, and not each a part of them.
+    #[arg(long)]
+    shared: bool,
+
+    /// Leave these CPUs alone.
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    avoid: Option<CpuSet>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match &args.command {
+        Command::Check(args) => with_bindings(args, findings_only),
+        Command::Show(args) => with_bindings(args, overview),
+        Command::Suggest(args) => suggestion(args),
+    }
+}
+
+/// Prints the result for bindings on a machine, and tells its exit code.
+type Report = fn(&CheckArgs, &Facts, &[Bindings; 2], &[Finding]) -> (String, u8);
+
+fn with_bindings(args: &CheckArgs, report: Report) -> ExitCode {
+    let bindings = match args.bindings() {
+        Ok(bindings) => bindings,
+        Err(code) => return code,
+    };
+    let facts = match args.machine.open() {
+        Ok(root) => Facts::read(&root),
+        Err(error) => return refuse_machine(&error),
+    };
+    let facts = match facts {
+        Ok(facts) => facts,
+        Err(error) => return refuse_read(error),
+    };
+    let findings = check(&facts, &bindings[0], &bindings[1]);
+    let (text, code) = report(args, &facts, &bindings, &findings);
+    print(&text, code)
+}
+
+impl CheckArgs {
+    /// Those to send and those to receive.
+    fn bindings(&self) -> Result<[Bindings; 2], ExitCode> {
+        let config;
+        let texts = match (&self.tx, &self.rx) {
+            (None, None) => {
+                config = self.config.resolve().map_err(|error| refuse(&error))?;
+                print_warnings(&config);
+                [config.tx_bindings.as_str(), &config.rx_bindings]
+            }
+            (tx, rx) => [tx, rx].map(|text| text.as_deref().unwrap_or_default()),
+        };
+        let [tx, rx] = texts.map(Bindings::parse);
+        let tx = tx.map_err(|error| refuse_bindings("tx", texts[0], &error))?;
+        let rx = rx.map_err(|error| refuse_bindings("rx", texts[1], &error))?;
+        if tx.is_empty() && rx.is_empty() {
+            let help = "give them as arguments or settings, or see `polyrail bindings suggest`";
+            complain("there are no bindings to look at", Some(help));
+            return Err(ExitCode::from(exit::USAGE));
+        }
+        Ok([tx, rx])
+    }
+}
+
+/// Points at the wrong character, below the text.
+fn refuse_bindings(role: &str, text: &str, error: &BindingsError) -> ExitCode {
+    complain(&format!("the {role} bindings are wrong: it {error}"), None);
+    // Tabs and the like would shift the mark.
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    eprintln!("  {plain}\n  {:>width$}", "^", width = error.column);
+    if let Some(help) = error.help() {
+        eprintln!("help: {help}");
+    }
+    ExitCode::from(exit::USAGE)
+}
+
+fn findings_only(
+    args: &CheckArgs,
+    _: &Facts,
+    [tx, rx]: &[Bindings; 2],
+    findings: &[Finding],
+) -> (String, u8) {
+    let code = if findings.is_empty() { exit::OK } else { exit::VERDICT };
+    if args.json {
+        let document = json!({
+            "schema_version": SCHEMA_VERSION, "tx": tx, "rx": rx, "findings": findings,
+        });
+        return (format!("{document:#}\n"), code);
+    }
+    match findings {
+        [] => ("nothing is wrong with these bindings\n".to_owned(), code),
+        _ => (list(findings), code),
+    }
+}
+
+fn list(findings: &[Finding]) -> String {
+    let line = |finding: &Finding| {
+        let severity = if finding.is_error { "error" } else { "warning" };
+        let role = match finding.role {
+            Some(Role::Tx) => " tx",
+            Some(Role::Rx) => " rx",
+            None => "",
+        };
+        format!("{severity}: {} [{}{role}]\n", finding.message, finding.id)
+    };
+    findings.iter().map(line).collect()
+}
+
+fn overview(
+    args: &CheckArgs,
+    facts: &Facts,
+    [tx, rx]: &[Bindings; 2],
+    findings: &[Finding],
+) -> (String, u8) {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in tx.entries.iter().chain(&rx.entries) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let interrupts = |name: &str| {
+        let of_nic = facts.irqs.iter().filter(|place| place.interface == name);
+        of_nic.fold(CpuSet::new(), |all, place| all.union(&place.cpus))
+    };
+    if args.json {
+        let rows: Vec<_> = names
+            .iter()
+            .map(|name| {
+                json!({
+                    "nic": name,
+                    "node": facts.topology.nic(name).and_then(|nic| nic.node),
+                    "tx": tx.cpus(name),
+                    "rx": rx.cpus(name),
+                    "irq": interrupts(name),
+                })
+            })
+            .collect();
+        let document = json!({
+            "schema_version": SCHEMA_VERSION, "tx": tx, "rx": rx, "nics": rows, "findings": findings,
+        });
+        return (format!("{document:#}\n"), exit::OK);
+    }
+    let mut table = ["nic", "node", "sends on", "receives on", "interrupts on"]
+        .into_iter()
+        .fold(Table::default(), |table, heading| table.column(heading, Align::Left));
+    let list_of = |cpus: Option<&CpuSet>| cpus.map_or("anywhere".to_owned(), CpuSet::to_string);
+    for name in names {
+        let irqs = interrupts(name);
+        table.row([
+            name.to_owned(),
+            node_text(&facts.topology, name),
+            list_of(tx.cpus(name)),
+            list_of(rx.cpus(name)),
+            if irqs.is_empty() { "?".to_owned() } else { irqs.to_string() },
+        ]);
+    }
+    let findings = list(findings);
+    let gap = if findings.is_empty() { "" } else { "\n" };
+    (format!("{table}{gap}{findings}"), exit::OK)
+}
+
+fn node_text(topology: &Topology, name: &str) -> String {
+    topology.nic(name).and_then(|nic| nic.node).map_or("?".to_owned(), |node| node.to_string())
+}
+
+fn suggestion(args: &SuggestArgs) -> ExitCode {
+    let topology = match args.machine.open() {
+        Ok(root) => Topology::read(&root),
+        Err(error) => return refuse_machine(&error),
+    };
+    let topology = match topology {
+        Ok(topology) => topology,
+        Err(error) => return refuse_read(error),
+    };
+    let options = Options {
+        interfaces: args.nics.clone(),
+        shared: args.shared,
+        avoid: args.avoid.clone().unwrap_or_default(),
+    };
+    let suggestion = suggest(&topology, &options);
+    // There may be a part of what was asked for, but nothing at all is an answer, too.
+    let code = if suggestion.tx.is_empty() { exit::VERDICT } else { exit::OK };
+    if args.json {
+        let mut document = json!({ "schema_version": SCHEMA_VERSION });
+        for (name, value) in [
+            ("tx", json!(suggestion.tx)),
+            ("rx", json!(suggestion.rx)),
+            ("nodes", json!(suggestion.nodes)),
+            ("notes", json!(suggestion.notes)),
+        ] {
+            document[name] = value;
+        }
+        return print(&format!("{document:#}\n"), code);
+    }
+    for note in &suggestion.notes {
+        complain(note, None);
+    }
+    if suggestion.tx.is_empty() {
+        return ExitCode::from(code);
+    }
+    print(&describe(&suggestion), code)
+}
+
+/// Lines that a shell reads, with what each CPU is for as comments.
+fn describe(suggestion: &Suggestion) -> String {
+    let mut text = String::new();
+    for share in &suggestion.nodes {
+        let name = share.node.map_or("machine".to_owned(), |node| format!("node {node}"));
+        text.push_str(&format!("# {name}\n"));
+        for (role, cpus) in [
+            ("program", &share.app),
+            ("sending", &share.tx),
+            ("receiving", &share.rx),
+            ("interrupts", &share.irq),
+        ] {
+            text.push_str(&format!("#   {role:<10}  {cpus}\n"));
+        }
+    }
+    text.push_str(&format!("export POLYRAIL_TX_BINDINGS='{}'\n", suggestion.tx));
+    text.push_str(&format!("export POLYRAIL_RX_BINDINGS='{}'\n", suggestion.rx));
+    text
+}
+
+fn cpus(text: &str) -> Result<CpuSet, String> {
+    CpuSet::parse_list(text).map_err(|error| error.to_string())
+}

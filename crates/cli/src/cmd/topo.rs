@@ -1,0 +1,219 @@
+//! `polyrail topo`: CPUs, nodes, interfaces and GPUs, and how far they are apart.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_host::snapshot::{self, SnapshotError};
+use polyrail_host::{Distance, NicDetails, Topology};
+use polyrail_nic::Ethtool;
+use polyrail_report::{Align, Table, exit};
+use serde_json::{Value, json};
+
+use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+
+mod tree;
+
+/// The version of the JSON; raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    show: ShowArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write an archive of what the machine tells about itself, to look at elsewhere.
+    ///
+    /// It holds no hardware or IP addresses, host names, serial numbers or keys. `polyrail topo
+    /// --sysroot FILE` shows it; unpacked, `lstopo -i` of hwloc does, too.
+    Snapshot {
+        /// The archive, which must not be there yet; `-` is standard output.
+        file: PathBuf,
+
+        #[command(flatten)]
+        machine: MachineArgs,
+    },
+}
+
+#[derive(clap::Args)]
+struct ShowArgs {
+    /// Print everything as JSON.
+    #[arg(long, group = "form")]
+    json: bool,
+
+    /// Print only the tree of nodes, buses and devices.
+    #[arg(long, group = "form")]
+    tree: bool,
+
+    /// Print only the distances between GPUs and interfaces, and the best interface of each GPU.
+    #[arg(long, group = "form")]
+    matrix: bool,
+
+    /// Print a topology file for NCCL (NCCL_TOPO_FILE).
+    #[arg(long, group = "form")]
+    nccl_xml: bool,
+
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match &args.command {
+        Some(Command::Snapshot { file, machine }) => take_snapshot(file, machine),
+        None => show(&args.show),
+    }
+}
+
+fn show(args: &ShowArgs) -> ExitCode {
+    let root = match args.machine.open() {
+        Ok(root) => root,
+        Err(error) => return refuse_machine(&error),
+    };
+    let mut topology = match Topology::read(&root) {
+        Ok(topology) => topology,
+        Err(error) => return refuse_read(error),
+    };
+    if root.is_live() {
+        add_details(&mut topology);
+    }
+    let text = if args.json {
+        format!("{:#}\n", json(&topology))
+    } else if args.nccl_xml {
+        topology.nccl_xml()
+    } else if args.matrix {
+        matrix(&topology)
+    } else {
+        let tree = tree::render(&topology);
+        let matrix = if topology.gpus.is_empty() { String::new() } else { matrix(&topology) };
+        match args.tree || matrix.is_empty() {
+            true => tree,
+            false => format!("{tree}\n{matrix}"),
+        }
+    };
+    print(&text, exit::OK)
+}
+
+/// Rings, coalescing and RSS, as far as the driver of each interface tells. What it does not tell
+/// stays unknown; that it does not is no error.
+fn add_details(topology: &mut Topology) {
+    let Ok(mut ethtool) = Ethtool::open() else { return };
+    for nic in &mut topology.nics {
+        let mut details = NicDetails::default();
+        if let Ok(rings) = ethtool.rings(&nic.name) {
+            (details.rx_ring, details.rx_ring_max) = (rings.rx.now, rings.rx.max);
+            (details.tx_ring, details.tx_ring_max) = (rings.tx.now, rings.tx.max);
+        }
+        if let Ok(channels) = ethtool.channels(&nic.name) {
+            let sum = |one: Option<u32>, both: Option<u32>| match (one, both) {
+                (None, None) => None,
+                (one, both) => Some(one.unwrap_or(0) + both.unwrap_or(0)),
+            };
+            details.rx_queues_max = sum(channels.rx.max, channels.combined.max);
+            details.tx_queues_max = sum(channels.tx.max, channels.combined.max);
+        }
+        if let Ok(coalesce) = ethtool.coalesce(&nic.name) {
+            details.rx_coalesce_us = coalesce.get("rx-usecs").copied();
+            details.tx_coalesce_us = coalesce.get("tx-usecs").copied();
+            details.adaptive_rx = coalesce.get("adaptive-rx").map(|on| *on != 0);
+        }
+        if let Ok(rss) = ethtool.rss(&nic.name) {
+            let mut queues = rss.indirection;
+            queues.sort_unstable();
+            queues.dedup();
+            // A table that is not there means no spreading, and not a spreading over nothing.
+            details.rss_queues = u32::try_from(queues.len()).ok().filter(|count| *count > 0);
+        }
+        nic.details = Some(details);
+    }
+}
+
+fn json(topology: &Topology) -> Value {
+    let mut document = json!({ "schema_version": SCHEMA_VERSION });
+    // Both are maps: the types are structs with named fields.
+    if let (Value::Object(all), Ok(Value::Object(fields))) =
+        (&mut document, serde_json::to_value(topology))
+    {
+        all.extend(fields);
+    }
+    document["matrix"] = json!(topology.matrix());
+    document["best_nic"] = json!(topology.choices());
+    document
+}
+
+fn matrix(topology: &Topology) -> String {
+    if topology.gpus.is_empty() {
+        return "no GPU on the PCI bus\n".to_owned();
+    }
+    let mut table = Table::default().column("", Align::Left);
+    for nic in &topology.nics {
+        table = table.column(&nic.name, Align::Left);
+    }
+    table = table.column("best", Align::Left).column("why", Align::Left);
+    for ((gpu, row), choice) in topology.gpus.iter().zip(topology.matrix()).zip(topology.choices())
+    {
+        let distances = row.iter().map(|distance| distance.map_or("?", Distance::word).to_owned());
+        let mut cells = vec![format!("GPU {}", gpu.index)];
+        cells.extend(distances);
+        cells.extend([choice.nic.unwrap_or_else(|| "none".to_owned()), choice.why]);
+        table.row(cells);
+    }
+    let legend = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys]
+        .map(|distance| format!("{:<4}  {}\n", distance.word(), distance.meaning()));
+    format!("{table}\n{}?     the machine does not tell\n", legend.concat())
+}
+
+fn take_snapshot(file: &Path, machine: &MachineArgs) -> ExitCode {
+    let root = match machine.open() {
+        Ok(root) => root,
+        Err(error) => return refuse_machine(&error),
+    };
+    let to_stdout = file == Path::new("-");
+    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|_| !to_stdout);
+    let name = name.unwrap_or("machine");
+    let written = if to_stdout {
+        snapshot::write(&root, name, io::stdout().lock())
+    } else {
+        match fs::File::create_new(file) {
+            Ok(out) => snapshot::write(&root, name, io::BufWriter::new(out)),
+            Err(error) => {
+                complain(&format!("{} can't be written: {error}", file.display()), None);
+                let is_usage = error.kind() == io::ErrorKind::AlreadyExists;
+                return ExitCode::from(if is_usage { exit::USAGE } else { exit::ENVIRONMENT });
+            }
+        }
+    };
+    match written {
+        Ok(summary) => {
+            eprintln!(
+                "polyrail: {} files and {} links of {}; no hardware or IP addresses, names, serial \
+                 numbers or keys are in it",
+                summary.files,
+                summary.links,
+                if root.is_live() {
+                    "this machine".to_owned()
+                } else {
+                    root.root().display().to_string()
+                },
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // Half an archive is worth nothing.
+            if !to_stdout && matches!(error, SnapshotError::Write(_) | SnapshotError::Read(_)) {
+                let _ = fs::remove_file(file);
+            }
+            refuse_machine(&error)
+        }
+    }
+}

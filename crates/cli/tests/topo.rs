@@ -1,0 +1,188 @@
+//! `polyrail topo` and `polyrail bindings`, on machines built by code and on this one.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use polyrail_host::fixtures;
+use serde_json::Value;
+
+fn polyrail(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    for name in ["TX", "RX"] {
+        command.env_remove(format!("POLYRAIL_{name}_BINDINGS"));
+        command.env_remove(format!("NCCL_GPUDIRECTTCPX_{name}_BINDINGS"));
+    }
+    command.args(args).output().unwrap()
+}
+
+/// Standard output, exit code 0 and nothing on standard error.
+fn quietly(args: &[&str]) -> String {
+    let output = polyrail(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{args:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Exit code, standard output, standard error.
+fn outcome(args: &[&str]) -> (i32, String, String) {
+    let output = polyrail(args);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&quietly(args)).unwrap()
+}
+
+fn at(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn topo_gives_each_gpu_of_the_a3_high_its_interface() {
+    let fixture = fixtures::a3_high();
+    let root = at(fixture.path());
+    let document = json(&["topo", "--json", "--sysroot", root]);
+    assert_eq!(document["schema_version"], 1);
+    assert_eq!(document["cpus"]["online"], "0-207");
+    assert_eq!(document["matrix"][0][1], "PIX");
+    assert_eq!(document["nics"][1]["pci"]["address"], "0000:06:00.0");
+    assert_eq!(document["nics"][1]["details"], Value::Null, "only the running machine has them");
+    let best = document["best_nic"].as_array().unwrap();
+    let best: Vec<&str> = best.iter().map(|choice| choice["nic"].as_str().unwrap()).collect();
+    assert_eq!(best, ["eth1", "eth1", "eth2", "eth2", "eth3", "eth3", "eth4", "eth4"]);
+
+    let matrix = quietly(&["topo", "--matrix", "--sysroot", root]);
+    assert!(
+        matrix.contains("GPU 7  SYS   SYS   SYS   NODE  PIX   eth4  behind the same PCI switch")
+    );
+    let tree = quietly(&["topo", "--tree", "--sysroot", root]);
+    assert!(tree.contains("208 CPUs in 104 cores (c, c+104), 2 nodes, 5 interfaces, 8 GPUs"));
+    let switch = "    switch 0000:88:00.0\n      0000:8a:00.0  GPU 6  NVIDIA H100";
+    assert!(tree.contains(switch) && !tree.contains("GPU 0  NODE"), "{tree}");
+    assert!(quietly(&["topo", "--nccl-xml", "--sysroot", root]).starts_with("<system version"));
+    let both = quietly(&["topo", "--sysroot", root]);
+    assert!(both.starts_with(&tree) && both.ends_with(&matrix));
+}
+
+#[test]
+fn topo_says_what_it_does_not_know() {
+    let fixture = fixtures::unknown_nodes();
+    let root = at(fixture.path());
+    let text = quietly(&["topo", "--sysroot", root]);
+    assert!(text.contains("\nnode unknown\n"), "{text}");
+    assert!(text.contains("node of eth0: the machine does not tell (numa_node is -1)"), "{text}");
+    assert!(text.contains("GPU 1  ?     ?     eth1  distance unknown"), "{text}");
+    let document = json(&["topo", "--json", "--sysroot", root]);
+    assert_eq!(document["nics"][0]["node"], Value::Null);
+    assert_eq!(document["matrix"][1][0], Value::Null);
+}
+
+#[test]
+fn topo_shows_this_machine() {
+    let document = json(&["topo", "--json"]);
+    assert!(!document["cpus"]["list"].as_array().unwrap().is_empty());
+    assert!(document["allowed_cpus"].is_string());
+    assert!(!quietly(&["topo"]).is_empty());
+    for nic in document["nics"].as_array().unwrap() {
+        assert!(nic["details"].is_object(), "{nic}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_shown_like_the_machine_itself_and_never_overwrites() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("four.tar");
+    let take = ["topo", "snapshot", at(&file), "--sysroot", at(fixture.path())];
+    let (code, stdout, stderr) = outcome(&take);
+    assert_eq!((code, stdout.as_str()), (0, ""));
+    assert!(stderr.contains("files and"), "{stderr}");
+    let shown = |root: &Path| quietly(&["topo", "--json", "--sysroot", at(root)]);
+    assert_eq!(shown(&file), shown(fixture.path()));
+
+    let (code, _, stderr) = outcome(&take);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("four.tar can't be written"), "{stderr}");
+    let output = polyrail(&["topo", "snapshot", "-", "--sysroot", at(fixture.path())]);
+    assert!(output.status.success() && output.stdout.len() > 100_000);
+}
+
+#[test]
+fn a_sysroot_that_is_none_is_refused_with_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = outcome(&["topo", "--sysroot", at(folder.path())]);
+    assert_eq!(code, 3);
+    assert!(stderr.contains("cpu/online can't be read") && stderr.contains("help: "), "{stderr}");
+    let (code, _, stderr) = outcome(&["topo", "--sysroot", "/no/such/place"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("/no/such/place can't be opened"), "{stderr}");
+    let (code, _, _) = outcome(&["topo", "--json", "--tree"]);
+    assert_eq!(code, 2);
+}
+
+#[test]
+fn suggested_bindings_are_lines_for_the_environment_that_check_finds_right() {
+    let fixture = fixtures::a3_high();
+    let root = at(fixture.path());
+    let text = quietly(&["bindings", "suggest", "--sysroot", root]);
+    let tx = "eth1:8-14,112-118;eth2:15-21,119-125;eth3:60-66,164-170;eth4:67-73,171-177";
+    let rx = "eth1:22-28,126-132;eth2:29-35,133-139;eth3:74-80,178-184;eth4:81-87,185-191";
+    assert!(text.contains(&format!("export POLYRAIL_TX_BINDINGS='{tx}'\n")), "{text}");
+    assert!(text.ends_with(&format!("export POLYRAIL_RX_BINDINGS='{rx}'\n")), "{text}");
+    assert!(text.contains("#   interrupts  36-51,140-155\n"), "{text}");
+    let document = json(&["bindings", "suggest", "--json", "--sysroot", root, "eth3"]);
+    assert_eq!(document["tx"], "eth3:60-73,164-177");
+
+    // The driver's interrupts are in the range of the first interface, and nothing else is wrong.
+    let (code, stdout, _) = outcome(&["bindings", "check", tx, rx, "--sysroot", root]);
+    assert_eq!(code, 1);
+    assert_eq!(stdout.lines().count(), 2, "{stdout}");
+    assert!(stdout.lines().all(|line| line.contains("[irq-inside tx]")), "{stdout}");
+    let avoid = ["bindings", "check", "eth1:16-21", "eth1:22-27", "--sysroot", root];
+    assert_eq!(quietly(&avoid), "nothing is wrong with these bindings\n");
+}
+
+#[test]
+fn a_wrong_binding_is_pointed_at() {
+    let (code, stdout, stderr) = outcome(&["bindings", "check", "eth1:8-21;eth2:9-x"]);
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines[1..3], ["  eth1:8-21;eth2:9-x", "                 ^"], "{stderr}");
+    assert!(lines[0].contains("tx bindings") && lines[0].contains("column 16"), "{stderr}");
+    assert!(lines[3].starts_with("help: "), "{stderr}");
+    assert_eq!(outcome(&["bindings", "check"]).0, 2);
+    assert_eq!(outcome(&["bindings", "suggest", "--avoid", "x"]).0, 2);
+}
+
+#[test]
+fn bindings_of_the_settings_are_shown_by_interface() {
+    let fixture = fixtures::a3_high();
+    let root = at(fixture.path());
+    let show = |extra: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.env("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:60;eth3:61");
+        command.env("POLYRAIL_RX_BINDINGS", "eth1:20");
+        command.args(["bindings", "show", "--sysroot", root]).args(extra).output().unwrap()
+    };
+    let output = show(&[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    assert!(text.contains("eth1  0     60        20           0-15"), "{text}");
+    assert!(text.contains("eth3  1     61        anywhere     0-15"), "{text}");
+    assert!(
+        text.contains("CPU 60 is not: every byte crosses between nodes [off-node tx]"),
+        "{text}"
+    );
+    let document: Value = serde_json::from_slice(&show(&["--json"]).stdout).unwrap();
+    assert_eq!(document["nics"][0]["rx"], "20");
+    assert_eq!(document["findings"][0]["id"], "off-node");
+}
+
+#[test]
+fn no_interface_to_bind_is_a_negative_answer() {
+    let fixture = fixtures::no_nics();
+    let (code, stdout, stderr) = outcome(&["bindings", "suggest", "--sysroot", at(fixture.path())]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("no interface with a device"), "{stderr}");
+}
