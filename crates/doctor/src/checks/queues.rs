@@ -262,14 +262,26 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
             coalesce.rx_usecs.map_or("unknown".into(), |usecs| usecs.to_string()),
             coalesce.adaptive_rx.map_or("unknown", |on| if on { "on" } else { "off" })
         );
+        if nic.driver.as_deref() == Some("virtio_net") && coalesce.rx_usecs == Some(0) {
+            // Its driver says 0 as well where the device can't hold anything back.
+            outcome.unknown(format!("{}: virtio_net says 0 whether it can or not", nic.name));
+            continue;
+        }
+        let finding = || Finding::new("interrupts are not held back at all").about(&nic.name);
         match (coalesce.rx_usecs, coalesce.adaptive_rx) {
             (_, Some(true)) | (Some(1..), _) => outcome.saw(asked, value),
-            (Some(0), Some(false)) => outcome.found(
-                Finding::new("interrupts are not held back at all")
-                    .about(&nic.name)
-                    .because(asked, value)
-                    .set(&nic.name, "coalesce.adaptive-rx", 0, 1),
-            ),
+            (Some(0), Some(false)) => outcome.found(finding().because(asked, value).set(
+                &nic.name,
+                "coalesce.adaptive-rx",
+                0,
+                1,
+            )),
+            (Some(0), None) => outcome.found(finding().because(asked, value).set(
+                &nic.name,
+                "coalesce.rx-usecs",
+                0,
+                8,
+            )),
             // Devices that only know adaptive coalescing, or none, have no time.
             _ => outcome.unknown(format!("{}: its driver does not tell: {value}", nic.name)),
         }

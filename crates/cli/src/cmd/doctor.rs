@@ -1,0 +1,278 @@
+//! `polyrail doctor`: what is wrong with this host for fast TCP, and what mends it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use polyrail_doctor::{CHECKS, Context, DoctorError, Options, Report, examine, fleet, plan_fix};
+use polyrail_host::{CpuSet, Sysroot};
+use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_tune::{
+    ApplyOptions, Blame, Plan, Reach, RealDisk, StateDir, SysMachine, TuneError, Which, apply,
+    refuse_disruptive, reset,
+};
+
+use crate::stdout::{print, refuse};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// The interfaces that are meant to be rails [default: all of devices].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    nic: Vec<String>,
+
+    /// The round-trip time between hosts.
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = rtt)]
+    rtt: Duration,
+
+    /// CPUs that are kept for the engine's threads, like 8-35.
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    workers: Option<CpuSet>,
+
+    /// Also check what receiving into device memory needs.
+    #[arg(long)]
+    devmem: bool,
+
+    /// Read a copy of another machine's /proc and /sys.
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+
+    /// List all checks.
+    #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"])]
+    list: bool,
+
+    /// Explain a check.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["fix", "undo", "fleet"])]
+    explain: Option<String>,
+
+    /// Mend what a check has found, so that --undo takes it back.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["undo", "fleet"])]
+    fix: Option<String>,
+
+    /// With --fix, only say what would be changed.
+    #[arg(long, requires = "fix")]
+    dry_run: bool,
+
+    /// Take the last --fix back, or the last one of a check.
+    #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "",
+        conflicts_with = "fleet")]
+    undo: Option<String>,
+
+    /// Where --fix keeps its backups [default: /var/lib/polyrail/host].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Compare the reports of several hosts, made with --json, and name the odd one out.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    fleet: Vec<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail doctor                          what is wrong here, in order of what it costs
+  polyrail doctor --explain bbr-without-fq
+  polyrail doctor --fix bbr-without-fq --dry-run
+  polyrail doctor --undo
+  polyrail doctor --json > $(hostname).json       on each host, and then:
+  polyrail doctor --fleet *.json
+
+Exit codes: 0 nothing found, 1 something found, 2 wrong arguments, 3 the host can't be examined.";
+
+/// What can go wrong here.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    #[error("{what} may take {nic} down, and this host is reached over SSH")]
+    OverSsh { what: String, nic: String },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok((text, code)) => print(&text, code),
+        Err(error) => refuse(&error, error.help(), error.exit_code()),
+    }
+}
+
+fn execute(args: &Args) -> Result<(String, u8), Failure> {
+    let root = args.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at);
+    if args.list {
+        return Ok((list(args.json), exit::OK));
+    }
+    if let Some(id) = &args.explain {
+        return Ok((find(id)?.explain(), exit::OK));
+    }
+    if !args.fleet.is_empty() {
+        let comparison = fleet::compare(&fleet::read(&args.fleet)?)?;
+        let code = if comparison.differences.is_empty() { exit::OK } else { exit::VERDICT };
+        return Ok((if args.json { json(&comparison) } else { comparison.text() }, code));
+    }
+    if let Some(id) = &args.undo {
+        return undo(args, &root, id);
+    }
+    if let Some(id) = &args.fix {
+        find(id)?;
+        return fix(args, &root, id);
+    }
+    let report = report(args, &root)?;
+    let code = if report.summary.findings > 0 { exit::VERDICT } else { exit::OK };
+    Ok((if args.json { json(&report) } else { report.text() }, code))
+}
+
+fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
+    let options = Options {
+        interfaces: args.nic.clone(),
+        rtt: args.rtt,
+        workers: args.workers.clone(),
+        devmem: args.devmem,
+    };
+    Ok(examine(&Context::read(root, options)?))
+}
+
+fn find(id: &str) -> Result<&'static polyrail_doctor::Check, DoctorError> {
+    let mut all = CHECKS.iter().copied().flatten();
+    all.find(|check| check.id == id).ok_or_else(|| DoctorError::NoCheck { id: id.into() })
+}
+
+fn list(as_json: bool) -> String {
+    let all = CHECKS.iter().copied().flatten();
+    if as_json {
+        let checks: Vec<_> = all
+            .map(|check| {
+                serde_json::json!({
+                    "id": check.id, "group": check.group, "title": check.title, "cost": check.cost,
+                    "why": check.why, "remedy": check.remedy, "needs_root": check.needs_root,
+                    "reversible": check.reversible, "reads": check.reads,
+                })
+            })
+            .collect();
+        return json(&serde_json::json!({ "schema_version": 1, "checks": checks }));
+    }
+    let mut table = Table::default()
+        .column("check", Align::Left)
+        .column("group", Align::Left)
+        .column("fires when", Align::Left);
+    for check in all {
+        table.row([check.id.into(), check.group.name().into(), check.title.into()]);
+    }
+    table.to_string()
+}
+
+fn state(args: &Args, root: &Sysroot) -> StateDir {
+    StateDir::new(args.state.clone().unwrap_or_else(|| root.path(StateDir::DEFAULT)))
+}
+
+fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
+    let mut machine = SysMachine::new(root.clone());
+    let plan = plan_fix(&report(args, root)?, id, root, &mut machine)?;
+    if args.dry_run {
+        return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
+    }
+    // A ring that is resized drops the link for a moment: `tune` can do that and go back by itself.
+    refuse_disruptive(&plan, &Reach::read(root, None)?, false)?;
+    if let Some(change) = plan.changes.iter().find(|change| change.target.resets_link())
+        && root.is_live()
+        && std::env::var_os("SSH_CONNECTION").is_some()
+    {
+        return Err(Failure::OverSsh { what: change.target.to_string(), nic: change.what.clone() });
+    }
+    let applied =
+        apply(&mut machine, &mut RealDisk, &state(args, root), &plan, &ApplyOptions::default())?;
+    let mut text = if args.json { json(&applied) } else { changes(&plan) };
+    if !args.json {
+        text += &match applied.session {
+            Some(session) => {
+                format!("done; `polyrail doctor --undo {id}` takes it back (session {session})\n")
+            }
+            None => "nothing was left to do\n".to_owned(),
+        };
+    }
+    Ok((text, exit::OK))
+}
+
+fn changes(plan: &Plan) -> String {
+    let mut text = String::new();
+    for change in &plan.changes {
+        text += &format!("{}: {} -> {}\n", change.target, change.old, change.new);
+    }
+    for warning in &plan.warnings {
+        text += &format!("note: {warning}\n");
+    }
+    text
+}
+
+fn undo(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
+    let name = if id.is_empty() { "doctor".to_owned() } else { format!("doctor {}", find(id)?.id) };
+    let mut machine = SysMachine::new(root.clone());
+    let state = state(args, root);
+    let restored = reset(&mut machine, &mut RealDisk, &state, &name, &Which::Latest, false)?;
+    let failed = restored.iter().any(|restored| restored.failure.is_some());
+    let code = if failed { exit::ENVIRONMENT } else { exit::OK };
+    if args.json {
+        return Ok((json(&restored), code));
+    }
+    let mut text = String::new();
+    for restored in &restored {
+        text += &match &restored.failure {
+            None => format!("{}: {} -> {}\n", restored.target, restored.found, restored.value),
+            Some(why) => format!("{}: could not be put back: {why}\n", restored.target),
+        };
+    }
+    if restored.is_empty() {
+        text = "nothing to take back\n".into();
+    }
+    Ok((text, code))
+}
+
+impl Failure {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Doctor(error) => error.help(),
+            Self::Tune(error) => error.help(),
+            Self::OverSsh { .. } => Some(
+                "`polyrail tune apply --allow-disruptive` goes back by itself unless confirmed"
+                    .into(),
+            ),
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Doctor(DoctorError::Tune(error)) | Self::Tune(error) => match error.blame() {
+                Blame::Input => exit::USAGE,
+                Blame::Environment => exit::ENVIRONMENT,
+                Blame::Stop => exit::INTERRUPTED,
+            },
+            // The host is no worse for it, and no better.
+            Self::Doctor(DoctorError::ByHand { .. } | DoctorError::NothingToFix { .. }) => {
+                exit::VERDICT
+            }
+            Self::Doctor(DoctorError::Machine(_)) => exit::ENVIRONMENT,
+            Self::Doctor(_) | Self::OverSsh { .. } => exit::USAGE,
+        }
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    // Text, numbers and lists of them: there is nothing here that JSON can't say.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+fn rtt(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_micros(1)..=Duration::from_secs(10);
+    if allowed.contains(&time) { Ok(time) } else { Err("allowed: 1us to 10s".into()) }
+}
+
+fn cpus(text: &str) -> Result<CpuSet, String> {
+    let cpus = CpuSet::parse_list(text).map_err(|error| error.to_string())?;
+    if cpus.is_empty() { Err("names no CPU".into()) } else { Ok(cpus) }
+}

@@ -1,0 +1,149 @@
+//! `polyrail sample`: what CPUs, interrupts, NICs, flows and threads do, second by second.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_host::Sysroot;
+use polyrail_report::{exit, parse_duration};
+use polyrail_sample::{Options, SampleError, Sampler};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::queue_stats::read_queues;
+use crate::stdout::refuse;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Write to a file in place of standard output.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Time between two samples.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    interval: Duration,
+
+    /// End after this time [default: at Ctrl-C].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+
+    /// Follow the threads and flows of these processes [default: those called polyrail].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pid: Vec<u32>,
+
+    /// Only these interfaces [default: all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    nic: Vec<String>,
+
+    /// Read a copy of another machine's /proc and /sys.
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail sample --time 10s --out run.jsonl
+  polyrail sample --pid 4711 | jq 'select(.record == \"sample\") | .cpus[] | select(.softirq_percent > 50)'
+  polyrail bench --sample run.jsonl
+
+docs/sample.md describes the records.";
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            let code = exit_code(&error);
+            refuse(&error, error.help(), code)
+        }
+    }
+}
+
+fn execute(args: &Args) -> Result<u8, SampleError> {
+    let root = args.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at);
+    let process_name = args.pid.is_empty().then(|| "polyrail".to_owned());
+    let options = Options {
+        interval: args.interval,
+        pids: args.pid.clone(),
+        process_name,
+        interfaces: args.nic.clone(),
+    };
+    let mut sampler = Sampler::open(&root, options)?;
+    if root.is_live() {
+        sampler = sampler.with_queues(read_queues());
+    }
+    let (mut out, name): (Box<dyn Write>, String) = match &args.out {
+        Some(path) => (Box::new(create(path)?), path.display().to_string()),
+        None => (Box::new(io::stdout().lock()), "standard output".into()),
+    };
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stopped))
+            .map_err(|source| SampleError::Thread { source })?;
+    }
+    let mut left = args.time.map(|time| time.as_nanos().div_ceil(args.interval.as_nanos().max(1)));
+    let goes_on = |time: Duration| {
+        if left == Some(0) {
+            return false;
+        }
+        left = left.map(|left| left - 1);
+        sleep(time, &stopped)
+    };
+    let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on)?;
+    eprintln!(
+        "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
+        end.samples,
+        end.cpu_percent,
+        end.peak_rss_bytes.map_or("unknown".into(), |bytes| format!(
+            "{:.1} MiB",
+            bytes as f64 / (1 << 20) as f64
+        ))
+    );
+    Ok(exit::OK)
+}
+
+fn create(path: &Path) -> Result<std::fs::File, SampleError> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    file.map_err(|source| SampleError::Write { path: path.into(), source })
+}
+
+/// Sleeps, and says whether nobody asked for the end meanwhile.
+fn sleep(time: Duration, stopped: &AtomicBool) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if stopped.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+/// How long Ctrl-C may take.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn exit_code(error: &SampleError) -> u8 {
+    match error {
+        SampleError::Interval { .. }
+        | SampleError::NoInterface { .. }
+        | SampleError::NoProcess { .. } => exit::USAGE,
+        _ => exit::ENVIRONMENT,
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| match error.help() {
+        Some(help) => format!("{error} ({help})"),
+        None => error.to_string(),
+    })
+}
