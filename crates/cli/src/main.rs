@@ -6,6 +6,8 @@ mod config_args;
 mod host;
 mod logging;
 mod machine_args;
+mod queue_stats;
+mod stdout;
 
 use std::process::ExitCode;
 
@@ -29,8 +31,12 @@ enum Command {
     Config(cmd::config::Args),
     /// Show and choose which CPUs the interrupts of network interfaces go to.
     Irq(Box<cmd::irq::Args>),
+    /// Find what is wrong with this host for fast TCP, and what mends it.
+    Doctor(Box<cmd::doctor::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
     Lab(cmd::lab::Args),
+    /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
+    Sample(cmd::sample::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
@@ -45,7 +51,9 @@ fn main() -> ExitCode {
         Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Config(args) => cmd::config::run(args),
         Command::Irq(args) => cmd::irq::run(&args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
+        Command::Sample(args) => cmd::sample::run(&args),
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
