@@ -46,6 +46,10 @@ ptrdiff_t poison_differs(const void *at, size_t bytes);
 void *pages(size_t bytes);
 void pages_free(void *at, size_t bytes);
 
+/* Under valgrind there is no vDSO, and what it tells of the program's start says so; one system call of Linux 6.4 that
+ * it does not know tells otherwise, and who believes that call crashes. It is refused from now on. */
+void refuse_auxv_under_valgrind(void);
+
 struct footprint {
     int threads, fds;
     size_t resident_bytes;

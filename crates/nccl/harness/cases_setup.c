@@ -148,8 +148,9 @@ void case_bad_handle(struct rank *rank) {
         expects_error(rank, &bad, "noise", true);
         memset(bad.handle, 0, sizeof bad.handle);
         /* An address, as other plugins have it at the start. */
-        *(struct sockaddr_in *)bad.handle = (struct sockaddr_in){
+        struct sockaddr_in address = {
             .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        memcpy(bad.handle, &address, sizeof address);
         expects_error(rank, &bad, "an address", true);
         for (int byte = 0; byte < 16; byte++) {
             char what[40];

@@ -87,6 +87,10 @@ int stray_symbols(const char *library, char names[][64], int most, int *plugin_s
             if (symbols[n].st_shndx == SHN_UNDEF || symbols[n].st_shndx == SHN_ABS) {
                 continue;
             }
+            if (strncmp(name, "__odr_asan.", 11) == 0) {
+                /* The address sanitizer's own. */
+                continue;
+            }
             if (is_plugin_symbol(name)) {
                 ++*plugin_symbols;
             } else {

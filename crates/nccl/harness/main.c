@@ -40,6 +40,7 @@ int main(int argc, char **argv) {
     struct bench_settings bench = bench_defaults();
     /* A peer that is killed must not kill the harness by its pipes. */
     signal(SIGPIPE, SIG_IGN);
+    refuse_auxv_under_valgrind();
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         if (!strcmp(word, "--list")) {

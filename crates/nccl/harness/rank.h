@@ -138,7 +138,9 @@ enum stream_state { STREAM_RUNS, STREAM_DONE, STREAM_BROKE, STREAM_DROPPED };
 struct stream {
     struct link *link;
     const struct traffic *traffic;
-    uint64_t prepared, posted, done;
+    uint64_t prepared, done;
+    /* Others may look at it. */
+    _Atomic uint64_t posted;
     void *requests[ABI_REQUESTS_MAX];
     /* Calls that gave success and no request. */
     uint64_t retries;
