@@ -100,7 +100,6 @@ enum Command {
 #[derive(clap::Args)]
 struct Choice {
     /// The profile: throughput, latency or zerocopy.
-    #[arg(required_unless_present_any = ["profile_file", "plan"])]
     profile: Option<String>,
 
     /// A profile in a YAML file of one's own.
@@ -182,8 +181,13 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
             Profile::parse(&text, name, &file)?
         }
         (None, Some(name)) => Profile::named(name)?,
-        // clap sees to it that one of them is there.
-        (None, None) => Profile::named("")?,
+        (None, None) => {
+            return Err(TuneError::Argument {
+                field: "profile",
+                value: "(left out)".to_owned(),
+                fault: "name one; `polyrail tune list` shows them".to_owned(),
+            });
+        }
     };
     profile::plan(&mut place.machine(), &place.topology()?, &profile, &choice.nic)
 }

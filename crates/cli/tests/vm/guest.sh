@@ -1,0 +1,388 @@
+#!/bin/busybox sh
+# The first process of the virtual machine: every scenario of tests/vm, one after the other.
+# Lines for the test begin with @@; everything else is there for whoever reads a failure.
+
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmpfs /run
+mount -t tmpfs tmpfs /tmp
+mkdir -p /var/lib /etc
+echo 'root:x:0:0::/:/bin/sh' >/etc/passwd
+echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd
+hostname vm
+for module in /modules/*.ko; do insmod "$module"; done
+for n in 0 1 2 3; do
+    ip link set "eth$n" up
+    ip addr add "10.9.$n.2/24" dev "eth$n"
+done
+ip link set lo up
+echo "@@ up $(cut -d' ' -f1 /proc/uptime) $(uname -r)"
+
+# --- What scenarios are made of ---------------------------------------------------------------
+
+# Every setting that could be changed, by what it is and not by its number. Few programs, for each
+# takes its time here.
+snapshot() {
+    { ls -d /proc/irq/*/*/; grep -s . /proc/irq/[0-9]*/smp_affinity /proc/irq/[0-9]*/smp_affinity_list; } |
+        awk -F/ '
+            /\/$/ { handlers[$4] = handlers[$4] " " $5; next }
+            { print "irq" handlers[$4] " " $5 }' | sort
+    grep -s . /proc/irq/default_smp_affinity /sys/class/net/eth*/queues/*/?ps_cpus \
+        /proc/sys/net/ipv4/tcp_* /proc/sys/net/core/* /proc/sys/kernel/numa_balancing \
+        /sys/devices/system/cpu/online
+    for n in 0 1 2 3; do ethtool -l "eth$n"; ethtool -g "eth$n"; done 2>&1
+}
+
+begin() {
+    name=$1
+    faults=0
+    snapshot >/tmp/before
+    rm -f /tmp/*.json
+    export POLYRAIL_STATE_DIR="/var/lib/$name"
+}
+
+fault() {
+    faults=$((faults + 1))
+    echo "@@ fault $name: $*"
+}
+
+# expect CODE COMMAND…: the exit code; what was printed is in /tmp/out and /tmp/err.
+expect() {
+    code=$1
+    shift
+    "$@" >/tmp/out 2>/tmp/err
+    found=$?
+    if [ "$found" != "$code" ]; then
+        fault "\`$*\` ended with $found, not $code"
+        sed 's/^/    out: /' /tmp/out
+        sed 's/^/    err: /' /tmp/err
+    fi
+}
+
+# The last command's output, or its errors, must contain a text.
+says() {
+    grep -qF -- "$1" /tmp/out /tmp/err || {
+        fault "\`$1\` is missing"
+        sed 's/^/    out: /' /tmp/out
+        sed 's/^/    err: /' /tmp/err
+    }
+}
+
+says_not() {
+    grep -qF -- "$1" /tmp/out /tmp/err && fault "\`$1\` is there: $(grep -hF -- "$1" /tmp/out /tmp/err)"
+}
+
+# Something must have changed since `begin`, or putting it back would prove nothing.
+changed() {
+    snapshot >/tmp/now
+    cmp -s /tmp/before /tmp/now && fault "nothing was changed"
+}
+
+# Everything must be as it was at `begin`.
+restored() {
+    snapshot >/tmp/now
+    cmp -s /tmp/before /tmp/now || {
+        fault "not as before ($1)"
+        diff /tmp/before /tmp/now | head -n 20
+    }
+}
+
+finish() {
+    restored end
+    if [ "$faults" = 0 ]; then echo "@@ passed $name"; else echo "@@ failed $name"; fi
+}
+
+irq_of() {
+    for folder in /proc/irq/[0-9]*; do [ -d "$folder/$1" ] && basename "$folder"; done
+}
+
+# One packet there and back on each queue of a NIC: the CPU decides the queue.
+traffic() {
+    for round in 1 2 3; do
+        for cpu in 0 4 8 12; do
+            taskset -c "$cpu" ping -c 1 -W 1 "10.9.$1.1" >/dev/null 2>&1
+        done
+    done
+}
+
+nic_of_virtio() { basename "$(readlink -f "/sys/bus/virtio/devices/$1/net/"*)"; }
+virtio_of() { basename "$(readlink -f "/sys/class/net/$1/device")"; }
+
+# --- Scenarios --------------------------------------------------------------------------------
+
+begin round_trip
+expect 0 polyrail irq plan -o /tmp/plan.json
+says "eth0 rx 0"
+says "node 1"
+expect 0 polyrail irq apply /tmp/plan.json --dry-run
+restored "dry run"
+expect 0 polyrail irq apply /tmp/plan.json
+changed
+expect 0 polyrail irq verify /tmp/plan.json --allow-pending
+expect 2 polyrail irq apply /tmp/plan.json
+says "no longer fits this host"
+expect 0 polyrail irq reset
+restored reset
+expect 0 polyrail irq reset
+says "0 values looked at"
+finish
+
+begin pending
+traffic 0
+expect 0 polyrail irq apply --policy single --cpus 5 --nic eth0
+says pending
+expect 1 polyrail irq verify
+says pending
+says_not drift
+traffic 0
+expect 0 polyrail irq verify --wait 5s
+says_not pending
+expect 0 polyrail irq show eth0 --interval 0s
+expect 0 polyrail irq reset
+finish
+
+begin channels_overwrite
+expect 0 polyrail irq apply --policy single --cpus 3 --nic eth1
+expect 0 polyrail irq verify --allow-pending
+ethtool -L eth1 combined 2
+ethtool -L eth1 combined 4
+expect 1 polyrail irq verify --allow-pending
+says drift
+expect 0 polyrail irq reset
+finish
+
+begin cpu_offline
+expect 0 polyrail irq plan eth2 --policy single --cpus 6 -o /tmp/plan.json
+expect 0 polyrail irq apply /tmp/plan.json
+echo 0 >/sys/devices/system/cpu/cpu6/online
+expect 1 polyrail irq verify
+says "CPU 6 is offline"
+echo 1 >/sys/devices/system/cpu/cpu6/online
+expect 0 polyrail irq reset
+restored "CPU back"
+# The plan of a moment ago, and now the CPU is gone.
+expect 0 polyrail irq plan eth2 --policy single --cpus 6 -o /tmp/plan.json
+echo 0 >/sys/devices/system/cpu/cpu6/online
+snapshot >/tmp/without
+expect 2 polyrail irq apply /tmp/plan.json
+says "CPUs online was 0-15 and is 0-5,7-15"
+expect 3 polyrail irq apply /tmp/plan.json --force
+says "Invalid argument"
+says "the host is as it was"
+snapshot >/tmp/now
+cmp -s /tmp/without /tmp/now || fault "a refused write was not rolled back"
+echo 1 >/sys/devices/system/cpu/cpu6/online
+finish
+
+begin managed
+disk=$(basename "$(readlink -f "/sys/block/vda/device/..")")
+printf '"%s":\n  vectors:\n    1: 3\neth0:\n  queues:\n    0: 9\n' "$disk" >/tmp/map.yaml
+expect 0 polyrail irq plan --map /tmp/map.yaml
+says "serves no queue of a network interface"
+expect 0 polyrail irq apply --map /tmp/map.yaml --include-others
+managed_said=$(grep -hc "managed" /tmp/out)
+if [ "$managed_said" = 0 ]; then
+    # Kernels that say so by the file's mode: the plan has left the vector out already.
+    expect 0 polyrail irq plan --map /tmp/map.yaml --include-others
+    says "managed"
+fi
+expect 0 polyrail irq verify --allow-pending
+expect 0 polyrail irq reset
+finish
+
+begin rival
+expect 0 polyrail irq apply --nic eth0
+victim=$(irq_of "$(virtio_of eth0)-input.1")
+printf '#!/bin/sh\nwhile :; do echo 14 >/proc/irq/%s/smp_affinity_list; sleep 1; done\n' \
+    "$victim" >/bin/rival
+chmod +x /bin/rival
+polyrail irq watch --every 1s --for 4s >/tmp/watch 2>/tmp/watch.err &
+watch=$!
+sleep 1
+/bin/rival &
+rival=$!
+wait $watch
+[ $? = 1 ] || fault "watch did not end with 1"
+kill $rival
+wait $rival 2>/dev/null
+cat /tmp/watch /tmp/watch.err >/tmp/out
+grep -q "eth0 rx 1.*14 instead of.*by rival (process $rival" /tmp/watch || {
+    fault "the rival was not named"
+    sed 's/^/    /' /tmp/watch /tmp/watch.err
+}
+[ "$(grep -c 'by rival' /tmp/watch)" -ge 2 ] || fault "the rival was not named again"
+grep -q "eth0 rx 2" /tmp/watch && fault "a value that nobody touched was named"
+expect 1 polyrail irq verify --allow-pending
+expect 0 polyrail irq reset
+finish
+
+begin driver_named
+expect 0 polyrail irq apply --nic eth1 --policy single --cpus 3
+polyrail irq watch --every 1s --for 3s >/tmp/watch 2>/tmp/watch.err &
+watch=$!
+sleep 1
+ethtool -L eth1 combined 2
+ethtool -L eth1 combined 4
+wait $watch
+grep -q "by the kernel: channels of eth1 were changed" /tmp/watch || {
+    fault "the driver was not named"
+    sed 's/^/    /' /tmp/watch /tmp/watch.err
+}
+expect 0 polyrail irq reset
+finish
+
+begin kill_9
+expect 0 polyrail irq plan -o /tmp/plan.json
+polyrail irq apply /tmp/plan.json --pace 50ms >/tmp/out 2>/tmp/err &
+victim=$!
+tries=0
+while [ $tries -lt 100 ]; do
+    lines=$(cat /var/lib/kill_9/*/journal.jsonl 2>/dev/null | wc -l)
+    [ "$lines" -ge 10 ] && break
+    usleep 20000
+    tries=$((tries + 1))
+done
+kill -9 $victim
+wait $victim 2>/dev/null
+grep -q committed /var/lib/kill_9/*/journal.jsonl && fault "the kill came too late"
+[ "$lines" -ge 10 ] || fault "the kill came too early: $lines lines"
+changed
+expect 1 polyrail irq verify /tmp/plan.json --allow-pending
+says drift
+# The plan was not carried out, and is no longer what fits: only the journal knows.
+rm /tmp/plan.json
+expect 0 polyrail irq reset
+restored "reset after kill -9"
+finish
+
+begin interrupted
+polyrail irq apply --pace 50ms >/tmp/out 2>/tmp/err &
+victim=$!
+sleep 1
+kill -TERM $victim
+wait $victim
+[ $? = 130 ] || fault "an interrupted apply did not end with 130"
+says "stopped"
+restored "interrupt"
+finish
+
+begin two_instances
+polyrail irq apply --pace 50ms >/dev/null 2>&1 &
+first=$!
+sleep 1
+expect 3 polyrail irq apply --policy spread
+says "another polyrail (process $first) is changing this host"
+wait $first || fault "the first instance failed"
+expect 0 polyrail irq reset
+finish
+
+begin pristine
+expect 0 polyrail irq apply --nic eth0 --policy single --cpus 1
+expect 0 polyrail irq apply --nic eth0 --policy single --cpus 2
+expect 0 polyrail irq apply --nic eth1 --policy spread
+expect 0 polyrail irq reset --pristine
+restored "pristine"
+finish
+
+begin read_only_proc
+expect 3 unshare -m sh -c 'mount -o remount,bind,ro /proc && exec polyrail irq apply'
+says "Read-only file system"
+says "mounted read-only"
+[ -e /var/lib/read_only_proc ] && fault "a session was begun"
+finish
+
+begin non_root
+chmod 755 /tmp
+expect 0 su nobody -c 'polyrail irq plan'
+expect 0 su nobody -c 'polyrail irq show --interval 0s'
+expect 3 su nobody -c 'polyrail irq apply'
+says "Permission denied"
+says "run as root"
+finish
+
+begin unwritable_backup
+mkdir -p /tmp/full
+mount -t tmpfs -o ro tmpfs /tmp/full
+expect 3 polyrail irq apply --state-dir /tmp/full/state
+says "/tmp/full/state"
+says "can't be written"
+umount /tmp/full
+finish
+
+begin full_disk
+mkdir -p /tmp/full
+mount -t tmpfs -o size=8k tmpfs /tmp/full
+expect 3 polyrail irq apply --nic eth0 --state-dir /tmp/full
+says "No space left on device"
+restored "full disk"
+lines=$(cat /tmp/full/*/journal.jsonl | wc -l)
+[ "$lines" -ge 2 ] || fault "the disk was full before the first write: $lines lines"
+umount /tmp/full
+finish
+
+begin vanished
+device=$(virtio_of eth3)
+expect 0 polyrail irq plan eth3 -o /tmp/plan.json
+echo "$device" >/sys/bus/virtio/drivers/virtio_net/unbind
+expect 2 polyrail irq apply /tmp/plan.json
+says "is gone"
+echo "$device" >/sys/bus/virtio/drivers/virtio_net/bind
+sleep 1
+ip link set eth3 up
+ip addr add 10.9.3.2/24 dev eth3
+finish
+
+begin other_boot
+expect 0 polyrail irq plan eth0 -o /tmp/plan.json
+boot=$(cat /proc/sys/kernel/random/boot_id)
+sed -i "s/$boot/00000000-0000-0000-0000-000000000000/" /tmp/plan.json
+expect 2 polyrail irq apply /tmp/plan.json
+says "before this machine was booted"
+restored refused
+expect 0 polyrail irq apply /tmp/plan.json --force
+changed
+expect 0 polyrail irq reset
+finish
+
+begin profile
+expect 0 polyrail tune plan throughput
+expect 0 polyrail tune apply throughput
+changed
+expect 0 polyrail tune verify
+expect 0 polyrail tune plan throughput
+says "0 to change"
+expect 0 polyrail tune reset throughput
+finish
+
+begin disruptive
+ip route add default via 10.9.0.1 dev eth0
+expect 2 polyrail nic channels eth0 combined=2
+says "eth0 carries the default route"
+restored refused
+# Nobody confirms: it comes back by itself.
+expect 0 polyrail nic channels eth0 combined=2 --allow-disruptive --confirm-within 2s
+changed
+sleep 4
+restored "not confirmed"
+expect 0 polyrail nic channels eth0 combined=2 --allow-disruptive --confirm-within 1s
+expect 0 polyrail tune confirm
+sleep 2
+changed
+expect 0 polyrail nic reset
+# An interface that carries nothing but data needs no leave.
+expect 0 polyrail nic channels eth1 combined=2
+changed
+expect 0 polyrail nic reset
+ip route del default
+finish
+
+begin refused_setting
+expect 3 polyrail nic channels eth1 combined=400
+says "the host is as it was"
+finish
+
+echo "@@ end $(cut -d' ' -f1 /proc/uptime)"
+poweroff -f
