@@ -29,16 +29,16 @@ enum Command {
     Bindings(Box<cmd::bindings::Args>),
     /// Show the settings, their values and where each value came from.
     Config(cmd::config::Args),
-    /// Show and choose which CPUs the interrupts of network interfaces go to.
-    Irq(Box<cmd::irq::Args>),
     /// Find what is wrong with this host for fast TCP, and what mends it.
     Doctor(Box<cmd::doctor::Args>),
+    /// Show and choose which CPUs the interrupts of network interfaces go to.
+    Irq(Box<cmd::irq::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
     Lab(cmd::lab::Args),
-    /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
-    Sample(cmd::sample::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
+    /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
+    Sample(cmd::sample::Args),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
     Topo(cmd::topo::Args),
     /// Settings for fast TCP, by profile, with a way back.
@@ -50,11 +50,11 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Config(args) => cmd::config::run(args),
-        Command::Irq(args) => cmd::irq::run(&args),
         Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
-        Command::Sample(args) => cmd::sample::run(&args),
         Command::Nic(args) => cmd::nic::run(&args),
+        Command::Sample(args) => cmd::sample::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
     }

@@ -39,7 +39,7 @@ pub fn run(
     let started = Instant::now();
     let cpu_before = thread_cpu();
     let mut end = End::default();
-    let written = (|| -> io::Result<()> {
+    let mut written = (|| -> io::Result<()> {
         line(out, &Record::Start(sampler.start().clone()))?;
         let mut last = sampler.snapshot();
         let mut due = started + interval;
@@ -55,14 +55,17 @@ pub fn run(
                 end.skipped += 1;
             }
         }
-        end.ended_unix_ms = unix_ms();
-        let cpu = thread_cpu().saturating_sub(cpu_before);
-        end.cpu_us = cpu.as_micros() as u64;
-        let share = cpu.as_secs_f64() / started.elapsed().as_secs_f64().max(1e-9);
-        end.cpu_percent = (share * 1e4).round() / 1e2;
-        end.peak_rss_bytes = peak_rss_bytes();
-        line(out, &Record::End(end.clone()))
+        Ok(())
     })();
+    end.ended_unix_ms = unix_ms();
+    let cpu = thread_cpu().saturating_sub(cpu_before);
+    end.cpu_us = cpu.as_micros() as u64;
+    let share = cpu.as_secs_f64() / started.elapsed().as_secs_f64().max(1e-9);
+    end.cpu_percent = (share * 1e4).round() / 1e2;
+    end.peak_rss_bytes = peak_rss_bytes();
+    if written.is_ok() {
+        written = line(out, &Record::End(end.clone()));
+    }
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(end),
         Err(source) => Err(SampleError::Write { path: name.into(), source }),
