@@ -6,6 +6,7 @@
 mod against;
 mod csv;
 mod limit;
+mod placement;
 mod result;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use against::{AgainstAlone, AgainstRaw, AgainstSample, LoneRail};
 pub use limit::{Limit, LimitKind};
+pub use placement::{PlacedBy, PlacedThread, Placement};
 pub use result::{BenchResult, LatencyUs, PeerSample, RailShare, Sample};
 
 /// The version of [`BenchReport`].
@@ -40,10 +42,16 @@ pub struct BenchReport {
     pub config: BTreeMap<String, Setting>,
     /// The shaped links in use; `null` on real ones.
     pub lab: Option<Lab>,
+    /// Where the threads that move data ran; `null` in reports of earlier versions.
+    #[serde(default)]
+    pub placement: Option<Placement>,
     /// One entry per size, in the order measured.
     pub results: Vec<BenchResult>,
     /// What limits the largest size; `null` without a result.
     pub limit: Option<Limit>,
+    /// The file with a sample per second (`docs/sample.md`); `null` without `--sample`.
+    #[serde(default)]
+    pub samples_file: Option<String>,
     /// What switched itself off or differs from what was asked, one sentence each.
     pub notes: Vec<String>,
     /// Whether the run was stopped before its end.
@@ -146,8 +154,10 @@ pub(crate) mod tests {
                 Setting { value: 524_288.into(), origin: "default".into() },
             )]),
             lab: None,
+            placement: None,
             results: vec![result::tests::sample_result(limit.clone())],
             limit: Some(limit),
+            samples_file: None,
             notes: Vec::new(),
             interrupted: false,
             error: None,

@@ -22,6 +22,7 @@ mod measure;
 mod observe;
 mod output;
 mod pattern;
+mod place;
 mod plan;
 mod progress;
 mod raw;
@@ -31,6 +32,7 @@ mod serve;
 mod spawn;
 mod trial;
 mod verdict;
+mod watch;
 mod work;
 
 use std::net::SocketAddr;
@@ -61,7 +63,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
-    let config = args.resolve_config(&role)?;
+    let placed = args.place(&role)?;
+    let config = args.resolve_config(&role, &placed.mine)?;
     if !args.serve_parent {
         print_warnings(&config);
     }
@@ -70,15 +73,18 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     }
     crate::logging::start(&config)?;
     match role {
-        Role::Listen { address } => listen(config, address),
+        Role::Listen { address } => {
+            eprintln!("threads: {}", placed.why);
+            listen(config, address)
+        }
         Role::ServeParent => spawn::serve_parent(config).map(|()| exit::OK),
-        Role::Connect { address } => client::run(args, config, address),
-        Role::Lab { rates } => inlab::run(rates, &config),
+        Role::Connect { address } => client::run(args, config, address, &placed),
+        Role::Lab { rates } => inlab::run(rates, &config, &placed),
         Role::Both => {
             let program = std::env::current_exe()
                 .map_err(|source| BenchError::system("finding this program", source))?;
-            let served = spawn::Served::start(Command::new(program), &config)?;
-            client::run(args, config, served.address)
+            let served = spawn::Served::start(Command::new(program), &config, &placed)?;
+            client::run(args, config, served.address, &placed)
         }
     }
 }

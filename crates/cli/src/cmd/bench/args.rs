@@ -1,5 +1,6 @@
 //! The options of `polyrail bench`.
 
+use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use polyrail_report::{BadUnit, parse_duration, parse_sizes};
 
 use super::buffers::Verify;
 use super::error::BenchError;
+use super::place::Place;
 use super::plan::{Against, Op, Plan};
 use crate::config_args::ConfigArgs;
 
@@ -86,6 +88,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(super) csv: Option<PathBuf>,
 
+    /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
+    /// what they show [default: a file in the temporary folder].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "",
+        conflicts_with = "listen", help_heading = OUTPUT)]
+    pub(super) sample: Option<OsString>,
+
     /// Rails: a number of loopback addresses, or interfaces and addresses as in the setting `rails`.
     #[arg(long, value_name = "N|LIST", help_heading = SETTINGS)]
     pub(super) rails: Option<String>,
@@ -114,6 +122,24 @@ pub(crate) struct Args {
     /// Congestion control of the flows (setting `congestion`).
     #[arg(long, value_name = "NAME", help_heading = SETTINGS)]
     pub(super) congestion: Option<String>,
+
+    /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` (setting
+    /// `tx_bindings`); `polyrail bindings` suggests and checks them.
+    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    pub(super) tx_bindings: Option<String>,
+
+    /// CPUs of the receiving threads of each interface (setting `rx_bindings`).
+    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    pub(super) rx_bindings: Option<String>,
+
+    /// Whether to choose the CPUs of progress threads by the topology, where no setting does.
+    #[arg(long, value_enum, default_value = "auto", help_heading = SETTINGS)]
+    pub(super) place: Place,
+
+    /// Print the CPUs that each progress thread should run on and those that it does (setting
+    /// `verbose_bindings`).
+    #[arg(long, help_heading = SETTINGS)]
+    pub(super) verbose_bindings: bool,
 
     #[command(flatten)]
     pub(super) config: ConfigArgs,

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Instant;
 
 use polyrail::{Config, Engine};
 use polyrail_lab::Rate;
-use polyrail_report::{BenchReport, Lab, PeerView, SCHEMA_VERSION, exit};
+use polyrail_report::{BenchReport, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
+use polyrail_sample::Attached;
 
 use super::args::Args;
 use super::buffers::Verify;
@@ -15,22 +17,50 @@ use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::machine::copy_rate;
 use super::measure::Bench;
-use super::output::{Output, unix_ms};
+use super::output::{Output, sample_file, unix_ms};
+use super::place::{Placed, threads};
 use super::plan::{Against, Plan};
 use super::progress::Progress;
 use super::remarks::remarks;
 use super::serve::{lone_rail_config, settings, tool};
 use super::verdict::Line;
+use super::watch::{Watch, attach};
 
 /// Measures against the server at `address` and reports; returns the exit code.
-pub(super) fn run(args: &Args, config: Config, address: SocketAddr) -> Result<u8, BenchError> {
+pub(super) fn run(
+    args: &Args,
+    config: Config,
+    address: SocketAddr,
+    placed: &Placed,
+) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     let plan = args.plan();
     let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
+    report.placement =
+        Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
     let started = Instant::now();
-    let end = measure(&plan, config, address, rates, &interrupt, &output, &mut report);
+    let sampled = args.sample.as_ref().map(|path| sample_file(Path::new(path))).transpose()?;
+    let watch = sampled.is_some().then(Watch::open).transpose()?;
+    let attached = match sampled {
+        Some((path, file)) => {
+            report.samples_file = Some(path.display().to_string());
+            Some(attach(file, &path)?)
+        }
+        None => None,
+    };
+    let mut end =
+        measure(&plan, config, address, rates, &interrupt, watch.as_ref(), &output, &mut report);
+    // What was measured stands, whatever became of the samples.
+    match attached.map(Attached::stop).transpose() {
+        Ok(Some(cost)) => report.notes.push(format!(
+            "sampling took {:.2} % of a CPU, which is in the CPU time of this process",
+            cost.cpu_percent
+        )),
+        Ok(None) => {}
+        Err(error) => end = end.and(Err(error.into())),
+    }
     report.elapsed_s = started.elapsed().as_secs_f64();
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
@@ -42,6 +72,7 @@ pub(super) fn run(args: &Args, config: Config, address: SocketAddr) -> Result<u8
     end.map(|()| exit::OK)
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]
 /// Measures size after size; what is done is in the report, whatever comes after it.
 fn measure(
     plan: &Plan,
@@ -49,6 +80,7 @@ fn measure(
     address: SocketAddr,
     rates: Option<&[Rate]>,
     interrupt: &Interrupt,
+    watch: Option<&Watch>,
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
@@ -78,6 +110,7 @@ fn measure(
         lone: &lone,
         interrupt,
         progress: &progress,
+        watch,
         seed: unix_ms() << 16 ^ u64::from(std::process::id()),
         copy,
         line: line(&engine, rates),
@@ -91,6 +124,13 @@ fn measure(
         end = ended;
         if end.is_err() {
             break;
+        }
+    }
+    if let Some(placement) = &mut report.placement {
+        placement.threads = threads(&engine, false);
+        // After a failure the other side may have nothing more to say.
+        if let Ok(Answer::Threads { threads }) = link.ask(&Ask::Threads) {
+            placement.threads.extend(threads);
         }
     }
     progress.clear();
@@ -112,8 +152,10 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         peer: None,
         config: BTreeMap::from_iter(settings(config)),
         lab,
+        placement: None,
         results: Vec::new(),
         limit: None,
+        samples_file: None,
         notes: Vec::new(),
         interrupted: false,
         error: None,

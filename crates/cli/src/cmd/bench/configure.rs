@@ -6,10 +6,17 @@ use polyrail_config::{Config, ConfigBuilder, Origin};
 
 use super::args::{Args, Role};
 use super::error::BenchError;
+use super::place::{Placed, place};
 
 impl Args {
     /// The settings in effect for this role.
-    pub(super) fn resolve_config(&self, role: &Role) -> Result<Config, BenchError> {
+    ///
+    /// `more` are settings that this program chose; what the user gave was looked at before.
+    pub(super) fn resolve_config(
+        &self,
+        role: &Role,
+        more: &[(&str, String)],
+    ) -> Result<Config, BenchError> {
         let given = self.builder()?.build()?;
         let mut builder = self.builder()?;
         if let Some(rails) = self.default_rails(role, given.origin("rails")) {
@@ -18,7 +25,16 @@ impl Args {
         if let Role::Listen { address: Some(address) } = role {
             builder = builder.set("listen_port", &address.port().to_string())?;
         }
+        for (name, value) in more {
+            builder = builder.set(name, value)?;
+        }
         Ok(builder.build()?)
+    }
+
+    /// The CPUs of the progress threads, where the settings leave them open.
+    pub(super) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
+        let config = self.resolve_config(role, &[])?;
+        Ok(place(&config, role, self.inside_lab.is_some(), self.place))
     }
 
     /// Interfaces are picked by the engine, except where that can't give what was asked for.
@@ -60,6 +76,9 @@ impl Args {
             ("tx_proxies", proxies.map(|(tx, _)| tx)),
             ("rx_proxies", proxies.map(|(_, rx)| rx)),
             ("congestion", self.congestion.as_deref()),
+            ("tx_bindings", self.tx_bindings.as_deref()),
+            ("rx_bindings", self.rx_bindings.as_deref()),
+            ("verbose_bindings", self.verbose_bindings.then_some("true")),
         ] {
             if let Some(value) = value {
                 builder = builder.set(setting, value)?;
@@ -69,11 +88,17 @@ impl Args {
     }
 }
 
-/// Options that give another process the settings in effect here, whatever its environment.
-pub(super) fn settings_for_child(config: &Config) -> Vec<OsString> {
+/// Options that give another process the settings in effect here, whatever its environment, but for
+/// those in `theirs`.
+pub(super) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> Vec<OsString> {
     let mut options = Vec::new();
     for row in config.rows() {
         let value = match row.name {
+            name if theirs.iter().any(|(theirs, _)| *theirs == name) => theirs
+                .iter()
+                .filter(|(theirs, _)| *theirs == name)
+                .map(|(_, v)| v.clone())
+                .collect(),
             // Two processes of one machine can't listen on one port.
             "listen_port" => "0".to_owned(),
             // Nor write one file, except where its name tells them apart.
@@ -115,7 +140,7 @@ mod tests {
 
     fn config(text: &str) -> Config {
         let args = args(text);
-        args.resolve_config(&args.role().unwrap()).unwrap()
+        args.resolve_config(&args.role().unwrap(), &[]).unwrap()
     }
 
     #[test]
@@ -129,7 +154,7 @@ mod tests {
     fn a_number_of_rails_means_loopback_and_a_text_means_itself() {
         assert_eq!(config("--rails 2").rails, "127.0.0.1,127.0.0.2");
         assert_eq!(config("--rails eth").rails, "eth");
-        let error = args("--rails 65").resolve_config(&Role::Both).unwrap_err().to_string();
+        let error = args("--rails 65").resolve_config(&Role::Both, &[]).unwrap_err().to_string();
         assert!(error.starts_with("--rails `65` is out of range; allowed: 1 to 64"), "{error}");
     }
 
@@ -158,13 +183,14 @@ mod tests {
     fn another_process_gets_the_same_settings_but_not_the_same_files() {
         let config =
             config("--chunk 1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p");
-        let options = settings_for_child(&config);
+        let options = settings_for_child(&config, &[("rx_cpus", "1-2".to_owned())]);
         let pairs: Vec<&str> = options
             .iter()
             .filter_map(|option| option.to_str())
             .filter(|o| o.contains('='))
             .collect();
         assert!(pairs.contains(&"chunk_bytes=1MiB") && pairs.contains(&"preset=cpu"), "{pairs:?}");
+        assert!(pairs.contains(&"rx_cpus=1-2"), "{pairs:?}");
         assert!(pairs.contains(&"log_file=/tmp/x.peer") && pairs.contains(&"trace_file=/tmp/%p"));
         let mut builder = Config::builder();
         for pair in &pairs {

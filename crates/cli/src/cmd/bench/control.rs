@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail::{Engine, Notification, Peer, Transfer, TransferError};
-use polyrail_report::{Host, PeerSample, Setting, Tool, exit};
+use polyrail_report::{Host, PeerSample, PlacedThread, Setting, Tool, exit};
 use serde::{Deserialize, Serialize};
 
 use super::buffers::{Mismatch, Verify};
@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::plan::Op;
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(super) const CONTROL_VERSION: u32 = 1;
+pub(super) const CONTROL_VERSION: u32 = 2;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub(super) enum Ask {
     RawEnd,
     RawVerify,
     RawClose,
+    /// Where the progress threads run.
+    Threads,
     Bye,
 }
 
@@ -66,6 +68,9 @@ pub(super) struct SetUp {
     pub(super) latency: bool,
     /// Of the data that the asking end sends; the other end's is one more.
     pub(super) seed: u64,
+    /// Look at CPUs and threads one by one.
+    #[serde(default)]
+    pub(super) sample: bool,
     pub(super) regions: Regions,
 }
 
@@ -108,7 +113,7 @@ pub(super) enum Answer {
     },
     Ready(Regions),
     Done,
-    Counted(Counted),
+    Counted(Box<Counted>),
     Verified {
         bytes: u64,
     },
@@ -121,6 +126,9 @@ pub(super) enum Answer {
     },
     RawCounted {
         cpu_seconds: f64,
+    },
+    Threads {
+        threads: Vec<PlacedThread>,
     },
     Failed {
         message: String,
@@ -312,6 +320,7 @@ impl Ask {
             Self::RawEnd => "raw_end",
             Self::RawVerify => "raw_verify",
             Self::RawClose => "raw_close",
+            Self::Threads => "threads",
             Self::Bye => "bye",
         }
     }

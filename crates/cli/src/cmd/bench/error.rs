@@ -27,6 +27,8 @@ pub(super) enum BenchError {
     Lab(#[from] LabError),
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error(transparent)]
+    Sample(#[from] polyrail_sample::SampleError),
     #[error("{needed_bytes} bytes of memory are needed and {available_bytes} are available")]
     Memory { needed_bytes: u64, available_bytes: u64 },
     #[error("{step} failed: {source}")]
@@ -85,6 +87,7 @@ impl BenchError {
             Self::Engine(_)
             | Self::Lab(_)
             | Self::Log(_)
+            | Self::Sample(_)
             | Self::Memory { .. }
             | Self::System { .. }
             | Self::Output { .. }
@@ -107,6 +110,7 @@ impl BenchError {
         match self {
             Self::Config(error) => error.help(),
             Self::Lab(error) => error.help(),
+            Self::Sample(error) => error.help(),
             Self::Transfer(error) => error.help().map(str::to_owned),
             Self::Memory { .. } => {
                 Some("choose smaller --sizes, a smaller --depth or fewer --segments".into())

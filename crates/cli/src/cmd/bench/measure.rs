@@ -16,6 +16,7 @@ use super::progress::Progress;
 use super::raw::RawClient;
 use super::trial::{Taken, Trial};
 use super::verdict::{Evidence, Line, judge};
+use super::watch::Watch;
 
 /// What all sizes of a run have in common.
 pub(super) struct Bench<'a> {
@@ -25,6 +26,8 @@ pub(super) struct Bench<'a> {
     pub(super) lone: &'a [(String, Link<'a>)],
     pub(super) interrupt: &'a Interrupt,
     pub(super) progress: &'a Progress,
+    /// With `--sample`.
+    pub(super) watch: Option<&'a Watch>,
     pub(super) seed: u64,
     pub(super) copy: CopyRate,
     pub(super) line: Option<Line>,
@@ -72,11 +75,11 @@ impl Bench<'_> {
             Ok(plan.iters.unwrap_or(fitting))
         };
 
-        let trial = Trial::set_up(self.link, plan, size, self.seed, self.interrupt)?;
+        let trial = Trial::set_up(self.link, plan, size, self.seed, self.interrupt, self.watch)?;
         let count = transfers(&trial)?;
         let mut lone = Vec::new();
         for (_, link) in self.lone {
-            let trial = Trial::set_up(link, plan, size, self.seed, self.interrupt)?;
+            let trial = Trial::set_up(link, plan, size, self.seed, self.interrupt, None)?;
             let count = transfers(&trial)?;
             lone.push((trial, count));
             rounds.lone.push(Vec::new());

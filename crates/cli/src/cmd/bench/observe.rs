@@ -4,14 +4,18 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use polyrail::{Engine, Stats};
+use polyrail_sample::Hot;
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
+
+use super::watch::{Watch, Watched};
 
 /// Counters at one moment.
 pub(super) struct Snapshot {
     at: Instant,
     cpu_seconds: f64,
     machine: Option<Ticks>,
+    watched: Option<Watched>,
     stats: Stats,
 }
 
@@ -40,6 +44,9 @@ pub(super) struct Load {
     pub(super) window_full_share: f64,
     /// Mean over the sending flows of the time that the socket was full, 0 to 1.
     pub(super) socket_full_share: f64,
+    /// The busiest CPU of ours, with `--sample`.
+    #[serde(default)]
+    pub(super) hot: Option<Hot>,
 }
 
 /// What one rail did, as its own side counts it.
@@ -60,8 +67,10 @@ struct Ticks {
 }
 
 impl Snapshot {
-    pub(super) fn take(engine: &Engine) -> Self {
+    /// With `watch`, CPUs and threads are looked at one by one, too.
+    pub(super) fn take(engine: &Engine, watch: Option<&Watch>) -> Self {
         Self {
+            watched: watch.map(Watch::look),
             stats: engine.stats(),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             cpu_seconds: process_cpu_seconds(),
@@ -91,6 +100,7 @@ impl Snapshot {
                 busiest_thread: self.busiest_thread(later, seconds, driver),
                 window_full_share,
                 socket_full_share,
+                hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
             },
             rails: self.rails(later),
         }
@@ -205,7 +215,7 @@ mod tests {
         });
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
-        Snapshot { at, cpu_seconds: proxy_cpu.iter().sum(), machine: None, stats }
+        Snapshot { at, cpu_seconds: proxy_cpu.iter().sum(), machine: None, watched: None, stats }
     }
 
     #[test]

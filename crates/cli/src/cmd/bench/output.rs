@@ -1,7 +1,7 @@
 //! Where the report goes: files that are written after every size, so that nothing measured is
 //! lost, and standard output at the end.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ impl Output {
     pub(super) fn open(json: Option<&Path>, csv: Option<&Path>) -> Result<Self, BenchError> {
         let json = match json {
             Some(path) => Place::open(path)?,
-            None => Place::File(temporary_file()?),
+            None => Place::File(temporary_file("", "json")?.0),
         };
         let csv = csv.map(Place::open).transpose()?;
         Ok(Self { json, csv })
@@ -52,6 +52,9 @@ impl Output {
             if let Some(Place::File(path)) = place {
                 text += &format!("{name}: {}\n", path.display());
             }
+        }
+        if let Some(path) = &report.samples_file {
+            text += &format!("samples: {path}\n");
         }
         let mut for_programs = String::new();
         if matches!(self.json, Place::Stdout) {
@@ -93,12 +96,25 @@ pub(super) fn unix_ms() -> u64 {
     since.as_millis() as u64
 }
 
+/// The file that samples go to; without a name, a new one in the folder for temporary files.
+pub(super) fn sample_file(path: &Path) -> Result<(PathBuf, File), BenchError> {
+    if path.as_os_str().is_empty() {
+        return temporary_file("-samples", "jsonl");
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    match file {
+        Ok(file) => Ok((path.into(), file)),
+        Err(source) => Err(BenchError::Output { path: path.into(), source }),
+    }
+}
+
 /// A file of a name that nobody has, not even as a link that somebody laid there.
-fn temporary_file() -> Result<PathBuf, BenchError> {
-    let name = format!("polyrail-bench-{}-{}.json", unix_ms() / 1000, std::process::id());
+fn temporary_file(what: &str, extension: &str) -> Result<(PathBuf, File), BenchError> {
+    let name =
+        format!("polyrail-bench-{}-{}{what}.{extension}", unix_ms() / 1000, std::process::id());
     let path = std::env::temp_dir().join(name);
     match OpenOptions::new().write(true).create_new(true).open(&path) {
-        Ok(_) => Ok(path),
+        Ok(file) => Ok((path, file)),
         Err(source) => Err(BenchError::Output { path, source }),
     }
 }

@@ -1,8 +1,8 @@
 //! The report for people.
 
 use polyrail_report::{
-    Align, BenchReport, BenchResult, LatencyUs, RailShare, Table, show_count, show_gb_per_s,
-    show_micros, show_rate, show_ratio, show_size,
+    Align, BenchReport, BenchResult, LatencyUs, PlacedBy, Placement, RailShare, Table, show_count,
+    show_gb_per_s, show_micros, show_rate, show_ratio, show_size,
 };
 
 /// Tables, what limits each size, and remarks.
@@ -17,6 +17,9 @@ pub(super) fn text(report: &BenchReport) -> String {
     }
     text += "\n";
     text += &limits(report);
+    if let Some(placement) = &report.placement {
+        text += &threads(placement, is_verbose(report));
+    }
     for note in &report.notes {
         text += &format!("note: {note}\n");
     }
@@ -191,6 +194,73 @@ fn against_alone(report: &BenchReport) -> Option<Table> {
     (!is_empty).then_some(table)
 }
 
+/// One line that says where threads ran, and with `--verbose-bindings` one for each.
+fn threads(placement: &Placement, is_verbose: bool) -> String {
+    let moves: u64 = placement.threads.iter().map(|thread| thread.migrations).sum();
+    let who = match placement.by {
+        PlacedBy::Topology => format!("by the topology, {}", placement.why),
+        PlacedBy::Settings => placement.why.clone(),
+        PlacedBy::Nobody => format!("not placed: {}", placement.why),
+    };
+    let mut text = wrapped(&format!(
+        "threads: {who}; seen to move {moves} {}",
+        plural(moves as usize, "time")
+    ));
+    let astray = placement.threads.iter().filter(|thread| !thread.is_as_expected()).count();
+    if astray > 0 {
+        text += &format!(
+            "threads: {astray} of {} did not run where they should; see --verbose-bindings\n",
+            placement.threads.len()
+        );
+    }
+    if is_verbose {
+        text += &bindings(placement).to_string();
+    }
+    text
+}
+
+fn bindings(placement: &Placement) -> Table {
+    let headings = ["thread", "end", "expected", "actual", "last on"];
+    let mut table = headings
+        .into_iter()
+        .fold(Table::default(), |table, heading| table.column(heading, Align::Left))
+        .column("moves", Align::Right);
+    for thread in &placement.threads {
+        let expected = if thread.expected.is_empty() { "any" } else { &thread.expected };
+        table.row([
+            thread.name.clone(),
+            if thread.is_peer { "there" } else { "here" }.to_owned(),
+            expected.to_owned(),
+            thread.actual.clone(),
+            thread.last_cpu.map_or(String::new(), |cpu| format!("CPU {cpu}")),
+            thread.migrations.to_string(),
+        ]);
+    }
+    table
+}
+
+fn is_verbose(report: &BenchReport) -> bool {
+    report.config.get("verbose_bindings").is_some_and(|setting| setting.value == true)
+}
+
+/// Breaks a sentence between words, so that it keeps to the width of the tables.
+fn wrapped(sentence: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut text = String::new();
+    let mut line = String::new();
+    for word in sentence.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text += &format!("{}\n", line.trim_end());
+            line = "   ".to_owned();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    format!("{text}{line}\n")
+}
+
 fn limits(report: &BenchReport) -> String {
     let mut text = String::new();
     for result in &report.results {
@@ -220,8 +290,8 @@ const SHARES_MAX: usize = 6;
 #[cfg(test)]
 pub(super) mod tests {
     use polyrail_report::{
-        AgainstAlone, AgainstRaw, Host, Limit, LimitKind, LoneRail, SCHEMA_VERSION, Setting,
-        Spread, Tool,
+        AgainstAlone, AgainstRaw, Host, Limit, LimitKind, LoneRail, PlacedThread, SCHEMA_VERSION,
+        Setting, Spread, Tool,
     };
 
     use super::*;
@@ -319,8 +389,10 @@ pub(super) mod tests {
             ]
             .into(),
             lab: None,
+            placement: None,
             results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
             limit: None,
+            samples_file: None,
             notes: vec!["something".into()],
             interrupted: false,
             error: None,
@@ -357,5 +429,35 @@ pub(super) mod tests {
     fn a_ping_pong_shows_times_and_no_rates() {
         let text = text(&report(1, true));
         assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
+    }
+
+    #[test]
+    fn threads_are_said_to_be_where_they_are_and_listed_when_asked() {
+        let thread = |name: &str, actual: &str, is_peer| PlacedThread {
+            name: name.into(),
+            is_peer,
+            expected: "1-12,105-116".into(),
+            actual: actual.into(),
+            last_cpu: Some(3),
+            migrations: 2,
+        };
+        let mut report = report(4, false);
+        let why =
+            "node 0: here sending 1-12,105-116, receiving 13-25,117-129; there 27-38 and 39-51";
+        report.placement = Some(Placement {
+            by: PlacedBy::Topology,
+            why: why.into(),
+            threads: vec![thread("pr-tx0", "1-12,105-116", false), thread("pr-rx0", "1", true)],
+        });
+        let brief = text(&report);
+        assert!(brief.contains("threads: by the topology, node 0: here sending"), "{brief}");
+        assert!(brief.contains("seen to move 4 times\nthreads: 1 of 2 did not run"), "{brief}");
+        assert!(brief.lines().all(|line| line.chars().count() <= 100) && !brief.contains("pr-tx0"));
+        let origin = "set".to_owned();
+        let verbose = Setting { value: true.into(), origin };
+        report.config.insert("verbose_bindings".into(), verbose);
+        let verbose = text(&report);
+        assert!(verbose.contains("pr-tx0  here   1-12,105-116  1-12,105-116  CPU 3"), "{verbose}");
+        assert!(verbose.contains("pr-rx0  there  1-12,105-116  1             CPU 3"), "{verbose}");
     }
 }

@@ -15,7 +15,9 @@ use super::drive::Ran;
 use super::error::BenchError;
 use super::latency::PingPong;
 use super::observe::Snapshot;
+use super::place::threads;
 use super::raw::RawServer;
+use super::watch::Watch;
 use super::work::{End, Work};
 
 /// Asked now and then; true ends the service.
@@ -106,6 +108,8 @@ struct Session<'l> {
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
     raw: Option<RawServer>,
+    /// While the client samples.
+    watch: Option<Watch>,
     others: Others,
 }
 
@@ -129,7 +133,15 @@ struct Others {
 
 impl<'l> Session<'l> {
     fn new(link: &'l Link<'l>, stop: Stop<'l>) -> Self {
-        Self { link, stop, task: None, sample: None, raw: None, others: Others::default() }
+        Self {
+            link,
+            stop,
+            task: None,
+            sample: None,
+            raw: None,
+            watch: None,
+            others: Others::default(),
+        }
     }
 
     /// The next question, or `None` when the service is to end.
@@ -200,6 +212,7 @@ impl<'l> Session<'l> {
                 self.raw = None;
                 Ok(Answer::Done)
             }
+            Ask::Threads => Ok(Answer::Threads { threads: threads(self.link.engine, true) }),
             // The caller takes these itself.
             Ask::StillThere | Ask::Bye | Ask::Begin { .. } => Ok(Answer::Done),
         }
@@ -235,6 +248,9 @@ impl<'l> Session<'l> {
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
         // The old one's memory goes first.
         self.task = None;
+        if set_up.sample && self.watch.is_none() {
+            self.watch = Some(Watch::open()?);
+        }
         let buffers = set_up.buffers(self.link.engine, End::Server)?;
         let regions = Regions::of(&buffers);
         let work = if set_up.latency {
@@ -253,7 +269,7 @@ impl<'l> Session<'l> {
     /// What goes wrong in it is told when the client asks for the count, since the client listens
     /// to nothing before.
     fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
-        let before = Snapshot::take(self.link.engine);
+        let before = Snapshot::take(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         let is_over = || link.has_news() || stop();
         let result = match self.task.as_ref().map(|task| &task.work) {
@@ -276,7 +292,7 @@ impl<'l> Session<'l> {
     fn count(&mut self) -> Result<Answer, BenchError> {
         let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
         let ran = result?;
-        let after = Snapshot::take(self.link.engine);
+        let after = Snapshot::take(self.link.engine, self.watch.as_ref());
         let interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
         let rails = interval.rails;
         let sample = PeerSample {
@@ -286,7 +302,8 @@ impl<'l> Session<'l> {
             rx_bytes: rails.iter().map(|rail| rail.rx_bytes).sum(),
             rx_bytes_per_rail: rails.iter().map(|rail| rail.rx_bytes).collect(),
         };
-        Ok(Answer::Counted(Counted { sample, load: interval.load, rails }))
+        let counted = Counted { sample, load: interval.load, rails };
+        Ok(Answer::Counted(Box::new(counted)))
     }
 
     fn task(&self) -> Result<&Task<'l>, BenchError> {

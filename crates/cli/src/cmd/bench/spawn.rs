@@ -17,6 +17,7 @@ use polyrail_report::exit;
 use super::configure::settings_for_child;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
+use super::place::Placed;
 use super::serve::serve;
 
 /// The serving process; it is ended when this is dropped.
@@ -28,9 +29,13 @@ pub(super) struct Served {
 impl Served {
     /// Runs `command`, which is this program in some place, with the settings given, and waits
     /// until it listens.
-    pub(super) fn start(mut command: Command, config: &Config) -> Result<Self, BenchError> {
+    pub(super) fn start(
+        mut command: Command,
+        config: &Config,
+        placed: &Placed,
+    ) -> Result<Self, BenchError> {
         let failed = |source| BenchError::system("starting the other process", source);
-        command.args(["bench", "--serve-parent"]).args(settings_for_child(config));
+        command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let mut line = String::new();

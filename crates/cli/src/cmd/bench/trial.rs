@@ -13,6 +13,7 @@ use super::latency::PingPong;
 use super::observe::{Load, RailDelta, Snapshot};
 use super::output::unix_ms;
 use super::plan::Plan;
+use super::watch::Watch;
 use super::work::{End, Work};
 
 /// A size that is set up at both ends.
@@ -22,6 +23,7 @@ pub(super) struct Trial<'l> {
     buffers: Buffers,
     work: TrialWork<'l>,
     interrupt: &'l Interrupt,
+    watch: Option<&'l Watch>,
 }
 
 enum TrialWork<'l> {
@@ -48,6 +50,7 @@ impl<'l> Trial<'l> {
         size: u64,
         seed: u64,
         interrupt: &'l Interrupt,
+        watch: Option<&'l Watch>,
     ) -> Result<Self, BenchError> {
         let mut set_up = SetUp {
             op: plan.op,
@@ -56,6 +59,7 @@ impl<'l> Trial<'l> {
             bidir: plan.bidir,
             latency: plan.latency,
             seed,
+            sample: watch.is_some(),
             regions: Regions::default(),
         };
         let buffers = set_up.buffers(link.engine, End::Client)?;
@@ -71,7 +75,7 @@ impl<'l> Trial<'l> {
             let (engine, peer) = (link.engine, &link.peer);
             TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
         };
-        Ok(Self { link, set_up, buffers, work, interrupt })
+        Ok(Self { link, set_up, buffers, work, interrupt, watch })
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.
@@ -106,10 +110,11 @@ impl<'l> Trial<'l> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
         let started_unix_ms = unix_ms();
-        let before = Snapshot::take(self.link.engine);
+        let before = Snapshot::take(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
-        let interval = before.until(&Snapshot::take(self.link.engine), Some(ran.thread_cpu));
+        let interval =
+            before.until(&Snapshot::take(self.link.engine, self.watch), Some(ran.thread_cpu));
         let verified_bytes = self.verify(verify, transfers, round)?;
 
         let ways = self.ways();
@@ -162,7 +167,7 @@ impl<'l> Trial<'l> {
             TrialWork::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
         };
         let counted = match self.link.ask(&Ask::End)? {
-            Answer::Counted(counted) => counted,
+            Answer::Counted(counted) => *counted,
             other => return Err(unexpected(&Ask::End, &other)),
         };
         match ran {

@@ -9,7 +9,8 @@
 //!    processes of one machine it is two copies per byte.
 //! 3. `cpu`: the processes used at least 90 % of the CPUs they may use, or the machine was at least
 //!    90 % busy (softirqs included) and a third of that were the processes, or one thread used at
-//!    least 95 % of its CPU.
+//!    least 95 % of its CPU. With `--sample` also: one CPU that works for us, be it on a thread or
+//!    on softirqs, was at least 95 % busy; then the text says which CPU, and with what.
 //! 4. `peer`: the same at the other side, where that is another machine; on the same one, a thread
 //!    there that used at least 95 % of its CPU.
 //! 5. `window`: the sending flows stood with a full window at least half of the time, or fewer
@@ -128,6 +129,7 @@ fn cpu(evidence: &Evidence) -> Vec<Candidate> {
         who = "both processes";
     }
     let mut candidates = cpus(&load, LimitKind::Cpu, who, "this machine");
+    candidates.extend(hot(&load, LimitKind::Cpu, "here"));
     candidates.extend(thread(&load, LimitKind::Cpu, "here"));
     candidates
 }
@@ -139,6 +141,7 @@ fn peer(evidence: &Evidence) -> Vec<Candidate> {
     } else {
         cpus(&evidence.peer, LimitKind::Peer, "the process there", "the machine there")
     };
+    candidates.extend(hot(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates.extend(thread(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates
 }
@@ -151,20 +154,29 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         load.cpus_allowed,
         percent(share)
     );
-    let process = Candidate { kind, nearness: share / CPUS_SHARE, because };
+    // Where all are busy it still tells what with.
+    let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
+    let process = Candidate { kind, nearness: share / CPUS_SHARE, because: because + &hottest };
     // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
     let busy = load.machine_busy.filter(|busy| share >= busy / 3.0);
     let machine = busy.map(|busy| Candidate {
         kind,
         nearness: busy / CPUS_SHARE,
         because: format!(
-            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}",
+            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}",
             percent(busy),
             load.process_cpus,
             load.cpus_allowed
         ),
     });
     [process].into_iter().chain(machine).collect()
+}
+
+/// The busiest CPU of ours, with `--sample`.
+fn hot(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
+    let hot = load.hot.as_ref()?;
+    let nearness = hot.busy_percent / 100.0 / THREAD_SHARE;
+    Some(Candidate { kind, nearness, because: format!("{place}, {hot}") })
 }
 
 fn thread(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
@@ -202,6 +214,8 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_sample::{Hot, Work};
+
     use super::*;
 
     /// Two machines with nothing to do.
@@ -285,6 +299,32 @@ mod tests {
         assert!(because.starts_with("no limit is reached"), "others are busy: {because}");
         let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 0.99)));
         assert_eq!((kind, because.contains("tx-0 here used 99 %")), (LimitKind::Cpu, true));
+    }
+
+    #[test]
+    fn with_samples_the_busiest_cpu_is_named_with_its_work() {
+        let hot = Hot {
+            cpu: 22,
+            work: Work::ReceiveCopy { thread: "pr-rx0".into() },
+            busy_percent: 98.0,
+            user_percent: 0.0,
+            system_percent: 37.0,
+            softirq_percent: 61.0,
+            steal_percent: 0.0,
+            rwnd_limited_percent: None,
+        };
+        let text = "receive copy on CPU 22: softirq 61 %, system 37 %";
+        let (kind, because) = verdict(|e| e.peer.hot = Some(hot.clone()));
+        assert_eq!((kind, because), (LimitKind::Peer, format!("at the other side, {text}")));
+        let (kind, because) = verdict(|e| e.local.hot = Some(hot.clone()));
+        assert_eq!((kind, because), (LimitKind::Cpu, format!("here, {text}")));
+        let (_, because) = verdict(|e| {
+            (e.local.process_cpus, e.local.hot) = (7.9, Some(hot.clone()));
+        });
+        assert!(because.ends_with(&format!("; the busiest: {text}")), "{because}");
+        let (_, because) =
+            verdict(|e| e.peer.hot = Some(Hot { busy_percent: 60.0, ..hot.clone() }));
+        assert!(because.starts_with("no limit is reached"), "{because}");
     }
 
     #[test]
