@@ -1,0 +1,140 @@
+//! What sampling costs on a machine of 208 CPUs whose every counter moves: a process of its own
+//! samples a copy of such a machine, while this one keeps changing it.
+//!
+//! The copy lies in files, so that reading is as cheap as copying; what the kernel pays for making
+//! the text is measured by `docs/sample.md`.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use polyrail_host::{Sysroot, fixtures};
+use polyrail_sample::record::End;
+use polyrail_sample::{Options, Record, Sampler, run};
+
+const CPUS: u32 = 208;
+const THREADS: u32 = 64;
+const PID: u32 = 4711;
+const SAMPLES: u64 = 4;
+const ROOT: &str = "POLYRAIL_TEST_ROOT";
+
+/// The state of the machine after `step` changes. Numbers keep their width, so that each file is
+/// written over in one piece and never read half.
+fn change(root: &Sysroot, irqs: &[String], step: u64) {
+    let mut stat = String::from("cpu  1 0 1 1 0 0 1 0 0 0\n");
+    let mut softnet = String::new();
+    let mut softirqs = String::from("      ");
+    let mut row = String::new();
+    for cpu in 0..CPUS {
+        let ticks = 1_000 + 30 * step;
+        let _ = writeln!(stat, "cpu{cpu} {ticks:08} 0 {ticks:08} {ticks:08} 0 0 {ticks:08} 0 0 0");
+        let packets = 5_000 * step;
+        let _ = writeln!(
+            softnet,
+            "{packets:08x} 00000000 {step:08x}{} {cpu:08x} 00000000 00000000",
+            " 00000000".repeat(9)
+        );
+        let _ = write!(softirqs, " CPU{cpu}");
+        let _ = write!(row, " {:010}", 900 * step);
+    }
+    let _ = write!(softirqs, "\nNET_TX:{row}\nNET_RX:{row}\n");
+    put(root, "/proc/stat", &stat);
+    put(root, "/proc/net/softnet_stat", &softnet);
+    put(root, "/proc/softirqs", &softirqs);
+    for (at, irq) in irqs.iter().enumerate() {
+        // As on a real machine a vector fires on the few CPUs that it may go to.
+        let count = |cpu: u32| if cpu as usize / 2 == at % 104 { 70_000 * step } else { 0 };
+        let counts: Vec<String> = (0..CPUS).map(|cpu| format!("{:010}", count(cpu))).collect();
+        put(root, &format!("/sys/kernel/irq/{irq}/per_cpu_count"), &counts.join(","));
+    }
+    for thread in 0..THREADS {
+        let ticks = 40 * step;
+        let text = format!(
+            "{PID} (pr-rx{thread}) R 1 1 1 0 -1 0 1 0 0 0 {ticks:08} {ticks:08}{} 17 {thread} 0 0\n",
+            " 0".repeat(22)
+        );
+        put(root, &format!("/proc/{PID}/task/{}/stat", PID + thread), &text);
+    }
+}
+
+fn put(root: &Sysroot, path: &str, text: &str) {
+    use std::os::unix::fs::FileExt;
+    let path = root.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).unwrap();
+    if file.metadata().unwrap().len() != text.len() as u64 {
+        file.set_len(0).unwrap();
+    }
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
+/// The process that samples.
+fn sample(folder: &Path) {
+    let options = Options { pids: vec![PID], ..Options::default() };
+    let mut sampler = Sampler::open(&Sysroot::at(folder), options).unwrap();
+    let mut left = SAMPLES;
+    let pause = |time: Duration| {
+        if left == 0 {
+            return false;
+        }
+        left -= 1;
+        std::thread::sleep(time);
+        true
+    };
+    run(&mut sampler, &mut io::stderr().lock(), "standard error", pause).unwrap();
+}
+
+#[test]
+fn a_sample_per_second_of_208_cpus_takes_less_than_a_hundredth_of_a_core_and_16_mib() {
+    if let Some(folder) = env::var_os(ROOT) {
+        return sample(Path::new(&folder));
+    }
+    let host = fixtures::a3_high();
+    let root = host.root();
+    let irqs = root.list("/sys/kernel/irq").unwrap();
+    assert!(irqs.len() > 100, "five NICs have many vectors: {}", irqs.len());
+    change(&root, &irqs, 1);
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.env(ROOT, host.path()).args(["--exact", "--nocapture", "--quiet"]);
+    child.arg("a_sample_per_second_of_208_cpus_takes_less_than_a_hundredth_of_a_core_and_16_mib");
+    // Records leave by standard error, for standard output is the test harness's.
+    let child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = std::thread::spawn(|| child.wait_with_output());
+    for step in 2.. {
+        if output.is_finished() {
+            break;
+        }
+        change(&root, &irqs, step);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let output = output.join().unwrap().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}");
+
+    let records: Vec<Record> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let mut samples = 0;
+    for record in &records {
+        let Record::Sample(sample) = record else { continue };
+        samples += 1;
+        assert_eq!(sample.missing, Vec::<String>::new());
+        assert_eq!(sample.cpus.len() as u32, CPUS, "all were busy");
+        assert!(sample.cpus.iter().all(|cpu| cpu.net_rx > 0 && cpu.packets > 0));
+        assert_eq!(sample.threads.len() as u32, THREADS);
+        assert!(sample.irqs.len() > 100, "{}", sample.irqs.len());
+    }
+    assert_eq!(samples, SAMPLES);
+    let Some(Record::End(End { cpu_percent, peak_rss_bytes: Some(rss), cpu_us, .. })) =
+        records.last()
+    else {
+        panic!("no end: {text}")
+    };
+    let mib = *rss as f64 / (1 << 20) as f64;
+    println!("{cpu_percent} % of a core ({cpu_us} µs for {SAMPLES} samples), {mib:.1} MiB");
+    assert!(*cpu_percent < 1.0, "{cpu_percent} % of a core");
+    assert!(mib < 16.0, "{mib:.1} MiB");
+}
