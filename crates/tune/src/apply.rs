@@ -60,6 +60,8 @@ pub enum Effect {
     Pending,
     /// Left alone: the kernel places this vector itself.
     Managed,
+    /// Left alone: the driver refused a wish, or ignored it.
+    Refused,
     /// It is not there (only with force).
     Missing,
 }
@@ -95,7 +97,7 @@ pub fn apply(
     plan: &Plan,
     options: &ApplyOptions<'_>,
 ) -> Result<Applied, TuneError> {
-    check(machine, plan, options.force)?;
+    check_host(machine, plan, options.force)?;
     for change in &plan.changes {
         match machine.try_open(&change.target) {
             Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
@@ -109,8 +111,10 @@ pub fn apply(
         return Ok(Applied { session: None, outcomes: Vec::new() });
     }
     let _lock = HostLock::take(machine.root().is_live(), state)?;
-    // Whoever had the lock before may have changed something.
-    check(machine, plan, options.force)?;
+    let differences = if options.force { Vec::new() } else { plan.differences(machine)? };
+    if !differences.is_empty() {
+        return Err(TuneError::Drifted { differences });
+    }
     let (changes, missing) = present(machine, plan)?;
     let saved = collateral(machine, &changes)?;
     let mut journal = state.begin(disk, plan, &saved)?;
@@ -141,8 +145,8 @@ pub fn apply(
     Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
 }
 
-/// Looks whether a plan fits the machine, without changing anything.
-pub(crate) fn check(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
+/// Looks whether a plan is for this machine in this life of it.
+fn check_host(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
     if force {
         return Ok(());
     }
@@ -156,11 +160,7 @@ pub(crate) fn check(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Resu
         let for_what = "before this machine was booted".to_owned();
         return Err(TuneError::OtherHost { for_what });
     }
-    let differences = plan.differences(machine)?;
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(TuneError::Drifted { differences }),
-    }
+    Ok(())
 }
 
 /// The changes with the values that are there now, and those whose target is gone.
@@ -228,26 +228,50 @@ fn step(
         old: old.clone(),
         new: new.clone(),
     })?;
-    match write(machine, target, new) {
-        Ok(()) => {}
+    match write_and_read(machine, target, new) {
+        Ok(()) => {
+            journal.add(&Entry::Written { number })?;
+            Ok(Effect::Ok)
+        }
         Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Managed => {
             journal.add(&Entry::Managed { number })?;
-            return Ok(Effect::Managed);
+            Ok(Effect::Managed)
+        }
+        Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Denied => {
+            Err(TuneError::Denied(fault))
+        }
+        Err(error) if change.is_wish => {
+            // A driver that ignores a value may have taken another one for it.
+            if machine.read(target)?.as_deref() != Some(old) {
+                write_and_read(machine, target, old)?;
+            }
+            journal.add(&Entry::Refused { number, error: error.to_string() })?;
+            Ok(Effect::Refused)
         }
         Err(error) => {
-            let text = error.to_string();
-            // The write has failed already; that must be said even if this can't be noted.
-            let _ = journal.add(&Entry::Failed { number, error: text });
-            return Err(error);
+            if let TuneError::Fault(fault) = &error {
+                // The write has failed already; that must be said even if this can't be noted.
+                let _ = journal.add(&Entry::Failed { number, error: fault.to_string() });
+            }
+            Err(error)
         }
     }
-    journal.add(&Entry::Written { number })?;
+}
+
+fn write_and_read(
+    machine: &mut dyn Machine,
+    target: &Target,
+    value: &str,
+) -> Result<(), TuneError> {
+    write(machine, target, value)?;
     let found = machine.read(target)?.unwrap_or_default();
-    match same(target, &found, new) {
-        true => Ok(Effect::Ok),
-        false => {
-            Err(TuneError::NotTaken { what: machine.place(target), wanted: new.clone(), found })
-        }
+    match same(target, &found, value) {
+        true => Ok(()),
+        false => Err(TuneError::NotTaken {
+            what: machine.place(target),
+            wanted: value.to_owned(),
+            found,
+        }),
     }
 }
 

@@ -70,6 +70,13 @@ pub enum Entry {
         /// As in [`Self::Write`].
         number: usize,
     },
+    /// The driver would not do it, which was only a wish; the value is as before.
+    Refused {
+        /// As in [`Self::Write`].
+        number: usize,
+        /// The driver's answer.
+        error: String,
+    },
     /// The write failed; the value is as before.
     Failed {
         /// As in [`Self::Write`].
@@ -105,7 +112,7 @@ pub struct Session {
     pub plan: Plan,
     /// Everything that may have to be put back, with the value it had, in order.
     pub old: Vec<(Target, String)>,
-    /// The vectors that the kernel places itself.
+    /// The vectors that the kernel places itself, and the wishes that drivers refused.
     pub managed: Vec<Target>,
     /// How far it came.
     pub status: Status,
@@ -284,10 +291,10 @@ impl Session {
             Entry::Saved { target, old } | Entry::Write { target, old, .. } => {
                 self.old.push((target, old));
             }
-            Entry::Managed { .. } | Entry::Failed { .. } => {
+            Entry::Managed { .. } | Entry::Refused { .. } | Entry::Failed { .. } => {
                 // The last write is the one that this is about; it changed nothing.
                 if let Some((target, _)) = self.old.pop()
-                    && matches!(entry, Entry::Managed { .. })
+                    && !matches!(entry, Entry::Failed { .. })
                 {
                     self.managed.push(target);
                 }

@@ -49,6 +49,9 @@ pub struct Change {
     pub new: String,
     /// Why.
     pub reason: String,
+    /// Whether the rest is carried out even if the driver refuses this, or ignores it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_wish: bool,
 }
 
 /// One value that stays as it is.
@@ -112,9 +115,18 @@ impl Plan {
         reason: impl Into<String>,
     ) {
         let (what, old, new) = (what.into(), old.into(), new.into());
+        let (reason, is_wish) = (reason.into(), false);
         match old == new {
             true => self.unchanged.push(Kept { target, what, value: old }),
-            false => self.changes.push(Change { target, what, old, new, reason: reason.into() }),
+            false => self.changes.push(Change { target, what, old, new, reason, is_wish }),
+        }
+    }
+
+    /// Makes the changes of settings of interfaces wishes: drivers that can't fulfil one keep no
+    /// other from being carried out.
+    pub(crate) fn wish_of_drivers(&mut self) {
+        for change in &mut self.changes {
+            change.is_wish = matches!(change.target, Target::Ethtool { .. });
         }
     }
 

@@ -116,6 +116,7 @@ pub fn plan(
             one(&mut plan, machine, topology, rule, target, &context)?;
         }
     }
+    plan.wish_of_drivers();
     Ok(plan.seal())
 }
 

@@ -38,7 +38,7 @@ pub enum State {
     Ok,
     /// Set; the interrupt moves when it comes next.
     Pending,
-    /// Not part of the verdict: the kernel places this vector itself.
+    /// Not part of the verdict: the kernel places this vector itself, or the driver refused a wish.
     Managed,
     /// Something else is set.
     Drift,
@@ -52,7 +52,7 @@ impl State {
         match self {
             Self::Ok => "ok",
             Self::Pending => "pending",
-            Self::Managed => "skipped (managed)",
+            Self::Managed => "skipped",
             Self::Drift => "drift",
             Self::Missing => "missing",
         }
@@ -104,7 +104,10 @@ fn look(
         what.clone_into(&mut checked.what);
         if managed.contains(target) {
             checked.state = State::Managed;
-            checked.reason = None;
+            checked.reason = Some(match target {
+                Target::Irq(_) => "managed: the kernel places it itself".to_owned(),
+                _ => "the driver refused it".to_owned(),
+            });
         } else if matches!(target, Target::Irq(_)) && checked.state == State::Drift {
             let offline = CpuSet::parse_list(wanted).unwrap_or_default().difference(&online);
             if !offline.is_empty() {

@@ -353,6 +353,7 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
                 Effect::Ok => "ok",
                 Effect::Pending => "pending",
                 Effect::Managed => "skipped (managed)",
+                Effect::Refused => "skipped (refused by the driver)",
                 Effect::Missing => "missing",
             };
             table.row([
