@@ -149,7 +149,10 @@ fn a_wrong_binding_is_pointed_at() {
     assert_eq!((code, stdout.as_str()), (2, ""));
     let lines: Vec<&str> = stderr.lines().collect();
     assert_eq!(lines[1..3], ["  eth1:8-21;eth2:9-x", "                 ^"], "{stderr}");
-    assert!(lines[0].contains("tx bindings") && lines[0].contains("column 16"), "{stderr}");
+    assert!(
+        lines[0].contains("the value for tx has a list for eth2") && lines[0].contains("column 16"),
+        "{stderr}"
+    );
     assert!(lines[3].starts_with("help: "), "{stderr}");
     assert_eq!(outcome(&["bindings", "check"]).0, 2);
     assert_eq!(outcome(&["bindings", "suggest", "--avoid", "x"]).0, 2);

@@ -53,7 +53,7 @@ pub enum BindingsFault {
     #[error("has no CPUs for {0}")]
     NoCpus(String),
     /// The CPUs of an interface are no list.
-    #[error("for {interface} {source}")]
+    #[error("has a list for {interface} that {source}")]
     Cpus {
         /// The interface.
         interface: String,
@@ -203,7 +203,8 @@ mod tests {
         let message = parse_bindings("eth1:0-3;eth2:x").unwrap_err().to_string();
         assert_eq!(
             message,
-            "for eth2 has the item `x`, which is neither a CPU nor a range of CPUs (column 15)"
+            "has a list for eth2 that has the item `x`, which is neither a CPU nor a range of CPUs \
+             (column 15)"
         );
     }
 

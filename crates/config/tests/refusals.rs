@@ -104,7 +104,7 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("tx_cpus", "8-", "neither a CPU nor a range"),
         ("rx_cpus", "0-9000", "CPU 9000; the last one possible is 8191"),
         ("tx_bindings", "eth1:8-21;eth2", "has `eth2` without a colon"),
-        ("tx_bindings", "eth1:8-21,x", "for eth1 has the item `x`"),
+        ("tx_bindings", "eth1:8-21,x", "has a list for eth1 that has the item `x`"),
         ("rx_bindings", "eth1:8;eth1:9", "has eth1 twice (column 8)"),
         ("congestion", "new reno", "not a name of a congestion control"),
         ("dump_signal", "9", "signal 9 (KILL), which no program can catch"),

@@ -71,7 +71,21 @@ impl Interrupts {
     /// # Errors
     /// [`ReadError`] with the path.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
+        Self::parsed(root, &root.read(PATH)?)
+    }
+
+    /// As [`Self::read`]; `None` if the file is not there, must not be read, or is empty: containers
+    /// hide it in each of these ways.
+    ///
+    /// # Errors
+    /// As [`Self::read`], for every other reason.
+    pub fn read_optional(root: &Sysroot) -> Result<Option<Self>, ReadError> {
+        match root.read(PATH) {
+            Ok(text) if text.is_empty() => Ok(None),
+            Ok(text) => Self::parsed(root, &text).map(Some),
+            Err(error) if error.is_absent() || error.is_permission() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the text of the file.
@@ -132,6 +146,10 @@ impl Interrupts {
     /// The row of this name, such as `RES`.
     pub fn named(&self, name: &str) -> Option<&NamedRow> {
         self.named.iter().find(|row| row.name == name)
+    }
+
+    fn parsed(root: &Sysroot, text: &str) -> Result<Self, ReadError> {
+        Self::parse(text).map_err(|error| root.content(PATH, error.to_string()))
     }
 }
 

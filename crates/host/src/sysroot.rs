@@ -188,6 +188,11 @@ impl ReadError {
         matches!(self, Self::Io { source, .. } if is_absent(source))
     }
 
+    /// Whether a right is missing.
+    pub fn is_permission(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// The path with the root in front.
     pub fn path(&self) -> &Path {
         match self {

@@ -49,17 +49,17 @@ impl Topology {
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
         let cpus = Cpus::read(root)?;
         let nodes = Node::read_all(root)?;
-        let interrupts = match Interrupts::read(root) {
-            Ok(table) => table,
-            Err(error) if error.is_absent() => Interrupts::default(),
-            Err(error) => return Err(error),
-        };
-        let (nics, virtual_interfaces) = nics::read_all(root, &interrupts)?;
+        let interrupts = Interrupts::read_optional(root)?;
+        let (nics, virtual_interfaces) = nics::read_all(root, interrupts.as_ref())?;
         let gpus = devices::read_gpus(root)?;
         let allowed_cpus = if root.is_live() { cpus::read_allowed(root)? } else { None };
         let mut topology =
             Self { cpus, nodes, nics, virtual_interfaces, gpus, allowed_cpus, unknown: Vec::new() };
         topology.unknown = topology.find_unknown();
+        if interrupts.is_none() && !topology.nics.is_empty() {
+            let sentence = "names of interrupts: /proc/interrupts is hidden, as in some containers";
+            topology.unknown.push(sentence.to_owned());
+        }
         Ok(topology)
     }
 

@@ -133,7 +133,7 @@ impl CheckArgs {
 
 /// Points at the wrong character, below the text.
 fn refuse_bindings(role: &str, text: &str, error: &BindingsError) -> ExitCode {
-    complain(&format!("the {role} bindings are wrong: it {error}"), None);
+    complain(&format!("the value for {role} {error}"), None);
     // Tabs and the like would shift the mark.
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     eprintln!("  {plain}\n  {:>width$}", "^", width = error.column);

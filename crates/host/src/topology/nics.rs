@@ -45,7 +45,7 @@ pub struct Vector {
     pub irq: u32,
     /// Its place among the device's vectors, as far as the kernel tells it.
     pub index: Option<u64>,
-    /// Who handles it; empty while nobody does.
+    /// Who handles it; empty while nobody does, or if `/proc/interrupts` is hidden.
     pub name: String,
 }
 
@@ -89,7 +89,7 @@ impl Nic {
 /// The interfaces with a device, and the names of those without; both sorted by name.
 pub(super) fn read_all(
     root: &Sysroot,
-    interrupts: &Interrupts,
+    interrupts: Option<&Interrupts>,
 ) -> Result<(Vec<Nic>, Vec<String>), ReadError> {
     let mut nics = Vec::new();
     let mut without_device = Vec::new();
@@ -111,7 +111,7 @@ fn read(
     root: &Sysroot,
     name: String,
     folder: &str,
-    interrupts: &Interrupts,
+    interrupts: Option<&Interrupts>,
 ) -> Result<Nic, ReadError> {
     let device = format!("{folder}/device");
     let found = PciFunction::read(root, Path::new(&device))?;
@@ -146,12 +146,15 @@ fn read_vectors(
     root: &Sysroot,
     address: PciAddress,
     folder: &str,
-    interrupts: &Interrupts,
+    interrupts: Option<&Interrupts>,
 ) -> Result<Vec<Vector>, ReadError> {
     let numbers = root.list_optional(format!("{folder}/msi_irqs"))?;
+    let numbers = numbers.iter().filter_map(|number| number.parse().ok());
+    let Some(interrupts) = interrupts else {
+        let nameless = |irq| Vector { irq, index: None, name: String::new() };
+        return Ok(numbers.map(nameless).collect());
+    };
     let mut vectors: Vec<Vector> = numbers
-        .iter()
-        .filter_map(|number| number.parse().ok())
         .filter_map(|number| interrupts.irq(number))
         .chain(interrupts.of_device(address))
         .map(|irq| Vector {
