@@ -53,7 +53,8 @@ pub enum Work {
 
 impl Hot {
     /// The busiest CPU that spends at least a tenth of its time on a thread that is followed, or
-    /// half of it on interrupts and softirqs; `None` if there is no such CPU.
+    /// half of it on interrupts and softirqs; `None` if there is no such CPU, or if other programs
+    /// have most of it.
     ///
     /// A thread counts for a CPU only if the scheduler left it there: of one that wanders, nobody
     /// can tell afterwards what it did where.
@@ -122,8 +123,13 @@ fn work(sample: &Sample, cpu: &CpuSample) -> Option<Work> {
         thread.cpu == cpu.cpu && migrations <= MIGRATIONS_PER_SECOND * sample.seconds.max(0.2)
     };
     let time = |thread: &ThreadSample| thread.user_percent + thread.system_percent;
-    let threads = sample.threads.iter().filter(stays);
-    let most = threads.max_by(|a, b| time(a).total_cmp(&time(b)));
+    let threads: Vec<&ThreadSample> = sample.threads.iter().filter(stays).collect();
+    let softirq = cpu.irq_percent + cpu.softirq_percent;
+    let ours: f64 = threads.iter().map(|thread| time(thread)).sum();
+    if ours + softirq < cpu.busy_percent() / 2.0 {
+        return None;
+    }
+    let most = threads.into_iter().max_by(|a, b| time(a).total_cmp(&time(b)));
     if let Some(thread) = most.filter(|thread| time(thread) >= THREAD_PERCENT) {
         let name = thread.name.clone();
         // As the engine names its threads.
@@ -135,7 +141,6 @@ fn work(sample: &Sample, cpu: &CpuSample) -> Option<Work> {
             Work::Thread { thread: name }
         });
     }
-    let softirq = cpu.irq_percent + cpu.softirq_percent;
     (softirq >= SOFTIRQ_PERCENT).then_some(Work::Packets)
 }
 
@@ -210,6 +215,14 @@ mod tests {
         sample.cpus[1] = cpu(22, 40.0, 60.0);
         let hot = Hot::find(&sample).unwrap();
         assert_eq!((hot.cpu, hot.work), (23, Work::SendCopy { thread: "pr-tx0".into() }));
+    }
+
+    #[test]
+    fn a_cpu_that_others_have_most_of_is_no_limit_of_ours() {
+        let mut sample = sample();
+        sample.cpus = vec![cpu(22, 5.0, 95.0)];
+        sample.threads[0].system_percent = 20.0;
+        assert_eq!(Hot::find(&sample), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod counters;
 pub mod diag;
 mod error;
+mod examine;
 mod flows;
 mod hot;
 pub mod record;
@@ -22,6 +23,8 @@ mod threads;
 mod vectors;
 
 pub use error::SampleError;
+#[doc(hidden)]
+pub use examine::examine;
 pub use hot::{Hot, Work};
 pub use record::{Record, SCHEMA_VERSION, Sample};
 pub use run::{Attached, run};
