@@ -1,5 +1,6 @@
 /* The progress thread: posts what the depth allows, tests the oldest request of each connection and no other, and
- * spins while anything is outstanding. */
+ * spins while anything is outstanding and moves. */
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@ enum {
     SHIFT_MAX = 64,
     STALL_S = 20,
     LANDING_S = 5,
+    SPIN_NS = 2000000,
 };
 
 /* What `*request` holds before a call, unless it is the sign of optional completion. */
@@ -26,6 +28,8 @@ static bool landing_ends(struct stream *, uint64_t sent_bytes);
 static void prepares(struct stream *);
 static void breaks(struct stream *, const char *call, int error);
 static void ends(struct stream *, enum stream_state);
+static void publishes(const struct stream *);
+static _Noreturn void hangs(const struct stream *);
 
 static size_t sent_bytes(const struct traffic *traffic, uint64_t message) {
     return traffic->sizes[message % (uint64_t)traffic->sizes_count];
@@ -154,6 +158,9 @@ bool stream_steps(struct rank *rank, struct stream *stream) {
     if (stream->done < stream->posted) {
         moved |= tests_oldest(rank, stream);
     }
+    if (moved && !traffic->bare) {
+        publishes(stream);
+    }
     if (stream->done == (stream->error ? stream->posted : traffic->messages)) {
         ends(stream, stream->error ? STREAM_BROKE : STREAM_DONE);
         return true;
@@ -165,12 +172,7 @@ bool stream_steps(struct rank *rank, struct stream *stream) {
         stream->moved_ns = now_ns();
     } else if (now_ns() - stream->moved_ns >
                (uint64_t)(traffic->stall_s ? traffic->stall_s : STALL_S) * settings.patience * 1000000000u) {
-        const struct link *link = stream->link;
-        fail("%s (%d to %d, channel %d) hangs: %llu of %llu messages done, %llu outstanding, %llu times no request%s",
-             link->sends ? "sending" : "receiving", link->from, link->to, link->channel,
-             (unsigned long long)stream->done, (unsigned long long)traffic->messages,
-             (unsigned long long)(stream->posted - stream->done), (unsigned long long)stream->retries,
-             stream->error ? ", after an error" : "");
+        hangs(stream);
     }
     return moved;
 }
@@ -178,6 +180,7 @@ bool stream_steps(struct rank *rank, struct stream *stream) {
 static void *progress_thread(void *argument) {
     struct rank *rank = argument;
     struct progress *progress = &rank->progress;
+    uint64_t moved_ns = 0;
     my_rank = rank->number;
     pthread_mutex_lock(&progress->lock);
     while (!progress->ends) {
@@ -187,13 +190,19 @@ static void *progress_thread(void *argument) {
         }
         struct stream *first = progress->active;
         pthread_mutex_unlock(&progress->lock);
-        bool moved = false, over = false;
+        bool moved = false, over = false, measures = false;
         for (struct stream *stream = first; stream; stream = stream->next) {
             moved |= stream_steps(rank, stream);
             over |= stream->ended_as != STREAM_RUNS;
+            measures |= stream->traffic->bare;
         }
-        if (!moved) {
+        if (moved) {
+            moved_ns = now_ns();
+        } else if (measures || now_ns() - moved_ns < SPIN_NS) {
             sched_yield();
+        } else {
+            /* NCCL spins for ever. Here the CPUs are better used by the process that is waited for. */
+            pause_us(100);
         }
         pthread_mutex_lock(&progress->lock);
         for (struct stream **at = &progress->active; over && *at;) {
@@ -209,6 +218,28 @@ static void *progress_thread(void *argument) {
     }
     pthread_mutex_unlock(&progress->lock);
     return NULL;
+}
+
+static _Noreturn void hangs(const struct stream *stream) {
+    const struct link *link = stream->link;
+    const struct ends *ends = &world->ends[link->from][link->to][link->channel];
+    char of_all[32] = "";
+    if (stream->traffic->messages != UINT64_MAX) {
+        snprintf(of_all, sizeof of_all, " of %" PRIu64, stream->traffic->messages);
+    }
+    fail("%s (%d to %d, channel %d) hangs%s: %" PRIu64 "%s messages sent and %" PRIu64 " received are done, %" PRIu64
+         " and %" PRIu64 " posted; %" PRIu64 " times no request",
+         link->sends ? "sending" : "receiving", link->from, link->to, link->channel,
+         stream->error ? " after an error" : "", ends->sends_done, of_all, ends->receives_done, ends->sends_posted,
+         ends->receives_posted, stream->retries);
+}
+
+/* Where others can see it. */
+static void publishes(const struct stream *stream) {
+    const struct link *link = stream->link;
+    struct ends *ends = &world->ends[link->from][link->to][link->channel];
+    atomic_store(link->sends ? &ends->sends_posted : &ends->receives_posted, stream->posted);
+    atomic_store(link->sends ? &ends->sends_done : &ends->receives_done, stream->done);
 }
 
 static bool posts_one(struct rank *rank, struct stream *stream) {

@@ -80,7 +80,15 @@ int sl_close_comm(void *memory) {
     if (sl_fault("leaks-memory")) {
         leaked = memset(malloc(4 << 20), 1, 4 << 20);
     }
+    /* Or the compiler would see the two faults below. */
+    volatile struct sl_comm *volatile freed = comm;
     free(comm);
+    if (sl_fault("reads-freed") && freed->control == 0) {
+        sl_log(ABI_LOG_INFO, "nothing was there");
+    }
+    if (sl_fault("frees-twice")) {
+        free((void *)freed);
+    }
     return ABI_SUCCESS;
 }
 

@@ -34,6 +34,11 @@ struct call {
     char name[24];
 };
 
+/* How far the ends of a connection are, for whoever finds one waiting for the other. */
+struct ends {
+    _Atomic uint64_t sends_posted, sends_done, receives_posted, receives_done;
+};
+
 struct world {
     int processes, ranks;
     pid_t pids[RANKS_MAX];
@@ -43,6 +48,7 @@ struct world {
     struct notes failures, warnings, log_faults;
     struct call calls[RANKS_MAX][CALLERS];
     struct mail mail[RANKS_MAX][RANKS_MAX][CHANNELS_MAX];
+    struct ends ends[RANKS_MAX][RANKS_MAX][CHANNELS_MAX];
     /* For the case's own use. */
     atomic_int flags[FLAGS_MAX];
     double numbers[RANKS_MAX][NUMBERS_MAX];

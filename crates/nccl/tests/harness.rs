@@ -1,0 +1,232 @@
+//! The plugin as NCCL's proxy calls it, by a harness in C that knows its interface by itself. What
+//! it does is in `harness/`; here it is built, and run for every version, under the address
+//! sanitizer and under valgrind. Without a C compiler, `make` or valgrind a test prints `SKIPPED`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Versions of the interface that the plugin exports.
+const VERSIONS: std::ops::RangeInclusive<u32> = 6..=12;
+
+/// Harnesses at a time: each has several processes, but waits most of the time.
+const AT_ONCE: usize = 4;
+
+/// Every test uses these rails, so that the machine's NICs make no difference. The timeout is what a
+/// case waits for, and what threads of a loaded machine may be late.
+const PLUGIN: &[(&str, &str)] =
+    &[("POLYRAIL_RAILS", "127.0.0.1,127.0.0.2"), ("POLYRAIL_PEER_TIMEOUT_MS", "4000")];
+
+/// A harness and the libraries that are built with it.
+struct Built {
+    folder: PathBuf,
+}
+
+impl Built {
+    fn plain() -> Result<&'static Self, String> {
+        static BUILT: OnceLock<Result<Built, String>> = OnceLock::new();
+        BUILT.get_or_init(|| Self::make("harness", &[])).as_ref().map_err(Clone::clone)
+    }
+
+    fn with_address_sanitizer() -> Result<Self, String> {
+        Self::make("harness-asan", &["ASAN=1"])
+    }
+
+    /// An error says which tool is missing; a harness that can't be compiled is a failure.
+    fn make(name: &str, variables: &[&str]) -> Result<Self, String> {
+        for tool in ["make", "cc"] {
+            has(tool)?;
+        }
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut make = Command::new("make");
+        make.args(["-j2", "-s", "-C"]).arg(harness_folder());
+        make.arg(format!("OUT={}", folder.display())).args(variables);
+        // The flags of a surrounding make are not meant for this one.
+        let output = make.env_remove("MAKEFLAGS").output().expect("make was there just now");
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "make of the harness: {log}");
+        assert!(log.is_empty(), "the compiler warns of the harness:\n{log}");
+        Ok(Self { folder })
+    }
+
+    fn harness(&self) -> PathBuf {
+        self.folder.join("nccl-harness")
+    }
+
+    /// A plugin that behaves, but for the fault that it is given.
+    fn faulty(&self) -> String {
+        text(&self.folder.join("libnccl-net-socketlike.so"))
+    }
+}
+
+/// A run of the harness.
+struct Job {
+    name: String,
+    command: Command,
+}
+
+impl Job {
+    fn new(name: impl Into<String>, program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if ["POLYRAIL_", "NCCL_", "SOCKET_LIKE_"].iter().any(|start| name.starts_with(start)) {
+                command.env_remove(&variable);
+            }
+        }
+        command.args(arguments).envs(PLUGIN.iter().copied());
+        Self { name: name.into(), command }
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// What went wrong, with all that was printed.
+    fn run(mut self) -> Option<String> {
+        let output = match self.command.output() {
+            Ok(output) => output,
+            Err(error) => return Some(format!("{}: {error}", self.name)),
+        };
+        if output.status.success() {
+            return None;
+        }
+        let mut text = format!("{}: {}\n", self.name, output.status);
+        for stream in [&output.stdout, &output.stderr] {
+            let _ = write!(text, "{}", String::from_utf8_lossy(stream));
+        }
+        Some(text)
+    }
+}
+
+/// Runs all, some at a time, and fails with what any of them has printed.
+fn run_all(jobs: Vec<Job>) {
+    let slots: Vec<_> = jobs.into_iter().map(|job| std::sync::Mutex::new(Some(job))).collect();
+    let next = AtomicUsize::new(0);
+    let faults: Vec<String> = thread::scope(|scope| {
+        let work = || {
+            let mut faults = Vec::new();
+            while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let job = slot.lock().unwrap().take().expect("each index is given out once");
+                faults.extend(job.run());
+            }
+            faults
+        };
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+fn harness_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("harness")
+}
+
+/// The library that NCCL would load. Cargo puts it beside the tests, without a hash in its name.
+fn plugin() -> String {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().unwrap().join("libnccl_net_polyrail.so");
+    assert!(path.exists(), "{} is not there", path.display());
+    text(&path)
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("target folders have names in UTF-8").to_owned()
+}
+
+fn has(tool: &str) -> Result<(), String> {
+    match Command::new(tool).arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("no {tool}: {error}")),
+    }
+}
+
+/// Straight to the file descriptor: what a test that passes has printed, cargo does not show.
+fn skipped(test: &str, reason: &str) {
+    let line = format!(
+        "SKIPPED {test}: {reason}; run: apt-get install gcc libc6-dev make valgrind && \
+         cargo test -p polyrail-nccl --test harness\n"
+    );
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+#[test]
+fn every_version_holds_all_cases() {
+    let built = match Built::plain() {
+        Ok(built) => built,
+        Err(reason) => return skipped("every_version_holds_all_cases", &reason),
+    };
+    let (harness, plugin) = (built.harness(), plugin());
+    let mut jobs: Vec<Job> = VERSIONS
+        .map(|version| {
+            let abi = version.to_string();
+            Job::new(format!("version {abi}"), &harness, &[&plugin, "--abi", &abi, "--quick"])
+        })
+        .collect();
+    let cases = ["properties", "sizes", "ring", "alltoall", "self", "contexts"];
+    let arguments = [&[plugin.as_str(), "--quick"][..], &cases].concat();
+    jobs.push(
+        Job::new("a device for each NIC", &harness, &arguments).env("POLYRAIL_NCCL_DEVICES", "nic"),
+    );
+    run_all(jobs);
+}
+
+#[test]
+fn the_address_sanitizer_finds_nothing() {
+    let built = match Built::with_address_sanitizer() {
+        Ok(built) => built,
+        Err(reason) => return skipped("the_address_sanitizer_finds_nothing", &reason),
+    };
+    let (harness, plugin) = (built.harness(), plugin());
+    // What still runs when a process is killed holds memory that looks lost to the others.
+    let all = [plugin.as_str(), "--quick", "--patience", "2"];
+    let orderly = [&all[..], &["sizes", "threads", "self", "contexts", "reload"]].concat();
+    let job = |arguments: &[&str], options| {
+        let name = format!("address sanitizer with {options}");
+        Job::new(name, &harness, arguments).env("ASAN_OPTIONS", options)
+    };
+    run_all(vec![job(&all, "detect_leaks=0"), job(&orderly, "detect_leaks=1")]);
+
+    let faulty = built.faulty();
+    let faulty = job(&[&faulty, "--quick", "self"], "detect_leaks=0");
+    let found = faulty.env("SOCKET_LIKE_FAULT", "frees-twice").run().unwrap_or_default();
+    assert!(found.contains("attempting double-free"), "the sanitizer does not watch: {found}");
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    let built = match (has("valgrind"), Built::plain()) {
+        (Ok(()), Ok(built)) => built,
+        (Err(reason), _) | (_, Err(reason)) => return skipped("valgrind_finds_nothing", &reason),
+    };
+    let (harness, plugin) = (text(&built.harness()), plugin());
+    let job = |library: &str, cases: &[&str]| {
+        let fixed = ["-q", "--error-exitcode=99", &harness, library, "--quick", "--patience", "10"];
+        let job = Job::new("valgrind", Path::new("valgrind"), &[&fixed[..], cases].concat());
+        job.env("POLYRAIL_PEER_TIMEOUT_MS", "60000")
+    };
+    run_all(vec![
+        job(&plugin, &["symbols", "properties", "self", "registration", "optional"]),
+        job(&plugin, &["larger-receive", "threads", "fork"]),
+    ]);
+
+    let faulty = job(&built.faulty(), &["self"]).env("SOCKET_LIKE_FAULT", "reads-freed");
+    let found = faulty.run().unwrap_or_default();
+    assert!(found.contains("Invalid read"), "valgrind does not watch: {found}");
+}
+
+/// The other tests say little if the harness would pass anything.
+#[test]
+fn the_harness_finds_each_fault_of_a_plugin() {
+    let built = match Built::plain() {
+        Ok(built) => built,
+        Err(reason) => return skipped("the_harness_finds_each_fault_of_a_plugin", &reason),
+    };
+    let script = harness_folder().join("self-test");
+    run_all(vec![Job::new("self-test", &script, &[&text(&built.folder)])]);
+}
