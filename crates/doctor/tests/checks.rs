@@ -622,3 +622,13 @@ fn what_is_well_or_no_setting_is_not_mended() {
         "{message}"
     );
 }
+
+#[test]
+fn the_documentation_lists_every_check() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for check in CHECKS.iter().copied().flatten() {
+        let row = format!("| `{}` | {} | {} |", check.id, check.title, check.cost.words());
+        assert!(text.contains(&row), "docs/doctor.md lacks the row\n{row}");
+    }
+}
