@@ -280,6 +280,16 @@ impl Session {
         }
     }
 
+    /// Reads the text of a journal, for which there may be no file; `None` if its first line is not
+    /// whole, so that nothing was changed.
+    ///
+    /// # Errors
+    /// [`TuneError::BadJournal`] if the first line does not say whose journal it is.
+    pub fn parse(text: &str) -> Result<Option<Self>, TuneError> {
+        let path = PathBuf::from(FILE);
+        parse(text).map_err(|(line, fault)| TuneError::BadJournal { path, line, fault })
+    }
+
     /// Whether values may have to be put back.
     pub fn is_open(&self) -> bool {
         self.status != Status::Reset
@@ -315,7 +325,7 @@ pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
     let Some((whole, _torn)) = text.rsplit_once('\n') else { return Ok(None) };
     let mut lines = whole.split('\n').enumerate().map(|(at, line)| (at + 1, line));
     let (_, first) = lines.next().unwrap_or((1, ""));
-    let first: Entry = serde_json::from_str(first).map_err(|error| (1, error.to_string()))?;
+    let first: Entry = serde_json::from_str(first).map_err(|error| (1, words(&error)))?;
     let Entry::Begin { journal_version, name, host, plan, .. } = first else {
         return Err((1, "a journal begins with the step `begin`".to_owned()));
     };
@@ -337,7 +347,7 @@ pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
     for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
         match serde_json::from_str(line) {
             Ok(entry) => session.take(entry),
-            Err(error) => session.damaged.push((number, error.to_string())),
+            Err(error) => session.damaged.push((number, words(&error))),
         }
     }
     Ok(Some(session))
@@ -371,6 +381,11 @@ impl Disk for RealDisk {
         file.write_all(bytes)?;
         file.sync_data()
     }
+}
+
+/// What is wrong with a line. The words may quote it, so they are made safe to print.
+fn words(error: &serde_json::Error) -> String {
+    error.to_string().chars().take(200).flat_map(char::escape_debug).collect()
 }
 
 /// Such as `20261120-223848-123456-4711`: time in UTC, microseconds, process.

@@ -159,17 +159,19 @@ impl Plan {
             match target {
                 Target::Irq(_) => {
                     let cpus = CpuSet::parse_list(new)
-                        .map_err(|error| bad(format!("sends {target} to `{new}`: {error}")))?;
+                        .map_err(|error| bad(format!("sends a vector to other CPUs than there can be: {error}")))?;
                     if cpus.is_empty() {
-                        return Err(bad(format!("sends {target} to no CPU")));
+                        return Err(bad("sends a vector to no CPU".to_owned()));
                     }
                 }
                 Target::Ethtool { setting, .. } => {
                     if target.setting().is_none() {
-                        return Err(bad(format!("changes `{setting}`, which is no setting")));
+                        let shown = crate::yaml::short(setting);
+                        return Err(bad(format!("changes `{shown}`, which is no setting")));
                     }
                     if new.parse::<u32>().is_err() {
-                        return Err(bad(format!("sets {target} to `{new}`, which is no number")));
+                        let shown = crate::yaml::short(new);
+                        return Err(bad(format!("sets {setting} to `{shown}`, which is no number")));
                     }
                 }
                 Target::File { path } => check_path(path).map_err(bad)?,
@@ -249,14 +251,19 @@ fn check_path(path: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!(
             "changes the file `{}`; allowed: files below {}",
-            path.escape_debug(),
+            crate::yaml::short(path),
             roots.join(", ")
         )),
     }
 }
 
+/// The reader's words with the place. They may quote the file, so they are made safe to print.
 fn words(error: &serde_json::Error) -> String {
-    format!("is no plan: {error}")
+    let (line, column) = (error.line(), error.column());
+    let text = error.to_string();
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    let text: String = text.chars().take(160).flat_map(char::escape_debug).collect();
+    format!("is no plan: {text} (line {line} column {column})")
 }
 
 fn state_hash(online: &str, values: &[(&Target, Option<String>)]) -> String {
