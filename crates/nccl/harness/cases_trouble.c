@@ -109,12 +109,12 @@ void case_peer_closes(struct rank *rank) {
 
 /* Whoever has sent all may go: a sender of a broadcast, say, whose program is at its end. */
 void case_leaves_early(struct rank *rank) {
-    static const size_t small_sizes[] = {8, 0, 4097, 64, 1000};
+    static const size_t sizes[] = {262144, 8, 0, 4097, 8, 64, 1000};
     struct traffic traffic = {
-        .messages = 40,
+        .messages = 42,
         .depth = ABI_STEPS,
-        .sizes = small_sizes,
-        .sizes_count = 5,
+        .sizes = sizes,
+        .sizes_count = 7,
         .recv_every_ms = 10,
     };
     int count;

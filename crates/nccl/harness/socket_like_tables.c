@@ -42,9 +42,11 @@ static void forked(void) {
 }
 
 static void *spins(void *nothing) {
-    for (volatile int i = 0; !nothing; i++) {
+    static atomic_uint turns;
+    (void)nothing;
+    for (;;) {
+        atomic_fetch_add(&turns, 1);
     }
-    return NULL;
 }
 
 static int init(abi_logger *logger) {
