@@ -42,11 +42,10 @@ static void forked(void) {
 }
 
 static void *spins(void *nothing) {
-    static atomic_uint turns;
-    (void)nothing;
-    for (;;) {
-        atomic_fetch_add(&turns, 1);
+    static atomic_ulong turns;
+    while (atomic_fetch_add(&turns, 1) < UINT64_MAX) {
     }
+    return nothing;
 }
 
 static int init(abi_logger *logger) {
