@@ -158,8 +158,9 @@ impl Plan {
             let (target, new) = (&change.target, &change.new);
             match target {
                 Target::Irq(_) => {
-                    let cpus = CpuSet::parse_list(new)
-                        .map_err(|error| bad(format!("sends a vector to other CPUs than there can be: {error}")))?;
+                    let cpus = CpuSet::parse_list(new).map_err(|error| {
+                        bad(format!("sends a vector to other CPUs than there can be: {error}"))
+                    })?;
                     if cpus.is_empty() {
                         return Err(bad("sends a vector to no CPU".to_owned()));
                     }
@@ -171,7 +172,9 @@ impl Plan {
                     }
                     if new.parse::<u32>().is_err() {
                         let shown = crate::yaml::short(new);
-                        return Err(bad(format!("sets {setting} to `{shown}`, which is no number")));
+                        return Err(bad(format!(
+                            "sets {setting} to `{shown}`, which is no number"
+                        )));
                     }
                 }
                 Target::File { path } => check_path(path).map_err(bad)?,

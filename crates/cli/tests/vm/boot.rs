@@ -64,7 +64,7 @@ impl Boot {
         else {
             return self.text.clone();
         };
-        let begin = lines[..end].iter().rposition(|line| is_end(&line)).map_or(0, |at| at + 1);
+        let begin = lines[..end].iter().rposition(is_end).map_or(0, |at| at + 1);
         lines[begin..=end].join("\n")
     }
 

@@ -313,9 +313,12 @@ umount /tmp/full
 finish
 
 begin full_disk
+# How much room the backup takes, and how much the whole journal.
+expect 0 polyrail irq apply
+expect 0 polyrail irq reset
+backup=$(head -n 1 /var/lib/full_disk/*/journal.jsonl | wc -c)
 mkdir -p /tmp/full
-# The plan itself, which is the backup, has some 13 KiB; the lines of its writes twice as much.
-mount -t tmpfs -o size=20k tmpfs /tmp/full
+mount -t tmpfs -o "size=$(((backup / 4096 + 1) * 4096))" tmpfs /tmp/full
 expect 3 polyrail irq apply --state-dir /tmp/full
 says "No space left on device"
 restored "full disk"

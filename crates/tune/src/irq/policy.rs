@@ -286,7 +286,6 @@ impl<'a> Placer<'a> {
             }
         };
         let order = cores_first(self.topology, &pool);
-        let cores = self.topology.cpus.cores(&pool).len() as u32;
         // Interfaces of one node follow each other, so that they share no core before they must.
         let begin = match self.policy {
             Policy::Spread | Policy::Split => *self.given.entry(pool.clone()).or_default(),
@@ -297,9 +296,9 @@ impl<'a> Placer<'a> {
         if self.policy == Policy::Split && begin == 0 && asked > order.len() as u32 {
             self.warnings.push(format!(
                 "{words} has {} CPUs for {asked} queues, so some share one; fewer queues are \
-                 better: polyrail nic channels {nic} --combined {}",
+                 better: {} for each interface (polyrail nic channels {nic})",
                 order.len(),
-                (cores / self.sharing(&pool)).max(1)
+                (order.len() as u32 / self.sharing(&pool)).max(1)
             ));
         }
         let mut places = Places::new();
