@@ -22,7 +22,9 @@ const RULES: &[Rule] = &[
     Rule {
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
-        below: &["config", "doctor", "host", "lab", "nic", "polyrail", "report", "sample", "sys", "tune"],
+        below: &[
+            "config", "doctor", "host", "lab", "nic", "polyrail", "report", "sample", "sys", "tune",
+        ],
         ..Rule::ORDINARY
     },
     Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
