@@ -92,7 +92,7 @@ fn a_fix_is_shown_then_done_then_taken_back() {
     host.write("/proc/sys/kernel/random/boot_id", "0e3f\n");
     let state = host.path().join("state");
     let doctor = |arguments: &[&str]| {
-        let common = ["doctor", "--sysroot", text_of(host.path()), "--state", text_of(&state)];
+        let common = ["doctor", "--sysroot", text_of(host.path()), "--state-dir", text_of(&state)];
         polyrail(&[&common, arguments].concat())
     };
 

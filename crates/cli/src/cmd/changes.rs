@@ -422,7 +422,7 @@ fn warn_of(plan: &Plan) {
 }
 
 /// The interface by which the SSH client that started this process is reached.
-fn ssh_interface(root: &Sysroot) -> Option<String> {
+pub(crate) fn ssh_interface(root: &Sysroot) -> Option<String> {
     let connection = std::env::var("SSH_CONNECTION").ok()?;
     let destination: IpAddr = connection.split_whitespace().next()?.parse().ok()?;
     let query = RouteQuery { destination, source: None, interface: None };

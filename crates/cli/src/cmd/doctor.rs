@@ -12,6 +12,7 @@ use polyrail_tune::{
     refuse_disruptive, reset,
 };
 
+use super::changes::ssh_interface;
 use crate::stdout::{print, refuse};
 
 /// Arguments of the subcommand.
@@ -63,9 +64,9 @@ pub(crate) struct Args {
         conflicts_with = "fleet")]
     undo: Option<String>,
 
-    /// Where --fix keeps its backups [default: /var/lib/polyrail/host].
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
+    /// Where --fix keeps its backups [default: /var/lib/polyrail/host, below --sysroot].
+    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR")]
+    state_dir: Option<PathBuf>,
 
     /// Compare the reports of several hosts, made with --json, and name the odd one out.
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -90,8 +91,6 @@ enum Failure {
     Doctor(#[from] DoctorError),
     #[error(transparent)]
     Tune(#[from] TuneError),
-    #[error("{what} may take {nic} down, and this host is reached over SSH")]
-    OverSsh { what: String, nic: String },
 }
 
 /// Runs the subcommand.
@@ -167,7 +166,7 @@ fn list(as_json: bool) -> String {
 }
 
 fn state(args: &Args, root: &Sysroot) -> StateDir {
-    StateDir::new(args.state.clone().unwrap_or_else(|| root.path(StateDir::DEFAULT)))
+    StateDir::new(args.state_dir.clone().unwrap_or_else(|| root.path(StateDir::DEFAULT)))
 }
 
 fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
@@ -177,13 +176,8 @@ fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
         return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
     }
     // A ring that is resized drops the link for a moment: `tune` can do that and go back by itself.
-    refuse_disruptive(&plan, &Reach::read(root, None)?, false)?;
-    if let Some(change) = plan.changes.iter().find(|change| change.target.resets_link())
-        && root.is_live()
-        && std::env::var_os("SSH_CONNECTION").is_some()
-    {
-        return Err(Failure::OverSsh { what: change.target.to_string(), nic: change.what.clone() });
-    }
+    let ssh = if root.is_live() { ssh_interface(root) } else { None };
+    refuse_disruptive(&plan, &Reach::read(root, ssh)?, false)?;
     let applied =
         apply(&mut machine, &mut RealDisk, &state(args, root), &plan, &ApplyOptions::default())?;
     let mut text = if args.json { json(&applied) } else { changes(&plan) };
@@ -236,11 +230,12 @@ impl Failure {
     fn help(&self) -> Option<String> {
         match self {
             Self::Doctor(error) => error.help(),
-            Self::Tune(error) => error.help(),
-            Self::OverSsh { .. } => Some(
-                "`polyrail tune apply --allow-disruptive` goes back by itself unless confirmed"
+            Self::Tune(TuneError::Disruptive { .. }) => Some(
+                "`polyrail nic` and `polyrail tune` do it with --allow-disruptive, and go back by \
+                 themselves unless confirmed"
                     .into(),
             ),
+            Self::Tune(error) => error.help(),
         }
     }
 
@@ -256,7 +251,7 @@ impl Failure {
                 exit::VERDICT
             }
             Self::Doctor(DoctorError::Machine(_)) => exit::ENVIRONMENT,
-            Self::Doctor(_) | Self::OverSsh { .. } => exit::USAGE,
+            Self::Doctor(_) => exit::USAGE,
         }
     }
 }
