@@ -348,7 +348,7 @@ fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
                 interface: interface.clone(),
                 cpus: CpuSet::new(),
                 message: format!(
-                    "{interface} has {} CPUs to send and {} to receive; receiving needs no fewer",
+                    "CPUs of {interface}: {} to send on, {} to receive on; receiving costs more",
                     sending.len(),
                     receiving.len()
                 ),

@@ -23,7 +23,11 @@ pub(super) fn render(topology: &Topology) -> String {
     // A node that does not exist is as good as none.
     let is_elsewhere = |entry: &&Entry<'_>| entry.node.is_none_or(|id| topology.node(id).is_none());
     if entries.iter().any(|entry| is_elsewhere(&entry)) {
-        let name = if topology.nodes.is_empty() { "devices" } else { "node unknown" };
+        let name = match topology.nodes_with_cpus() {
+            0 => "devices",
+            1 => "node unknown, but there is only one",
+            _ => "node unknown",
+        };
         put(&mut text, &format!("\n{name}\n"));
         branch(&mut text, entries.iter().filter(is_elsewhere));
     }
