@@ -159,7 +159,11 @@ mod tests {
     fn lines_are_a_start_samples_and_an_end_and_read_back() {
         let out = Shared::default();
         let attached = Attached::start(sampler(), out.clone(), "memory").unwrap();
-        thread::sleep(Duration::from_millis(450));
+        let lines = || out.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while lines() < 4 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
         let end = attached.stop().unwrap();
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
         let records: Vec<Record> =
@@ -168,7 +172,7 @@ mod tests {
         assert_eq!(records.last(), Some(&Record::End(end.clone())));
         let count = records.iter().filter(|record| matches!(record, Record::Sample(_))).count();
         assert_eq!(count as u64, end.samples);
-        assert!(count + end.skipped as usize >= 3, "{end:?}");
+        assert!(count >= 3, "{end:?}");
         assert!(end.peak_rss_bytes.is_some() && end.cpu_us > 0, "{end:?}");
     }
 

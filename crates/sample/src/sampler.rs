@@ -303,6 +303,7 @@ fn irq_time_is_measured(root: &Sysroot) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::ThreadSample;
 
     fn refused(options: Options) -> String {
         Sampler::open(&Sysroot::live(), options).err().unwrap().to_string()
@@ -337,15 +338,20 @@ mod tests {
         let mut sampler = Sampler::open(&Sysroot::live(), options).unwrap();
         assert_eq!(sampler.start().missing, Vec::<String>::new());
         let before = sampler.snapshot();
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_millis(300) {
+        let started = thread_cpu();
+        while thread_cpu() - started < Duration::from_millis(300) {
             std::hint::spin_loop();
         }
         let after = sampler.snapshot();
         let sample = sampler.between(&before, &after);
         assert!(sample.seconds >= 0.3 && sample.missing.is_empty(), "{sample:?}");
-        assert!(sample.cpus.iter().any(|cpu| cpu.busy_percent() > 20.0), "{sample:?}");
-        assert!(sample.threads.iter().any(|thread| thread.user_percent > 20.0), "{sample:?}");
+        let seconds = |percent: f64| percent / 100.0 * sample.seconds;
+        let cpus = sample.cpus.iter().map(|cpu| seconds(cpu.busy_percent())).sum::<f64>();
+        assert!(cpus >= 0.2, "{sample:?}");
+        // Asking for the time of a thread is a system call.
+        let time = |thread: &ThreadSample| seconds(thread.user_percent + thread.system_percent);
+        let ours = sample.threads.iter().map(time).sum::<f64>();
+        assert!(ours >= 0.2, "{sample:?}");
         for cpu in &sample.cpus {
             let parts =
                 [cpu.user_percent, cpu.system_percent, cpu.irq_percent, cpu.softirq_percent];

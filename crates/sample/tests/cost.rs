@@ -117,17 +117,18 @@ fn a_sample_per_second_of_208_cpus_takes_less_than_a_hundredth_of_a_core_and_16_
 
     let records: Vec<Record> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let mut samples = 0;
-    for record in &records {
-        let Record::Sample(sample) = record else { continue };
-        samples += 1;
-        assert_eq!(sample.missing, Vec::<String>::new());
-        assert_eq!(sample.cpus.len() as u32, CPUS, "all were busy");
-        assert!(sample.cpus.iter().all(|cpu| cpu.net_rx > 0 && cpu.packets > 0));
-        assert_eq!(sample.threads.len() as u32, THREADS);
-        assert!(sample.irqs.len() > 100, "{}", sample.irqs.len());
-    }
-    assert_eq!(samples, SAMPLES);
+    let samples: Vec<_> = records
+        .iter()
+        .filter_map(|record| if let Record::Sample(sample) = record { Some(sample) } else { None })
+        .collect();
+    assert_eq!(samples.len() as u64, SAMPLES);
+    assert!(samples.iter().all(|sample| sample.missing.is_empty()), "{text}");
+    // On a machine that is busy itself the changes may come too late for some samples.
+    let full = samples.iter().find(|sample| sample.cpus.len() as u32 == CPUS);
+    let full = full.unwrap_or_else(|| panic!("no sample has all CPUs: {text}"));
+    assert!(full.cpus.iter().all(|cpu| cpu.net_rx > 0 && cpu.packets > 0));
+    assert_eq!(full.threads.len() as u32, THREADS);
+    assert!(full.irqs.len() > 100, "{}", full.irqs.len());
     let Some(Record::End(End { cpu_percent, peak_rss_bytes: Some(rss), cpu_us, .. })) =
         records.last()
     else {
