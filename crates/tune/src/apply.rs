@@ -117,7 +117,8 @@ pub fn apply(
     }
     let (changes, missing) = present(machine, plan)?;
     let saved = collateral(machine, &changes)?;
-    let mut journal = state.begin(disk, plan, &saved)?;
+    let here = HostId::read(machine.root())?;
+    let mut journal = state.begin(disk, here, plan, &saved)?;
     (options.begun)(&journal.id);
 
     let mut effects = Vec::with_capacity(changes.len());

@@ -1,6 +1,7 @@
 //! Which CPUs the interrupts of network interfaces go to.
 
 mod map;
+mod napi;
 mod policy;
 mod role;
 mod show;

@@ -215,6 +215,7 @@ impl StateDir {
     pub(crate) fn begin<'a>(
         &self,
         disk: &'a mut dyn Disk,
+        host: HostId,
         plan: &Plan,
         saved: &[(Target, String)],
     ) -> Result<Journal<'a>, TuneError> {
@@ -231,7 +232,8 @@ impl StateDir {
         journal.add(&Entry::Begin {
             journal_version: VERSION,
             name: plan.name.clone(),
-            host: plan.host.clone(),
+            // Not the plan's, which may be another one when it is forced.
+            host,
             state_hash: plan.state_hash.clone(),
             plan: Box::new(plan.clone()),
         })?;

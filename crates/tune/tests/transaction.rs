@@ -401,11 +401,16 @@ fn a_plan_of_another_machine_or_boot_is_refused_and_with_force_goes_by_identity(
         assert_eq!(error.blame(), Blame::Input);
         assert_eq!(files(&other.root()), before);
     }
+    let other = named(other, "other", "1f0c0b52-0000-4000-8000-000000000002");
+    let before = files(&other.root());
     let mut machine = Shaky::new(other.root());
     let options = ApplyOptions { force: true, ..ApplyOptions::default() };
     apply(&mut machine, &mut RealDisk, &state, &plan, &options).unwrap();
     let checked = verify(&mut machine, &plan, &[], Duration::ZERO).unwrap();
     assert!(is_good(&checked, false), "{checked:?}");
+    // The journal is of the machine that was changed, not of the one that the plan was made for.
+    reset(&mut machine, &mut RealDisk, &state, "irq", &Which::Latest, false).unwrap();
+    assert_eq!(files(&other.root()), before);
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub fn plan(
     options: &PolicyOptions,
 ) -> Result<Plan, TuneError> {
     let mut plan = Plan::begin("irq", machine.root())?;
-    let vectors = Vectors::read(machine.root())?;
+    let vectors = Vectors::read_with_queues(machine.root())?;
     let nics = chosen(&vectors, &options.nics)?;
     let mut placer = Placer::new(topology, policy, options)?;
     // All of a node's interfaces are counted first, for they share its cores.
@@ -107,7 +107,7 @@ pub fn plan_from_map(
     with_others: bool,
 ) -> Result<Plan, TuneError> {
     let mut plan = Plan::begin("irq", machine.root())?;
-    let vectors = Vectors::read(machine.root())?;
+    let vectors = Vectors::read_with_queues(machine.root())?;
     for (vector, wanted) in map.resolve(&vectors, &topology.cpus.online)? {
         let Wanted { cpus, line } = wanted;
         match vector.role.is_queue() || with_others {

@@ -56,7 +56,7 @@ pub fn show(
     nics: &[String],
     window: Duration,
 ) -> Result<Vec<Shown>, ReadError> {
-    let vectors = Vectors::read(root)?;
+    let vectors = Vectors::read_with_queues(root)?;
     let before = Interrupts::read(root)?;
     let after = match window.is_zero() {
         true => None,

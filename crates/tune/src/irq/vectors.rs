@@ -61,6 +61,17 @@ impl Vectors {
         Ok(Self { list, numbers })
     }
 
+    /// As [`Self::read`]; on the running machine the kernel is also asked which queues each
+    /// interrupt serves, which is surer than the names where the driver tells.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_with_queues(root: &Sysroot) -> Result<Self, ReadError> {
+        let mut vectors = Self::read(root)?;
+        super::napi::ask(root, &mut vectors);
+        Ok(vectors)
+    }
+
     /// The number of a vector; `None` if it is not there (any more).
     pub fn find(&self, id: &VectorId) -> Option<u32> {
         self.numbers.get(id).copied()
@@ -76,9 +87,11 @@ impl Vectors {
         self.list.iter().filter(move |vector| vector.nic.as_deref() == Some(nic))
     }
 
-    /// The names of interfaces that have queue vectors.
+    /// The names of interfaces that have queue vectors, or vectors that may be some.
     pub fn nics(&self) -> Vec<String> {
-        let queues = self.list.iter().filter(|vector| vector.role.is_queue());
+        // A driver whose names say nothing may still tell the kernel.
+        let may_have = |vector: &&Vector| vector.role.is_queue() || vector.role == Role::Unknown;
+        let queues = self.list.iter().filter(may_have);
         let mut names: Vec<String> = queues.filter_map(|vector| vector.nic.clone()).collect();
         names.dedup();
         names.sort_by_key(|name| {
