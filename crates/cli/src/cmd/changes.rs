@@ -50,6 +50,10 @@ pub(crate) struct Doing {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pace: Duration,
 
+    /// How long to wait for interrupts to arrive at their new CPUs, before they are called pending.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    settle: Duration,
+
     /// Also if an interface may go down for a moment that this host is reached by. All is taken
     /// back after --confirm-within, unless `polyrail tune confirm` says that it can still be.
     #[arg(long)]
@@ -192,6 +196,7 @@ pub(crate) fn carry_out(
     let options = ApplyOptions {
         force: doing.force,
         pace: doing.pace,
+        settle: doing.settle,
         stop: &|| stopped.load(Ordering::Relaxed) || unguarded.get(),
         begun: &guard,
         ..ApplyOptions::default()
