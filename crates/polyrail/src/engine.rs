@@ -19,7 +19,7 @@ use crate::inbox::Notification;
 use crate::observer::{Observer, Watch};
 use crate::peer::PeerShared;
 use crate::rails::Rail;
-use crate::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+use crate::region::{Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::request::{Prepared, Request};
 pub(crate) use crate::shared::EngineShared;
 use crate::stats::Stats;
@@ -234,6 +234,11 @@ impl Engine {
     /// Registers memory with the access that peers are to have.
     pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
         self.shared().registry.register(self.shared().card.instance, memory, access)
+    }
+
+    /// Opens a mailbox: peers that have its description write to it, and it decides where.
+    pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
+        self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
     /// Reads the description of a peer's region.

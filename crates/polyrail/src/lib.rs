@@ -42,7 +42,7 @@ pub use op::Outcome;
 pub use polyrail_config::Config;
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;
-pub use region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+pub use region::{Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice};
 pub use request::Request;
 pub use stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use transfer::{Status, Transfer};

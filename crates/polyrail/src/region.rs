@@ -91,16 +91,76 @@ struct Table {
 
 struct Slot {
     generation: u32,
-    region: Option<Arc<RegionCore>>,
+    entry: Option<Entry>,
+}
+
+/// What a key stands for.
+#[derive(Clone)]
+enum Entry {
+    Region(Arc<RegionCore>),
+    Mailbox { nonce: u64, mailbox: Arc<dyn Mailbox> },
 }
 
 struct Registration {
     core: Arc<RegionCore>,
+    /// None for a private one.
+    registry: Option<Arc<Registry>>,
+    instance: InstanceId,
+}
+
+/// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
+/// [`crate::Engine::import`] of its description and offsets that mean what its owner wants them to.
+/// So a sender needs not know where its message belongs, and nothing is copied on arrival.
+pub trait Mailbox: Send + Sync {
+    /// Where `len` bytes at `offset` are to land, a slice of that length; `None` refuses them.
+    ///
+    /// Called for each chunk, on a proxy that holds a lock of the peer: answer at once, and don't
+    /// post or wait. A chunk may be asked for again, after its rail failed.
+    fn place(&self, offset: u64, len: u64) -> Option<RegionSlice>;
+}
+
+/// An open [`Mailbox`]; closed when this is dropped.
+pub struct OpenMailbox {
+    key: RegionKey,
     registry: Arc<Registry>,
     instance: InstanceId,
 }
 
+/// What peers may do with a mailbox.
+const MAILBOX: Access = Access { remote_read: false, remote_write: true };
+
+/// Where the bytes of a place go.
+pub(crate) struct Target {
+    /// Slot of the place.
+    slot: u32,
+    pub(crate) region: Arc<RegionCore>,
+    /// Offset of the place, and where in the region that is. Both are 0 for a region itself.
+    from: u64,
+    to: u64,
+}
+
+impl Target {
+    /// Whether this is where a place goes.
+    pub(crate) fn is_for(&self, place: &Place) -> bool {
+        self.slot == place.key.slot
+    }
+
+    /// Where in the region an offset of a place is.
+    pub(crate) fn offset(&self, place: &Place) -> u64 {
+        place.offset - self.from + self.to
+    }
+}
+
 impl Region {
+    /// A region that no peer can reach by itself: for what a [`Mailbox`] takes in.
+    pub fn private(memory: Memory) -> Self {
+        let key = RegionKey { slot: u32::MAX, generation: 0, nonce: 0 };
+        let access = Access::LOCAL;
+        let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
+        let instance = InstanceId(0);
+        Self { registration: Arc::new(Registration { core, registry: None, instance }) }
+    }
+
     /// Size in bytes.
     pub fn len(&self) -> u64 {
         self.registration.core.memory.len()
@@ -127,16 +187,7 @@ impl Region {
     /// bytes and a connection can use the region as its [`Access`] allows.
     pub fn describe(&self) -> Vec<u8> {
         let core = &self.registration.core;
-        let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
-        out.extend_from_slice(&DESCRIPTION_MAGIC);
-        out.push(DESCRIPTION_VERSION);
-        out.push(u8::from(core.access.remote_read) | u8::from(core.access.remote_write) << 1);
-        out.extend_from_slice(&self.registration.instance.0.to_le_bytes());
-        out.extend_from_slice(&core.key.slot.to_le_bytes());
-        out.extend_from_slice(&core.key.generation.to_le_bytes());
-        out.extend_from_slice(&core.key.nonce.to_le_bytes());
-        out.extend_from_slice(&core.memory.len().to_le_bytes());
-        out
+        describe(self.registration.instance, core.key, core.memory.len(), core.access)
     }
 
     /// Copies bytes out. A peer may write them at the same time; then each byte is old or new.
@@ -155,6 +206,33 @@ impl fmt::Debug for Region {
         let core = &self.registration.core;
         write!(f, "Region(slot {}, {:?}, {:?})", core.key.slot, core.memory, core.access)
     }
+}
+
+impl OpenMailbox {
+    /// What a peer needs to write to it: give it to [`crate::Engine::import`] there. Every offset
+    /// is inside, as far as the peer knows.
+    pub fn describe(&self) -> Vec<u8> {
+        describe(self.instance, self.key, u64::MAX, MAILBOX)
+    }
+}
+
+impl Drop for OpenMailbox {
+    fn drop(&mut self) {
+        self.registry.remove(self.key.slot);
+    }
+}
+
+fn describe(instance: InstanceId, key: RegionKey, len: u64, access: Access) -> Vec<u8> {
+    let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
+    out.extend_from_slice(&DESCRIPTION_MAGIC);
+    out.push(DESCRIPTION_VERSION);
+    out.push(u8::from(access.remote_read) | u8::from(access.remote_write) << 1);
+    out.extend_from_slice(&instance.0.to_le_bytes());
+    out.extend_from_slice(&key.slot.to_le_bytes());
+    out.extend_from_slice(&key.generation.to_le_bytes());
+    out.extend_from_slice(&key.nonce.to_le_bytes());
+    out.extend_from_slice(&len.to_le_bytes());
+    out
 }
 
 impl RegionSlice {
@@ -248,6 +326,25 @@ impl Registry {
         memory: Memory,
         access: Access,
     ) -> Result<Region, RegionError> {
+        let make = |key| {
+            let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
+            (Entry::Region(core.clone()), core)
+        };
+        let core = self.insert(make)?;
+        let registry = Some(self.clone());
+        Ok(Region { registration: Arc::new(Registration { core, registry, instance }) })
+    }
+
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        instance: InstanceId,
+        mailbox: Arc<dyn Mailbox>,
+    ) -> Result<OpenMailbox, RegionError> {
+        let make = |key: RegionKey| (Entry::Mailbox { nonce: key.nonce, mailbox }, key);
+        Ok(OpenMailbox { key: self.insert(make)?, registry: self.clone(), instance })
+    }
+
+    fn insert<T>(&self, make: impl FnOnce(RegionKey) -> (Entry, T)) -> Result<T, RegionError> {
         let nonce = getrandom::u64().map_err(|_| RegionError::Randomness)?;
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let slot = match table.free.pop() {
@@ -256,37 +353,47 @@ impl Registry {
                 return Err(RegionError::TooMany { limit: REGIONS_MAX });
             }
             None => {
-                table.slots.push(Slot { generation: 0, region: None });
+                table.slots.push(Slot { generation: 0, entry: None });
                 // At most REGIONS_MAX, which fits.
                 table.slots.len() as u32 - 1
             }
         };
-        let entry = &mut table.slots[slot as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        let key = RegionKey { slot, generation: entry.generation, nonce };
-        let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
-        entry.region = Some(core.clone());
-        drop(table);
-        let registry = self.clone();
-        Ok(Region { registration: Arc::new(Registration { core, registry, instance }) })
+        let place = &mut table.slots[slot as usize];
+        place.generation = place.generation.wrapping_add(1);
+        let (entry, made) = make(RegionKey { slot, generation: place.generation, nonce });
+        place.entry = Some(entry);
+        Ok(made)
     }
 
-    /// The regions that a peer may touch at `places`, each once, or why it may not.
+    /// What a peer may touch at `places`, each region once, or why it may not.
     pub(crate) fn admit_all(
         &self,
         places: &[Place],
         allowed: impl Fn(Access) -> bool,
-        regions: &mut Vec<Arc<RegionCore>>,
+        targets: &mut Vec<Target>,
     ) -> Result<(), RefusalCode> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let mut last: Option<usize> = None;
         for place in places {
-            let region = table.admit(place, &allowed)?;
-            if last.is_none_or(|at| !Arc::ptr_eq(&regions[at], region)) {
-                let known = regions.iter().position(|known| Arc::ptr_eq(known, region));
+            let region = match table.find(place)? {
+                Entry::Region(region) => region,
+                Entry::Mailbox { mailbox, .. } => {
+                    if !allowed(MAILBOX) {
+                        return Err(RefusalCode::AccessDenied);
+                    }
+                    let mailbox = mailbox.clone();
+                    // Its owner may register memory while it answers.
+                    drop(table);
+                    return admit_mail(mailbox.as_ref(), places, targets);
+                }
+            };
+            admit(region, place, &allowed)?;
+            if last.is_none_or(|at| !Arc::ptr_eq(&targets[at].region, region)) {
+                let known = targets.iter().position(|known| Arc::ptr_eq(&known.region, region));
                 last = Some(known.unwrap_or_else(|| {
-                    regions.push(region.clone());
-                    regions.len() - 1
+                    let (slot, region) = (place.key.slot, region.clone());
+                    targets.push(Target { slot, region, from: 0, to: 0 });
+                    targets.len() - 1
                 }));
             }
         }
@@ -301,39 +408,62 @@ impl Registry {
     fn remove(&self, slot: u32) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = table.slots.get_mut(slot as usize) {
-            entry.region = None;
+            entry.entry = None;
         }
         table.free.push(slot);
     }
 }
 
 impl Table {
-    fn admit(
-        &self,
-        place: &Place,
-        allowed: impl Fn(Access) -> bool,
-    ) -> Result<&Arc<RegionCore>, RefusalCode> {
+    fn find(&self, place: &Place) -> Result<&Entry, RefusalCode> {
         let slot = self.slots.get(place.key.slot as usize).ok_or(RefusalCode::UnknownRegion)?;
         if slot.generation != place.key.generation {
             return Err(RefusalCode::StaleKey);
         }
-        let region = slot.region.as_ref().ok_or(RefusalCode::RegionDropped)?;
-        if region.key.nonce != place.key.nonce {
-            return Err(RefusalCode::StaleKey);
-        }
-        if !allowed(region.access) {
-            return Err(RefusalCode::AccessDenied);
-        }
-        match place.offset.checked_add(place.len) {
-            Some(end) if end <= region.memory.len() => Ok(region),
-            _ => Err(RefusalCode::OutOfBounds),
-        }
+        let entry = slot.entry.as_ref().ok_or(RefusalCode::RegionDropped)?;
+        let nonce = match entry {
+            Entry::Region(region) => region.key.nonce,
+            Entry::Mailbox { nonce, .. } => *nonce,
+        };
+        if nonce == place.key.nonce { Ok(entry) } else { Err(RefusalCode::StaleKey) }
     }
+}
+
+fn admit(
+    region: &RegionCore,
+    place: &Place,
+    allowed: impl Fn(Access) -> bool,
+) -> Result<(), RefusalCode> {
+    if !allowed(region.access) {
+        return Err(RefusalCode::AccessDenied);
+    }
+    match place.offset.checked_add(place.len) {
+        Some(end) if end <= region.memory.len() => Ok(()),
+        _ => Err(RefusalCode::OutOfBounds),
+    }
+}
+
+/// A chunk for a mailbox has one place.
+fn admit_mail(
+    mailbox: &dyn Mailbox,
+    places: &[Place],
+    targets: &mut Vec<Target>,
+) -> Result<(), RefusalCode> {
+    let [place] = places else { return Err(RefusalCode::OutOfBounds) };
+    let slice = mailbox.place(place.offset, place.len).ok_or(RefusalCode::NotExpected)?;
+    if slice.len != place.len {
+        return Err(RefusalCode::OutOfBounds);
+    }
+    let (slot, from, to) = (place.key.slot, place.offset, slice.offset);
+    targets.push(Target { slot, region: slice.region, from, to });
+    Ok(())
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.registry.remove(self.core.key.slot);
+        if let Some(registry) = &self.registry {
+            registry.remove(self.core.key.slot);
+        }
         self.core.gate.close();
     }
 }

@@ -17,7 +17,7 @@ use socket2::Socket;
 use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
 use crate::proxy::Pass;
-use crate::region::{RegionCore, Registry};
+use crate::region::{Registry, Target};
 use crate::tx_flow::Down;
 
 /// Payload that one visit reads before other flows get their turn.
@@ -53,7 +53,7 @@ struct Current {
     header: Option<ChunkHeader>,
     land: bool,
     /// The regions of its places, each once.
-    targets: Vec<Arc<RegionCore>>,
+    targets: Vec<Target>,
     crc: u32,
     began_ns: u64,
 }
@@ -204,8 +204,9 @@ impl RxFlow {
         if pinned {
             let mut finder = Finder::default();
             for place in self.reader.wanted() {
-                let region = finder.find(&self.current.targets, &place);
-                let pushed = into.push_memory(&region.memory, place.offset, place.len);
+                let target = finder.find(&self.current.targets, &place);
+                let memory = &target.region.memory;
+                let pushed = into.push_memory(memory, target.offset(&place), place.len);
                 pushed.map_err(|error| Down(error.to_string()))?;
             }
         } else if left > 0 {
@@ -372,8 +373,9 @@ impl Current {
             self.land = false;
             return Ok(false);
         }
-        let region = Finder::default().find(&self.targets, &place);
-        let done = region.gate.pin().map(|_pin| region.memory.write_at(place.offset, bytes));
+        let target = Finder::default().find(&self.targets, &place);
+        let (region, offset) = (&target.region, target.offset(&place));
+        let done = region.gate.pin().map(|_pin| region.memory.write_at(offset, bytes));
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.land = receiver.end_landing(flow);
         match done {
@@ -400,8 +402,8 @@ struct Finder {
 }
 
 impl Finder {
-    fn find<'a>(&mut self, targets: &'a [Arc<RegionCore>], place: &Place) -> &'a RegionCore {
-        let meant = |region: &Arc<RegionCore>| region.key.slot == place.key.slot;
+    fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
+        let meant = |target: &Target| target.is_for(place);
         let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
         // `admit_all` put the region of every place into the list.
         self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);
@@ -409,8 +411,8 @@ impl Finder {
     }
 }
 
-fn pin_all<'a>(targets: &'a [Arc<RegionCore>], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {
-    targets.iter().all(|target| match target.gate.pin() {
+fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {
+    targets.iter().all(|target| match target.region.gate.pin() {
         Some(pin) => {
             pins.push(pin);
             true
@@ -425,8 +427,9 @@ fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) -> Result<u32
     let mut finder = Finder::default();
     for place in wanted {
         let take = rest.min(place.len);
-        let memory: &Memory = &finder.find(&current.targets, place).memory;
-        crc = memory.crc32c(crc, place.offset, take).map_err(|error| Down(error.to_string()))?;
+        let target = finder.find(&current.targets, place);
+        let (memory, offset): (&Memory, u64) = (&target.region.memory, target.offset(place));
+        crc = memory.crc32c(crc, offset, take).map_err(|error| Down(error.to_string()))?;
         rest -= take;
     }
     Ok(crc)

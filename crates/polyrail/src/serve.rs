@@ -122,10 +122,10 @@ fn read_data(pass: &Pass<'_>, read: u64, pieces: &[ReadPiece]) -> Result<Made, R
         found.clear();
         let allowed = |access: crate::Access| access.remote_read;
         pass.engine.registry.admit_all(&[piece.from], allowed, &mut found)?;
-        let Some(region) = found.first() else { continue };
+        let Some(target) = found.first() else { continue };
         segments.push(Segment {
-            local_region: regions.number_of(region),
-            local_offset: piece.from.offset,
+            local_region: regions.number_of(&target.region),
+            local_offset: target.offset(&piece.from),
             remote: piece.to_key,
             remote_offset: piece.to_offset,
             len: piece.from.len,
