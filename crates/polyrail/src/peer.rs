@@ -1,7 +1,7 @@
 //! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +35,12 @@ pub(crate) struct PeerShared {
     pub(crate) layout: Layout,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
-    /// There may be something to send: posted, given back, or waiting for room.
-    pub(crate) tx_wanted: AtomicBool,
+    /// Proxies that send to it, in the order in which they are asked to.
+    lanes: Vec<usize>,
+    /// How many of them are asked: there may be something to send, posted, given back or waiting
+    /// for room. Few are asked for little, so that small messages stay on one flow, where the peer
+    /// looks first, and idle proxies sleep.
+    wanted: AtomicUsize,
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
@@ -162,7 +166,7 @@ impl PeerShared {
             channels: layout.channels,
             sockets: layout.sockets,
         };
-        let flows = (0..layout.flows())
+        let flows: Vec<FlowSlot> = (0..layout.flows())
             .map(|flow| FlowSlot {
                 proxy: layout.proxy_of(FlowIndex(flow), proxies),
                 up: AtomicBool::new(false),
@@ -181,7 +185,8 @@ impl PeerShared {
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
             posted: ArrayQueue::new(options.ops_pool as usize),
-            tx_wanted: AtomicBool::new(false),
+            lanes: lanes_of(&flows),
+            wanted: AtomicUsize::new(0),
             flows,
             tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
@@ -290,10 +295,62 @@ impl PeerShared {
         self.answering.load(Ordering::Acquire)
     }
 
-    /// Says that there is something to send.
-    pub(crate) fn want_tx(&self) {
-        self.tx_wanted.store(true, Ordering::Release);
+    /// Says that there is something to send, enough for so many proxies; which, is returned. If a
+    /// flow is down, that is all: the first ones may have none.
+    pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
+        let all = self.lanes.len();
+        let asked = if self.flows_up() < self.flows.len() { all } else { proxies.clamp(1, all) };
+        self.wanted.fetch_max(asked, Ordering::AcqRel);
+        &self.lanes[..asked]
     }
+
+    /// Says that there is something to send for everybody.
+    pub(crate) fn want_all(&self) {
+        self.wanted.store(self.lanes.len(), Ordering::Release);
+    }
+
+    /// Nothing is left to send. Whoever says so looks at the pool afterwards: what is posted is in
+    /// there before it is wanted.
+    pub(crate) fn want_nothing(&self) {
+        self.wanted.store(0, Ordering::Release);
+    }
+
+    /// Whether a proxy that is in this place among those that send to the peer is asked to.
+    pub(crate) fn wants(&self, lane: usize) -> bool {
+        self.wanted.load(Ordering::Acquire) > lane
+    }
+
+    /// If something is left to send and not everybody was asked: one who was not, and now is. As
+    /// each that is asked does the same, many are soon.
+    pub(crate) fn ask_another(&self) -> Option<usize> {
+        let asked = self.wanted.load(Ordering::Acquire);
+        if asked == 0 || asked >= self.lanes.len() {
+            return None;
+        }
+        // If others ask at the same time, the same one is asked twice, and asks on.
+        self.wanted.fetch_max(asked + 1, Ordering::AcqRel);
+        Some(self.lanes[asked])
+    }
+
+    /// The place of a proxy among those that send to the peer.
+    pub(crate) fn lane_of(&self, proxy: usize) -> usize {
+        self.lanes.iter().position(|lane| *lane == proxy).unwrap_or(0)
+    }
+
+    /// Proxies that send to it, in the order in which they are asked.
+    pub(crate) fn lanes(&self) -> &[usize] {
+        &self.lanes
+    }
+}
+
+fn lanes_of(flows: &[FlowSlot]) -> Vec<usize> {
+    let mut lanes: Vec<usize> = Vec::new();
+    for flow in flows {
+        if !lanes.contains(&flow.proxy) {
+            lanes.push(flow.proxy);
+        }
+    }
+    lanes
 }
 
 /// What of the configuration a peer needs.

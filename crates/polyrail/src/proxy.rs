@@ -30,6 +30,12 @@ const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
+/// While polling: rounds of some 40 ns for which the core is free.
+const LINGER_LONG: u32 = 64;
+const LINGER_SHORT: u32 = 6;
+/// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
+/// socket takes.
+pub(crate) const DRIVE_TRIES: u32 = 12;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;
 
@@ -127,9 +133,15 @@ impl Proxy {
         }
     }
 
-    /// Drives the proxy for one pass, unless somebody does already.
+    /// Drives the proxy for one pass, unless somebody does at each of so many tries.
     /// `now` is the machine's monotonic clock.
-    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>, now: u64) -> bool {
+    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool {
+        for _ in 1..tries {
+            if let Some(mut core) = self.try_core() {
+                return self.pass(&mut core, engine, now);
+            }
+            std::hint::spin_loop();
+        }
         self.try_core().is_some_and(|mut core| self.pass(&mut core, engine, now))
     }
 
@@ -171,6 +183,8 @@ impl Proxy {
     ) {
         let expired = || until.is_some_and(|until| Instant::now() >= until);
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        // When something moved last; unknown after a sleep.
+        let mut last_busy = None;
         loop {
             self.signal.awake();
             let Some(mut core) = self.try_core() else {
@@ -182,7 +196,8 @@ impl Proxy {
                 continue;
             };
             let mut now = monotonic_ns();
-            let mut busy_at = now;
+            let mut busy_at = *last_busy.get_or_insert(now);
+            let mut lingers = false;
             let mut note_at = now + CHECK_NS;
             loop {
                 let worked = self.pass(&mut core, engine, now);
@@ -202,6 +217,15 @@ impl Proxy {
                 if spin.is_zero() {
                     break;
                 }
+                if !engine.settings.caller_driven {
+                    // Whoever posts something small may find the core free, and send it.
+                    now = monotonic_ns();
+                    lingers = now - busy_at < spin_ns && !expired();
+                    if lingers && core.poll_hot(&self.poller) {
+                        continue;
+                    }
+                    break;
+                }
                 // A look at the clock costs a tenth of a look at a socket.
                 if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     continue;
@@ -211,6 +235,15 @@ impl Proxy {
                     break;
                 }
             }
+            if lingers {
+                last_busy = Some(busy_at);
+                // Where nothing comes but acknowledgements there is time.
+                let rounds = if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT };
+                drop(core);
+                self.signal.linger(rounds);
+                continue;
+            }
+            last_busy = None;
             if !core.owing.is_empty() {
                 core.hold_acks_until = 0;
                 if self.pass(&mut core, engine, monotonic_ns()) {

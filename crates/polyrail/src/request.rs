@@ -24,6 +24,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Whether this side sends the payload.
+    pub(crate) fn sends(self) -> bool {
+        matches!(self, Self::Write | Self::Send { .. })
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Write => "write",

@@ -21,7 +21,7 @@ use crate::inbox::Inbox;
 use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
 use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
-use crate::proxy::{Command, Pass, ProxySet};
+use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
 use crate::rails;
 use crate::region::Registry;
 use crate::request::{Kind, Prepared};
@@ -30,6 +30,11 @@ use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
 const PARTED_MAX: usize = 4096;
+/// Where proxies spin: small transfers that leave with the caller's own thread though this many
+/// others are under way.
+const DIRECT_PENDING: usize = 2;
+/// Transfers from this size on are worth a proxy each.
+const LARGE_BYTES: u64 = 64 << 10;
 /// How long a closing engine tries to tell its peers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -231,26 +236,32 @@ impl EngineShared {
             self.cancel_for(&op, Failure::PeerLost);
             return Ok(op);
         }
-        let small =
-            prepared.kind != Kind::Read && prepared.plan.bytes() <= self.config.inline_bytes;
-        self.send(peer, small, op.posted.0);
+        let bytes = prepared.plan.bytes();
+        let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
+        let lanes = match prepared.kind.sends() {
+            // What is large keeps those busy who have it, so that others are needed for the next.
+            true if bytes >= LARGE_BYTES => {
+                prepared.plan.chunk_count() as usize + peer.tx().sender.pending()
+            }
+            _ => 1,
+        };
+        self.send(peer, small, lanes, op.posted.0);
         Ok(op)
     }
 
     /// There is something to send to the peer that others than the user's thread may begin.
     pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.send(peer, false, 0);
+        self.send(peer, false, usize::MAX, 0);
     }
 
     /// Wakes whoever sends to the peer.
     pub(crate) fn wake_tx(&self, peer: &PeerShared) {
-        let mut woken = 0u64;
-        for flow in &peer.flows {
-            let bit = 1u64.checked_shl(flow.proxy as u32).unwrap_or(0);
-            if bit == 0 || woken & bit == 0 {
-                self.proxies.all[flow.proxy].wake();
-                woken |= bit;
-            }
+        self.wake_all(peer.lanes());
+    }
+
+    fn wake_all(&self, proxies: &[usize]) {
+        for proxy in proxies {
+            self.proxies.all[*proxy].wake();
         }
     }
 
@@ -386,23 +397,28 @@ impl EngineShared {
         Pass { engine: self, now, scratch, finishes: Vec::new(), for_caller: false }
     }
 
-    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, now: u64) {
-        peer.want_tx();
+    /// Has someone send: so many proxies are asked to.
+    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, lanes: usize, now: u64) {
+        let asked = peer.want_tx(lanes);
         if !peer.connecting.load(Ordering::Relaxed) {
             self.connect_flows(peer);
         }
         self.control.nudge();
         // A small transfer leaves with the caller's own thread if nothing is under way; while
-        // something is, it gathers with others until their number makes a call worth while.
+        // something is, it gathers with others until their number makes a call worth while. Where
+        // proxies spin, time counts for more than calls.
+        let few = if self.config.proxy_spin_us > 0 { DIRECT_PENDING } else { 0 };
         let direct = small
             && (peer.posted.len() >= self.config.append_batch as usize
-                || !peer.tx().sender.is_busy());
-        if direct && peer.flows.iter().any(|flow| self.proxies.all[flow.proxy].try_pass(self, now))
-        {
+                || peer.tx().sender.pending() <= few);
+        // If its thread drives the proxy just now, it will see what is wanted.
+        let tries = if few > 0 { DRIVE_TRIES } else { 1 };
+        let drive = |proxy: &usize| self.proxies.all[*proxy].try_pass(self, now, tries);
+        if direct && asked.iter().any(drive) {
             return;
         }
         if !self.settings.caller_driven {
-            self.wake_tx(peer);
+            self.wake_all(asked);
         }
     }
 

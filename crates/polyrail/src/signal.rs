@@ -32,6 +32,16 @@ impl Signal {
         self.state.compare_exchange(AWAKE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Polls for an announcement, for so many rounds of some 40 ns.
+    pub(crate) fn linger(&self, rounds: u32) {
+        for _ in 0..rounds {
+            if self.state.load(Ordering::Relaxed) == NOTIFIED {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
     /// Announces work; says whether the proxy sleeps and has to be woken.
     pub(crate) fn must_wake(&self) -> bool {
         self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
@@ -43,6 +42,8 @@ pub(crate) struct TxFlow {
     batch: Vec<u8>,
     batch_sent: usize,
     pub(crate) writable: bool,
+    /// At the last visit something was left that this flow could not take.
+    pub(crate) stuck: bool,
     pub(crate) readable: bool,
     acks: Box<[u8; ACK_BUFFER_BYTES]>,
     ack_bytes: usize,
@@ -94,6 +95,7 @@ impl TxFlow {
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
+            stuck: false,
             readable: true,
             acks: Box::new([0; ACK_BUFFER_BYTES]),
             ack_bytes: 0,
@@ -118,6 +120,7 @@ impl TxFlow {
         mut arriving: Option<&mut RxFlow>,
     ) -> Result<bool, Down> {
         let mut written = 0;
+        self.stuck = !self.writable;
         while self.writable && written < VISIT_BYTES {
             if self.is_between_frames() {
                 self.pull(pass)?;
@@ -137,6 +140,7 @@ impl TxFlow {
                 }
                 Err(SendError::Full) => {
                     self.writable = false;
+                    self.stuck = true;
                     self.note_socket_full(pass);
                 }
                 Err(SendError::RegionDropped(transfer)) => {
@@ -235,13 +239,18 @@ impl TxFlow {
         }
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if pulled.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
-            peer.tx_wanted.store(false, Ordering::Release);
-            // A post between the two lines above made the pool non-empty before its own store.
+            peer.want_nothing();
+            // A post between the two lines above made the pool non-empty before it was wanted.
             if !peer.posted.is_empty() {
-                peer.want_tx();
+                peer.want_all();
             }
         }
+        let is_more = !pulled.is_empty() && tx.sender.has_work();
         drop(tx);
+        // Somebody else can begin with the rest while this is being sent.
+        if is_more && let Some(other) = peer.ask_another() {
+            pass.engine.proxies.all[other].wake();
+        }
         pulled.into_iter().try_for_each(|chunk| self.queue(chunk, pass))
     }
 
@@ -427,13 +436,14 @@ impl TxFlow {
         }
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
-            peer.want_tx();
+            peer.want_all();
         }
         Ok(())
     }
 
     fn note_no_chunk(&mut self, tx: &TxSide, pass: &Pass<'_>) {
         if tx.sender.has_work() && !tx.sender.has_room(self.flow) {
+            self.stuck = true;
             if self.window_full_since.is_none() {
                 self.window_full_since = Some(pass.now);
                 self.peer.flows[self.flow.0 as usize].stats.window_full.add(1);

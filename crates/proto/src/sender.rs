@@ -268,6 +268,11 @@ impl<S: Source> Sender<S> {
         !self.order.is_empty()
     }
 
+    /// Transfers that are not over yet.
+    pub fn pending(&self) -> usize {
+        self.order.len()
+    }
+
     /// The next chunk for `flow`, if it is up, its channel has room, and there is one.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);

@@ -46,9 +46,11 @@ pub(super) struct Core {
 
 struct Outbound {
     peer: Arc<PeerShared>,
+    /// This proxy's place among those that send to the peer.
+    lane: usize,
     flows: Vec<usize>,
     /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
-    /// `tx_wanted`, which any of them clears when there is nothing new.
+    /// what is wanted, which any of them clears when there is nothing new.
     unfinished: bool,
 }
 
@@ -122,7 +124,7 @@ impl Core {
                 match self.flows.get_mut(key) {
                     Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
                         flow.writable = true;
-                        flow.peer.want_tx();
+                        flow.peer.want_all();
                     }
                     Some(AnyFlow::Rx(flow)) if flow.owes_acks() => self.owing.push(key),
                     _ => {}
@@ -184,30 +186,35 @@ impl Core {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
         for outbound in &mut self.outbound {
-            if !outbound.unfinished && !outbound.peer.tx_wanted.load(Ordering::Acquire) {
+            let (peer, lane) = (&outbound.peer, outbound.lane);
+            if !outbound.unfinished && !peer.wants(lane) {
                 continue;
             }
             outbound.unfinished = false;
+            let mut stuck = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &outbound.flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
-                let wanted = |flow: &TxFlow| {
-                    flow.is_unfinished() || flow.peer.tx_wanted.load(Ordering::Acquire)
-                };
-                let (wrote, unfinished) = match self.flows.get_mut(*key) {
+                let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.wants(lane);
+                let (wrote, unfinished, is_stuck) = match self.flows.get_mut(*key) {
                     Some(AnyFlow::Tx(flow)) if wanted(flow) => {
-                        (flow.write(pass, None), flow.is_unfinished())
+                        (flow.write(pass, None), flow.is_unfinished(), flow.stuck)
                     }
                     Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {
-                        (flow.write(pass, Some(arriving)), flow.is_unfinished())
+                        (flow.write(pass, Some(arriving)), flow.is_unfinished(), flow.stuck)
                     }
                     _ => continue,
                 };
                 outbound.unfinished |= unfinished;
+                stuck |= is_stuck;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),
                 }
+            }
+            // Something is left that this proxy can't send just now.
+            if stuck && let Some(other) = peer.ask_another() {
+                pass.engine.proxies.all[other].wake();
             }
         }
         for (key, down) in broken {
@@ -273,7 +280,7 @@ impl Core {
                     self.departs(&peer, flow, &socket, pass);
                     let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
                     let key = self.flows.insert(AnyFlow::Tx(tx_flow));
-                    self.outbound_of(peer).push(key);
+                    self.outbound_of(peer, flow).push(key);
                     self.watch(key, &socket, proxy, pass);
                 }
             }
@@ -289,7 +296,7 @@ impl Core {
                     self.departs(&peer, flow, &socket, pass);
                     let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
                     let key = self.flows.insert(AnyFlow::Both(tx_flow, arriving));
-                    self.outbound_of(peer).push(key);
+                    self.outbound_of(peer, flow).push(key);
                     self.watch(key, &socket, proxy, pass);
                 }
             }
@@ -325,13 +332,14 @@ impl Core {
         slot.refused.store(false, Ordering::Relaxed);
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
-        peer.want_tx();
+        peer.want_all();
     }
 
-    pub(super) fn outbound_of(&mut self, peer: Arc<PeerShared>) -> &mut Vec<usize> {
+    fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            self.outbound.push(Outbound { peer, flows: Vec::new(), unfinished: false });
+            let lane = peer.lane_of(peer.flows[flow.0 as usize].proxy);
+            self.outbound.push(Outbound { peer, lane, flows: Vec::new(), unfinished: false });
             self.outbound.len() - 1
         });
         &mut self.outbound[index].flows
@@ -415,7 +423,7 @@ impl Core {
         slot.stats.resent_chunks.add(given_back as u64);
         drain_tx(&mut tx, pass);
         drop(tx);
-        peer.want_tx();
+        peer.want_all();
         pass.engine.wake_tx(peer);
         pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
     }
