@@ -90,8 +90,13 @@ impl End {
     /// The connection is over: whatever is under way fails. Said in the log, once.
     pub(crate) fn fail(&self, why: &str) -> CallError {
         if self.broken.set(why.to_owned()).is_ok() {
-            let name = self.peer.name();
-            log::warn(&format!("connection with {name} is broken: {why}"));
+            let text = format!("connection with {} is broken: {why}", self.peer.name());
+            // A connection on which nothing is under way may just be closed a little later here.
+            if self.requests.iter().any(Handle::is_pending) {
+                log::warn(&text);
+            } else {
+                log::info(&text);
+            }
         }
         self.requests.iter().for_each(Handle::fail);
         CallError::Broken(why.to_owned())

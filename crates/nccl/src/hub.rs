@@ -130,7 +130,7 @@ impl Hub {
                 listener.push(Arrival { peer: peer.clone(), from });
             }
             (Some(Any::Send(send)), body) if send.end.peer == *peer => match body {
-                Body::Welcome { from } => send.end.set_remote(from),
+                Body::Welcome { from, mailbox } => send.welcomed(from, mailbox),
                 Body::Refused => {
                     send.end.fail("nobody listens there any more");
                 }
@@ -142,7 +142,7 @@ impl Hub {
                 _ => {}
             },
             (Some(Any::Recv(recv)), body) if recv.end.peer == *peer => match body {
-                Body::Eager { seq, bytes } => recv.arrived(seq, bytes),
+                Body::Told { seq, bytes } => recv.told(seq, bytes),
                 Body::Landed { seq, len } => recv.landed(seq, len),
                 Body::TooLong { seq, len } => recv.too_long(seq, len),
                 Body::Closed { count } => recv.closed(count),
@@ -164,14 +164,12 @@ impl Observer for Hub {
     }
 
     fn lost(&self, peer: &Peer, why: &str) {
+        let why = format!("peer {} is lost: {why}", peer.name());
         for any in self.all() {
-            let end = match &any {
-                Any::Send(send) => &send.end,
-                Any::Recv(recv) => &recv.end,
-                Any::Listener(_) => continue,
-            };
-            if end.peer == *peer {
-                end.fail(&format!("peer {} is lost: {why}", peer.name()));
+            match any {
+                Any::Send(send) if send.end.peer == *peer => drop(send.end.fail(&why)),
+                Any::Recv(recv) if recv.end.peer == *peer => recv.lost(&why),
+                _ => {}
             }
         }
     }

@@ -23,6 +23,8 @@ mod request;
 mod runtime;
 mod send;
 mod tables;
+mod tuner;
 mod wire;
 
 pub use tables::*;
+pub use tuner::*;

@@ -161,7 +161,8 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
         recv.end.set_remote(from);
         (Any::Recv(recv.clone()), recv)
     });
-    match recv.end.tell(recv.end.encode(Body::Welcome { from: key })) {
+    let mailbox = recv.open()?;
+    match recv.end.tell(recv.end.encode(Body::Welcome { from: key, mailbox: &mailbox })) {
         Ok(()) => Ok(Some(recv)),
         Err(error) => {
             drop(hub.remove(key));

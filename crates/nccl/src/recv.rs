@@ -1,19 +1,21 @@
-//! The receiving end of a connection: clears places for large messages, and keeps small ones that
-//! come before their receive.
+//! The receiving end of a connection: clears places for large messages, says where mailed ones
+//! belong, and keeps small ones that come before their receive.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use polyrail::{Engine, Peer};
+use polyrail::{Engine, Mailbox, Memory, OpenMailbox, Peer, Region, RegionSlice};
 use polyrail_nccl_abi::MAX_REQUESTS;
 
 use crate::end::{End, slot};
 use crate::error::CallError;
 use crate::regions::Stretch;
 use crate::request::{Handle, Retry, SLOTS};
-use crate::wire::{Body, EAGER_BYTES, REGION_BYTES, WINDOW};
+use crate::wire::{Body, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
 
 pub(crate) struct RecvEnd {
     pub(crate) end: End,
+    me: Weak<Self>,
+    mailbox: Mutex<Option<OpenMailbox>>,
     state: Mutex<State>,
 }
 
@@ -23,6 +25,8 @@ struct State {
     /// Receives that the other end was told of.
     told: u64,
     slots: [Slot; SLOTS],
+    /// Memory for messages that land aside, used again.
+    spare: Vec<Region>,
     /// What the engine had no room for.
     untold: Vec<Told>,
     /// The other end is closed; it sent this many messages.
@@ -42,6 +46,21 @@ enum Slot {
         seq: u64,
         bytes: Vec<u8>,
     },
+    /// A mailed message that came before its receive, and lands aside. It has landed if its length
+    /// is known; else it goes on into the receive's place when it has, if there is one by then.
+    Aside {
+        seq: u64,
+        aside: Region,
+        len: Option<u64>,
+        into: Option<Stretch>,
+    },
+}
+
+/// A message that came before its receive.
+enum Here {
+    Nothing,
+    Bytes(Vec<u8>),
+    Aside(Region, u64),
 }
 
 /// What the other end is told of a receive.
@@ -59,14 +78,27 @@ impl RecvEnd {
     pub(crate) fn new(engine: Engine, peer: Peer, key: u64) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
+            me: me.clone(),
+            mailbox: Mutex::default(),
             state: Mutex::new(State {
                 next: 0,
                 told: 0,
                 slots: [const { Slot::Empty }; SLOTS],
+                spare: Vec::new(),
                 untold: Vec::new(),
                 closed: None,
             }),
         })
+    }
+
+    /// Opens the mailbox and describes it.
+    pub(crate) fn open(&self) -> Result<[u8; REGION_BYTES], CallError> {
+        let failed = |text: String| CallError::Engine(text);
+        let me = self.me.upgrade().ok_or_else(|| failed("closed".to_owned()))?;
+        let open = self.end.engine.open(me).map_err(|error| failed(error.to_string()))?;
+        let description = open.describe().first_chunk().copied();
+        *self.mailbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
     }
 
     /// Takes a receive. `None`: not now, every request is in use.
@@ -95,25 +127,34 @@ impl RecvEnd {
         state.next += 1;
         request.begin();
         let place = &mut state.slots[slot(seq)];
-        match std::mem::replace(place, Slot::Empty) {
+        let (told, here) = match std::mem::replace(place, Slot::Empty) {
             Slot::Early { seq: early, bytes } if early == seq => {
-                let told = state.tell_soon(seq, &into, true);
-                drop(state);
-                self.take(seq, &into, &bytes);
-                self.tell(told);
+                (state.tell_soon(seq, &into, true), Here::Bytes(bytes))
+            }
+            Slot::Aside { seq: early, aside, len: Some(len), .. } if early == seq => {
+                (state.tell_soon(seq, &into, true), Here::Aside(aside, len))
+            }
+            Slot::Aside { seq: early, aside, len: None, .. } if early == seq => {
+                *place = Slot::Aside { seq, aside, len: None, into: Some(into.clone()) };
+                (state.tell_soon(seq, &into, true), Here::Nothing)
             }
             _ => {
                 *place = Slot::Posted { seq, into: into.clone() };
-                let told = state.tell_soon(seq, &into, false);
-                drop(state);
-                self.tell(told);
+                (state.tell_soon(seq, &into, false), Here::Nothing)
             }
+        };
+        drop(state);
+        match here {
+            Here::Nothing => {}
+            Here::Bytes(bytes) => self.take(seq, &into, &bytes),
+            Here::Aside(aside, len) => self.take_aside(seq, &into, aside, len),
         }
+        self.tell(told);
         Ok(Some(request))
     }
 
     /// A small message came.
-    pub(crate) fn arrived(&self, seq: u64, bytes: &[u8]) {
+    pub(crate) fn told(&self, seq: u64, bytes: &[u8]) {
         let mut state = self.state();
         let next = state.next;
         let place = &mut state.slots[slot(seq)];
@@ -133,7 +174,7 @@ impl RecvEnd {
         }
     }
 
-    /// A large message is in place.
+    /// A message is in place.
     pub(crate) fn landed(&self, seq: u64, len: u64) {
         let mut state = self.state();
         let place = &mut state.slots[slot(seq)];
@@ -142,6 +183,13 @@ impl RecvEnd {
                 drop(state);
                 self.end.request(seq).finish(len);
             }
+            Slot::Aside { seq: early, aside, len: None, into } if early == seq => match into {
+                Some(into) => {
+                    drop(state);
+                    self.take_aside(seq, &into, aside, len);
+                }
+                None => *place = Slot::Aside { seq, aside, len: Some(len), into: None },
+            },
             old => {
                 *place = old;
                 drop(state);
@@ -159,7 +207,10 @@ impl RecvEnd {
     pub(crate) fn closed(&self, sent: u64) {
         let mut state = self.state();
         state.closed = Some(sent);
-        let is_lost = |slot: &Slot| matches!(slot, Slot::Posted { seq, .. } if *seq >= sent);
+        let is_lost = |slot: &Slot| match slot {
+            Slot::Posted { seq, .. } | Slot::Aside { seq, into: Some(_), .. } => *seq >= sent,
+            Slot::Empty | Slot::Early { .. } | Slot::Aside { into: None, .. } => false,
+        };
         let lost = state.slots.iter().any(is_lost);
         drop(state);
         if lost {
@@ -167,12 +218,36 @@ impl RecvEnd {
         }
     }
 
+    /// The peer is gone. If it closed its end before and everything that it sent is here, what is
+    /// here can still be taken.
+    pub(crate) fn lost(&self, why: &str) {
+        let state = self.state();
+        let is_here = |seq: u64| match &state.slots[slot(seq)] {
+            Slot::Early { seq: early, .. } | Slot::Aside { seq: early, len: Some(_), .. } => {
+                *early == seq
+            }
+            Slot::Empty | Slot::Posted { .. } | Slot::Aside { len: None, .. } => false,
+        };
+        let awaits =
+            |slot: &Slot| matches!(slot, Slot::Posted { .. } | Slot::Aside { len: None, .. });
+        let complete = state.closed.is_some_and(|sent| (state.next..sent).all(is_here))
+            && !state.slots.iter().any(awaits);
+        drop(state);
+        if !complete {
+            self.end.fail(why);
+        }
+    }
+
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let taken = state.next;
-        // What still comes finds no receive.
-        state.slots = [const { Slot::Empty }; SLOTS];
+        // What still comes finds no receive, and no mailbox.
+        let slots = std::mem::replace(&mut state.slots, [const { Slot::Empty }; SLOTS]);
+        let spare = std::mem::take(&mut state.spare);
         drop(state);
+        *self.mailbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // Dropping them waits for system calls that write to them just now.
+        drop((slots, spare));
         self.end.close(taken);
     }
 
@@ -213,8 +288,53 @@ impl RecvEnd {
         }
     }
 
+    /// Puts a message that landed aside where it belongs.
+    fn take_aside(&self, seq: u64, into: &Stretch, aside: Region, len: u64) {
+        let mut bytes = vec![0; len.min(MAILED_BYTES as u64) as usize];
+        match aside.read_at(0, &mut bytes) {
+            Ok(()) => self.take(seq, into, &bytes),
+            Err(error) => drop(self.end.fail(&error.to_string())),
+        }
+        self.state().spare.push(aside);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mailbox for RecvEnd {
+    fn place(&self, offset: u64, len: u64) -> Option<RegionSlice> {
+        let (seq, offset) = mail_place(offset);
+        if offset + len > MAILED_BYTES as u64 {
+            return None;
+        }
+        let mut state = self.state();
+        let State { next, slots, spare, .. } = &mut *state;
+        let place = &mut slots[slot(seq)];
+        match place {
+            Slot::Posted { seq: posted, into } if *posted == seq => {
+                if offset + len <= into.len {
+                    return into.region.slice(into.offset + offset, len).ok();
+                }
+                drop(state);
+                self.too_long(seq, offset + len);
+                None
+            }
+            Slot::Aside { seq: early, aside, len: None, .. } if *early == seq => {
+                aside.slice(offset, len).ok()
+            }
+            Slot::Empty if seq >= *next && seq < *next + WINDOW => {
+                let aside = match spare.pop() {
+                    Some(aside) => aside,
+                    None => Region::private(Memory::anonymous(MAILED_BYTES as u64).ok()?),
+                };
+                let slice = aside.slice(offset, len).ok();
+                *place = Slot::Aside { seq, aside, len: None, into: None };
+                slice
+            }
+            _ => None,
+        }
     }
 }
 
@@ -228,8 +348,8 @@ impl Retry for RecvEnd {
 impl State {
     /// What the other end must hear of receive `seq`. `is_here`: its message has come already.
     fn tell_soon(&mut self, seq: u64, into: &Stretch, is_here: bool) -> Option<Told> {
-        // A small message needs no place, but a window.
-        let clears = into.len > EAGER_BYTES as u64 && !is_here;
+        // A message that can be mailed needs no place, but a window.
+        let clears = into.len > MAILED_BYTES as u64 && !is_here;
         if !clears && seq + 1 - self.told < WINDOW / 2 {
             return None;
         }

@@ -24,10 +24,10 @@ pub(crate) static HUB: LazyLock<Arc<Hub>> = LazyLock::new(Arc::default);
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Threads of the CPUs that a rank has: a quarter send, a quarter receive, and the rest is for the
-/// kernel's part of the work, NCCL's own threads and the program.
-const CPUS_PER_LANE: usize = 4;
-const MOST_LANES: usize = 16;
+/// Of four CPUs that a rank has, three are for proxies, which send and receive as it comes: the rest
+/// is for NCCL's own threads and the program.
+const PROXIES_OF_4_CPUS: usize = 3;
+const MOST_PROXIES: usize = 16;
 
 struct Runtime {
     devices: Vec<Device>,
@@ -68,8 +68,10 @@ pub(crate) fn init() -> Result<(), CallError> {
         let name = device.name.to_string_lossy();
         let (rails, speed) = (&device.rails, device.speed_mbps);
         let (channels, tx, rx) = (config.channels, config.tx_proxies, config.rx_proxies);
+        let layout = config.proxy_layout;
         log::info(&format!(
-            "device {name}: rails {rails}, {speed} Mbit/s, {channels} channels, {tx} + {rx} proxies"
+            "device {name}: rails {rails}, {speed} Mbit/s, {channels} channels, \
+             {tx} and {rx} proxies ({layout})"
         ));
     }
     let nets = devices.iter().map(|_| None).collect();
@@ -169,13 +171,14 @@ pub(crate) fn intern(text: &CStr) -> &'static CStr {
 fn configure(rails: Option<&str>) -> Result<Config, ConfigError> {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let ranks = local_ranks().min(cpus).max(1);
-    let lanes = (cpus / ranks / CPUS_PER_LANE).clamp(1, MOST_LANES).to_string();
+    let proxies = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES).to_string();
     let because = format!("{cpus} CPUs for {ranks} ranks");
     let builder = Config::builder()
-        .propose("channels", &lanes, &because)?
-        .propose("tx_proxies", &lanes, &because)?
-        .propose("rx_proxies", &lanes, &because)?
-        .propose("proxy_spin_us", "50", "NCCL's messages follow each other closely")?
+        .propose("proxy_layout", "merged", "ranks send and receive at different times")?
+        .propose("channels", &proxies, &because)?
+        .propose("tx_proxies", &proxies, &because)?
+        .propose("rx_proxies", &proxies, &because)?
+        .propose("proxy_spin_us", "30", "NCCL's messages follow each other closely")?
         .propose("ops_pool", "16384", "NCCL has many connections to a peer")?
         .env();
     match rails {

@@ -1,22 +1,24 @@
 //! The sending end of a connection.
 //!
-//! Message k is for receive k. A small one leaves at once, with its bytes; a large one is written
-//! into the place that the other end cleared for receive k, mostly before there is a message.
-//! Whichever comes first, the message or the clearance, waits for the other; no thread does.
+//! Message k is for receive k. A small one leaves at once: told, or mailed, which the other end puts
+//! where it belongs. A large one is written into the place that the other end cleared for receive k,
+//! mostly before there is a message. Whichever comes first, the message or the clearance, waits for
+//! the other; no thread does.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, TransferError};
+use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, RemoteRegion, TransferError};
 
 use crate::end::{End, slot};
 use crate::error::CallError;
 use crate::regions::Stretch;
 use crate::request::{Handle, Retry, SLOTS};
-use crate::wire::{Body, EAGER_BYTES, REGION_BYTES, WINDOW};
+use crate::wire::{Body, MAILED_BYTES, REGION_BYTES, TOLD_BYTES, WINDOW, mail_offset};
 
 pub(crate) struct SendEnd {
     pub(crate) end: End,
     me: Weak<Self>,
+    mailbox: OnceLock<RemoteRegion>,
     state: Mutex<State>,
 }
 
@@ -58,6 +60,7 @@ impl SendEnd {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
+            mailbox: OnceLock::new(),
             state: Mutex::new(State {
                 next: 0,
                 posted: 0,
@@ -66,6 +69,16 @@ impl SendEnd {
                 closed: None,
             }),
         })
+    }
+
+    /// The other end is there.
+    pub(crate) fn welcomed(&self, key: u64, mailbox: &[u8; REGION_BYTES]) {
+        match self.end.engine.import(mailbox) {
+            // A second welcome changes nothing.
+            Ok(region) => drop(self.mailbox.set(region)),
+            Err(error) => drop(self.end.fail(&error.to_string())),
+        }
+        self.end.set_remote(key);
     }
 
     /// Takes a message. `None`: not now, every request is in use.
@@ -150,8 +163,9 @@ impl SendEnd {
     fn post(&self, ready: Option<(Waiting, Option<Clearance>)>) {
         let Some((waiting, clearance)) = ready else { return };
         let posted = match &clearance {
-            None => self.post_small(&waiting),
-            Some(clearance) => self.post_large(&waiting, clearance),
+            None if waiting.from.len <= TOLD_BYTES as u64 => self.tell(&waiting),
+            None => self.mail(&waiting),
+            Some(clearance) => self.place(&waiting, clearance),
         };
         match posted {
             Ok(()) => {}
@@ -167,9 +181,9 @@ impl SendEnd {
         }
     }
 
-    fn post_small(&self, waiting: &Waiting) -> Result<(), PostError> {
+    fn tell(&self, waiting: &Waiting) -> Result<(), PostError> {
         let Waiting { seq, from } = waiting;
-        let mut message = self.end.encode(Body::Eager { seq: *seq, bytes: &[] });
+        let mut message = self.end.encode(Body::Told { seq: *seq, bytes: &[] });
         let head = message.len();
         message.resize(head + from.len as usize, 0);
         if let Err(error) = from.region.read_at(from.offset, &mut message[head..]) {
@@ -182,21 +196,32 @@ impl SendEnd {
         Ok(())
     }
 
-    fn post_large(&self, waiting: &Waiting, clearance: &Clearance) -> Result<(), PostError> {
-        let Waiting { seq, from } = waiting;
-        let (seq, len) = (*seq, from.len);
-        if len > clearance.capacity {
-            let capacity = clearance.capacity;
+    fn mail(&self, waiting: &Waiting) -> Result<(), PostError> {
+        // There is one since the other end is known.
+        let Some(mailbox) = self.mailbox.get() else { return Ok(()) };
+        self.write(waiting, mailbox, mail_offset(waiting.seq))
+    }
+
+    fn place(&self, waiting: &Waiting, clearance: &Clearance) -> Result<(), PostError> {
+        let (seq, len, capacity) = (waiting.seq, waiting.from.len, clearance.capacity);
+        if len > capacity {
             let told = self.end.tell(self.end.encode(Body::TooLong { seq, len }));
             self.end.fail(&format!("a message of {len} bytes for a receive of {capacity}"));
             return told;
         }
-        let to = self
-            .end
-            .engine
-            .import(&clearance.region)
-            .and_then(|region| region.slice(clearance.offset, len));
-        let (from, to) = match (from.slice(), to) {
+        match self.end.engine.import(&clearance.region) {
+            Ok(region) => self.write(waiting, &region, clearance.offset),
+            Err(error) => {
+                self.end.fail(&error.to_string());
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self, waiting: &Waiting, to: &RemoteRegion, offset: u64) -> Result<(), PostError> {
+        let Waiting { seq, from } = waiting;
+        let (seq, len) = (*seq, from.len);
+        let (from, to) = match (from.slice(), to.slice(offset, len)) {
             (Ok(from), Ok(to)) => (from, to),
             (Err(error), _) | (_, Err(error)) => {
                 self.end.fail(&error.to_string());
@@ -238,7 +263,7 @@ impl State {
         let place = &mut self.slots[slot(seq)];
         let waiting = place.waiting.as_ref().filter(|waiting| waiting.seq == seq)?;
         let clearance = place.clearance.filter(|clearance| clearance.seq == seq);
-        if waiting.from.len <= EAGER_BYTES as u64 {
+        if waiting.from.len <= MAILED_BYTES as u64 {
             if seq >= self.posted + WINDOW {
                 return None;
             }

@@ -11,12 +11,17 @@ use thiserror::Error;
 
 /// Changes with every change of what follows.
 pub(crate) const VERSION: u8 = 1;
-/// Messages up to this size travel with their announcement instead of into an announced place.
-pub(crate) const EAGER_BYTES: usize = 16 << 10;
+/// Messages up to this size are told: copied, so that they count as sent when they have left.
+pub(crate) const TOLD_BYTES: usize = 1 << 10;
+/// Messages up to this size are mailed: the other end decides on arrival where they belong. Larger
+/// ones wait until a place is cleared for them.
+pub(crate) const MAILED_BYTES: usize = 128 << 10;
 /// Bytes of the description of a region.
 pub(crate) const REGION_BYTES: usize = 46;
 /// Messages that may be under way towards an end that has not posted a receive for them.
-pub(crate) const WINDOW: u64 = 32;
+pub(crate) const WINDOW: u64 = 16;
+/// Where in a mailbox a message begins.
+const MAIL_SHIFT: u32 = 20;
 
 const HANDLE_MAGIC: [u8; 8] = *b"PLYRNCCL";
 /// Addresses in a handle: any of them leads to the engine, which knows the others.
@@ -37,7 +42,7 @@ pub(crate) enum Body<'a> {
     /// To a listener: the sending end `from` wants to be accepted.
     Hello { nonce: u64, from: u64 },
     /// To a sending end: the receiving end `from` is there.
-    Welcome { from: u64 },
+    Welcome { from: u64, mailbox: &'a [u8; REGION_BYTES] },
     /// To a sending end: nobody listens there.
     Refused,
     /// To a sending end: message `seq` may land at `offset` of a region.
@@ -45,7 +50,7 @@ pub(crate) enum Body<'a> {
     /// To a sending end: so many receives have been posted.
     Posted { count: u64 },
     /// To a receiving end: message `seq`, all of it.
-    Eager { seq: u64, bytes: &'a [u8] },
+    Told { seq: u64, bytes: &'a [u8] },
     /// To a receiving end: message `seq` is in place. Travels with its last byte.
     Landed { seq: u64, len: u64 },
     /// To either end: the other one is closed; it sent, or posted, so many.
@@ -91,8 +96,8 @@ pub(crate) struct Handle {
 
 impl<'a> Message<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let eager = if let Body::Eager { bytes, .. } = self.body { bytes.len() } else { 0 };
-        let mut out = Vec::with_capacity(88 + eager);
+        let told = if let Body::Told { bytes, .. } = self.body { bytes.len() } else { 0 };
+        let mut out = Vec::with_capacity(88 + told);
         out.extend_from_slice(&[VERSION, self.body.kind()]);
         out.extend_from_slice(&self.to.to_le_bytes());
         let mut put = |word: u64| out.extend_from_slice(&word.to_le_bytes());
@@ -101,7 +106,10 @@ impl<'a> Message<'a> {
                 put(nonce);
                 put(from);
             }
-            Body::Welcome { from } => put(from),
+            Body::Welcome { from, mailbox } => {
+                put(from);
+                out.extend_from_slice(mailbox);
+            }
             Body::Refused => {}
             Body::Clear { seq, offset, capacity, region } => {
                 put(seq);
@@ -110,7 +118,7 @@ impl<'a> Message<'a> {
                 out.extend_from_slice(region);
             }
             Body::Posted { count } | Body::Closed { count } => put(count),
-            Body::Eager { seq, bytes } => {
+            Body::Told { seq, bytes } => {
                 put(seq);
                 out.extend_from_slice(bytes);
             }
@@ -137,7 +145,12 @@ impl<'a> Message<'a> {
         let to = word()?;
         let body = match kind {
             1 => Body::Hello { nonce: word()?, from: word()? },
-            2 => Body::Welcome { from: word()? },
+            2 => {
+                let from = word()?;
+                let mailbox = rest.first_chunk().ok_or(wrong)?;
+                rest = &rest[REGION_BYTES..];
+                Body::Welcome { from, mailbox }
+            }
             3 => Body::Refused,
             4 => {
                 let (seq, offset, capacity) = (word()?, word()?, word()?);
@@ -149,10 +162,10 @@ impl<'a> Message<'a> {
             6 => {
                 let seq = word()?;
                 let bytes = std::mem::take(&mut rest);
-                if bytes.len() > EAGER_BYTES {
+                if bytes.len() > TOLD_BYTES {
                     return Err(wrong);
                 }
-                Body::Eager { seq, bytes }
+                Body::Told { seq, bytes }
             }
             7 => Body::Landed { seq: word()?, len: word()? },
             8 => Body::Closed { count: word()? },
@@ -171,7 +184,7 @@ impl Body<'_> {
             Self::Refused => 3,
             Self::Clear { .. } => 4,
             Self::Posted { .. } => 5,
-            Self::Eager { .. } => 6,
+            Self::Told { .. } => 6,
             Self::Landed { .. } => 7,
             Self::Closed { .. } => 8,
             Self::TooLong { .. } => 9,
@@ -236,6 +249,16 @@ impl Handle {
     }
 }
 
+/// Where in the other end's mailbox message `seq` begins. (2⁴⁴ messages are years.)
+pub(crate) fn mail_offset(seq: u64) -> u64 {
+    seq << MAIL_SHIFT
+}
+
+/// The message, and where in it, that an offset of a mailbox means.
+pub(crate) fn mail_place(offset: u64) -> (u64, u64) {
+    (offset >> MAIL_SHIFT, offset & ((1 << MAIL_SHIFT) - 1))
+}
+
 /// What the side that connects noted in the handle, 0 at first. NCCL passes the same bytes again
 /// until the connection is there.
 pub(crate) fn note(handle: &[u8; HANDLE_BYTES]) -> u64 {
@@ -249,6 +272,7 @@ pub(crate) fn set_note(handle: &mut [u8; HANDLE_BYTES], note: u64) {
     handle[HANDLE_NOTE..].copy_from_slice(&note.to_le_bytes());
 }
 
+const _: () = assert!(MAILED_BYTES <= 1 << MAIL_SHIFT);
 const _: () = assert!(8 + 1 + 8 + 8 + 16 + 1 + HANDLE_ADDRESSES * 18 <= HANDLE_NOTE);
 
 #[cfg(test)]
@@ -258,12 +282,12 @@ mod tests {
     fn messages() -> Vec<Body<'static>> {
         vec![
             Body::Hello { nonce: 7, from: u64::MAX },
-            Body::Welcome { from: 3 },
+            Body::Welcome { from: 3, mailbox: &[4; REGION_BYTES] },
             Body::Refused,
             Body::Clear { seq: 1, offset: 2, capacity: 3, region: &[9; REGION_BYTES] },
             Body::Posted { count: 4 },
-            Body::Eager { seq: 5, bytes: b"" },
-            Body::Eager { seq: 5, bytes: b"all of it" },
+            Body::Told { seq: 5, bytes: b"" },
+            Body::Told { seq: 5, bytes: b"all of it" },
             Body::Landed { seq: 6, len: 1 << 40 },
             Body::Closed { count: 0 },
             Body::TooLong { seq: 8, len: 9 },
@@ -275,13 +299,13 @@ mod tests {
         for body in messages() {
             let bytes = Message { to: 77, body }.encode();
             assert_eq!(Message::decode(&bytes), Ok(Message { to: 77, body }));
-            let is_eager = matches!(body, Body::Eager { .. });
+            let is_told = matches!(body, Body::Told { .. });
             for cut in 0..bytes.len() {
                 let decoded = Message::decode(&bytes[..cut]);
-                assert!(decoded.is_err() || is_eager, "{body:?} cut to {cut}");
+                assert!(decoded.is_err() || is_told, "{body:?} cut to {cut}");
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert!(Message::decode(&longer).is_err() || is_eager);
+            assert!(Message::decode(&longer).is_err() || is_told);
         }
     }
 
@@ -296,8 +320,8 @@ mod tests {
         let version = WireError::Version { got: 9 };
         assert_eq!(Message::decode(&with(0, 9)), Err(version));
         assert_eq!(Message::decode(&with(1, 99)), Err(WireError::Kind(99)));
-        let large = vec![0; EAGER_BYTES + 1];
-        let large = Message { to: 1, body: Body::Eager { seq: 0, bytes: &large } }.encode();
+        let large = vec![0; TOLD_BYTES + 1];
+        let large = Message { to: 1, body: Body::Told { seq: 0, bytes: &large } }.encode();
         assert!(matches!(Message::decode(&large), Err(WireError::Length { kind: 6, .. })));
     }
 
