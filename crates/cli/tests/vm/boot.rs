@@ -46,6 +46,12 @@ impl Boot {
         self.seconds
     }
 
+    /// When each scenario ended.
+    pub(crate) fn times(&self) -> String {
+        let lines = self.text.lines().filter(|line| line.ends_with(" s since boot"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// The names of the scenarios that came to their end.
     pub(crate) fn scenarios(&self) -> Vec<&str> {
         let ended = |line: &'static str| self.marked(line).collect::<Vec<_>>();

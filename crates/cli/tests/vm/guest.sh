@@ -93,6 +93,7 @@ restored() {
 
 finish() {
     restored end
+    echo "    $name: $(cut -d' ' -f1 /proc/uptime) s since boot"
     if [ "$faults" = 0 ]; then echo "@@ passed $name"; else echo "@@ failed $name"; fi
 }
 
