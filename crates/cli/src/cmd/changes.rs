@@ -199,7 +199,6 @@ pub(crate) fn carry_out(
         settle: doing.settle,
         stop: &|| stopped.load(Ordering::Relaxed) || unguarded.get(),
         begun: &guard,
-        ..ApplyOptions::default()
     };
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
     if disruptive > 0 {

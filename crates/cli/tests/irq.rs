@@ -1,0 +1,111 @@
+//! `polyrail irq`, `tune` and `nic` on the machine that the test runs on, which they leave as it is.
+//! What they change is tried in a virtual machine: `tests/vm`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn polyrail(args: &[&str]) -> Output {
+    let state = std::env::temp_dir().join(format!("polyrail-irq-{}", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(args).env("POLYRAIL_STATE_DIR", state).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = polyrail(args);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+#[test]
+fn show_agrees_with_the_files_of_this_machine() {
+    for vector in json(&["irq", "show", "--interval", "0s", "--json"]).as_array().unwrap() {
+        let irq = vector["irq"].as_u64().unwrap();
+        let nic = vector["nic"].as_str().unwrap();
+        assert!(Path::new("/sys/class/net").join(nic).exists());
+        // A container may hide the files of interrupts, and then nothing is told.
+        let file = format!("/proc/irq/{irq}/smp_affinity_list");
+        let wanted = std::fs::read_to_string(file).ok();
+        assert_eq!(vector["wanted"].as_str(), wanted.as_deref().map(str::trim), "{vector}");
+    }
+}
+
+#[test]
+fn a_plan_of_this_machine_reads_back_and_a_dry_run_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.json");
+    let file = file.to_str().unwrap();
+    let plan = json(&["irq", "plan", "--json", "-o", file]);
+    assert_eq!(plan["schema_version"], 1);
+    let before = json(&["irq", "show", "--interval", "0s", "--json"]);
+    let output = polyrail(&["irq", "apply", file, "--dry-run"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("nothing was changed"));
+    for change in plan["changes"].as_array().unwrap() {
+        assert!(stdout(&output).contains(change["what"].as_str().unwrap()));
+    }
+    let after = json(&["irq", "show", "--interval", "0s", "--json"]);
+    for (before, after) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
+        assert_eq!(before["wanted"], after["wanted"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = folder.path().join("bad.json");
+    std::fs::write(&bad, "{\"schema_version\": 1,\n \"name\": 3}").unwrap();
+    let bad = bad.to_str().unwrap();
+    for (args, words) in [
+        (vec!["irq", "apply", "/none/plan.json"], "/none/plan.json"),
+        (vec!["irq", "apply", bad], "line 2"),
+        (vec!["irq", "plan", "none0"], "interface none0"),
+        (vec!["irq", "show", "none0"], "interface none0"),
+        (vec!["irq", "plan", "--cpus", "8000"], "not online"),
+        (vec!["irq", "plan", "--cpus", "9-4"], "ends before it starts"),
+        (vec!["irq", "plan", "--map", "/none/map.yaml"], "/none/map.yaml"),
+        (vec!["irq", "reset", "nonsense"], "there is no session"),
+        (vec!["irq", "verify"], "no plan was carried out"),
+        (vec!["tune", "plan", "fast"], "throughput, latency, zerocopy"),
+        (vec!["tune", "plan"], "tune list"),
+        (vec!["nic", "channels", "none0"], "none0"),
+        (vec!["nic", "rings", "lo", "rx"], "NAME=NUMBER"),
+    ] {
+        let output = polyrail(&args);
+        let text = stderr(&output);
+        assert_eq!(code(&output), 2, "{args:?}: {text}");
+        assert!(text.contains(words), "{args:?}: {text}");
+        assert!(stdout(&output).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn with_nothing_to_take_back_reset_says_so_and_is_content() {
+    let output = polyrail(&["irq", "reset"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("0 values looked at"));
+}
+
+#[test]
+fn profiles_are_listed_with_reasons_and_planned_without_root() {
+    let text = stdout(&polyrail(&["tune", "list", "throughput"]));
+    assert!(text.contains("tcp_rmem [3]") && text.contains("at least 33554432"), "{text}");
+    let plan = json(&["tune", "plan", "throughput", "--json"]);
+    assert_eq!(plan["name"], "tune throughput");
+    for change in plan["changes"].as_array().unwrap() {
+        assert!(change["reason"].as_str().unwrap().contains('['), "a source: {change}");
+    }
+}
