@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod irq;
 pub(crate) mod lab;
+pub(crate) mod nccl;
 pub(crate) mod nic;
 pub(crate) mod sample;
 pub(crate) mod topo;

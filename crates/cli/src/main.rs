@@ -35,6 +35,8 @@ enum Command {
     Irq(Box<cmd::irq::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
     Lab(cmd::lab::Args),
+    /// Install, check and set up the plugin for NCCL and RCCL.
+    Nccl(cmd::nccl::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
     /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
+        Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),

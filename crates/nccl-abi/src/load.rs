@@ -1,1 +1,239 @@
-//! Finds and loads a plugin the way NCCL does.
+//! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
+use thiserror::Error;
+
+use crate::{
+    CommConfig, NcclResult, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12, Opaque, PropsV11,
+};
+
+/// A release of NCCL or RCCL, and the versions of the interface that it looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Like `NCCL 2.28, 2.29`.
+    pub name: &'static str,
+    /// The oldest version that it takes.
+    pub oldest: u32,
+    /// The newest, which it tries first.
+    pub newest: u32,
+}
+
+/// Releases by what their `src/plugin/net.cc` looks for.
+pub const NCCL_RELEASES: &[Release] = &[
+    Release { name: "NCCL 2.18; RCCL of ROCm 6.0, 6.1", oldest: 4, newest: 6 },
+    Release { name: "NCCL 2.19", oldest: 5, newest: 7 },
+    Release { name: "NCCL 2.20 to 2.23; RCCL of ROCm 6.2 to 6.4", oldest: 5, newest: 8 },
+    Release { name: "NCCL 2.24, 2.25", oldest: 5, newest: 9 },
+    Release { name: "NCCL 2.26, 2.27; RCCL of ROCm 7.0 to 7.2", oldest: 6, newest: 10 },
+    Release { name: "NCCL 2.28, 2.29", oldest: 6, newest: 11 },
+    Release { name: "NCCL 2.30", oldest: 6, newest: 12 },
+];
+
+/// Why a library is no plugin that NCCL can use.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The dynamic loader refused it.
+    #[error("{name}: {why}")]
+    Open {
+        /// What was asked for.
+        name: String,
+        /// The loader's words.
+        why: String,
+    },
+    /// It exports none of the tables.
+    #[error("{name} exports no ncclNetPlugin_v6 to _v12")]
+    NoTable {
+        /// What was asked for.
+        name: String,
+    },
+    /// A function of a table failed or is missing.
+    #[error("{name}: {function} of version {version} gives {code}")]
+    Call {
+        /// What was asked for.
+        name: String,
+        /// NCCL's name of the function.
+        function: &'static str,
+        /// Version of the table.
+        version: u32,
+        /// What it returned; −1 if it is missing.
+        code: c_int,
+    },
+}
+
+/// A loaded plugin. It stays loaded as long as the process runs.
+pub struct Library {
+    name: String,
+    handle: System,
+    versions: Vec<u32>,
+}
+
+/// What a plugin says of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Folder of its PCI device, if it has one.
+    pub pci_path: Option<PathBuf>,
+    /// In Mbit/s.
+    pub speed_mbps: i32,
+    /// In microseconds.
+    pub latency_us: f32,
+    /// Longest message in bytes.
+    pub max_bytes: usize,
+}
+
+impl Library {
+    /// Loads by the value of `NCCL_NET_PLUGIN`: a path or a file name, else what is between
+    /// `libnccl-net-` and `.so`. The library's code runs.
+    pub fn open(name: &str) -> Result<Self, LoadError> {
+        let literal = name.contains('/') || (name.starts_with("lib") && name.ends_with(".so"));
+        let suffixed = format!("libnccl-net-{name}.so");
+        let file = if literal { name } else { &suffixed };
+        // SAFETY: loading runs the library's constructors, which is what the caller asked for.
+        let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+        let handle = handle.map_err(|error| LoadError::Open {
+            name: file.to_owned(),
+            why: std::error::Error::source(&error).unwrap_or(&error).to_string(),
+        })?;
+        let has = |version: &u32| {
+            let symbol = format!("ncclNetPlugin_v{version}\0");
+            // SAFETY: only the address is taken.
+            unsafe { handle.get::<*const u8>(symbol.as_bytes()) }.is_ok()
+        };
+        let versions: Vec<u32> = (6..=12).filter(has).collect();
+        if versions.is_empty() {
+            return Err(LoadError::NoTable { name: file.to_owned() });
+        }
+        // Plugins have threads: unloading them is for those who know that they are gone.
+        Ok(Self { name: file.to_owned(), handle, versions })
+    }
+
+    /// The file, as the loader was asked for it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Versions of the interface that it exports, oldest first.
+    pub fn versions(&self) -> &[u32] {
+        &self.versions
+    }
+
+    /// The version that a release takes, the newest that both know.
+    pub fn version_for(&self, release: Release) -> Option<u32> {
+        let fits = |version: &&u32| (release.oldest..=release.newest).contains(*version);
+        self.versions.iter().rev().find(fits).copied()
+    }
+
+    /// Name and number of functions that are there, of each table. NCCL needs the same name in all.
+    pub fn tables(&self) -> Vec<(u32, String)> {
+        self.versions.iter().map(|version| (*version, self.table_name(*version))).collect()
+    }
+
+    /// Initializes version 11 as for a communicator, lists its devices and finalizes it.
+    pub fn devices(&self) -> Result<Vec<Device>, LoadError> {
+        // SAFETY: a symbol of this name is a table of this version.
+        let symbol = unsafe { self.handle.get::<*const NetV11>(b"ncclNetPlugin_v11\0") };
+        let symbol = symbol.map_err(|_| LoadError::NoTable { name: self.name.clone() })?;
+        // SAFETY: as above; the library is never unloaded.
+        let table: &NetV11 = unsafe { &**symbol };
+        let fail = |function, code| LoadError::Call {
+            name: self.name.clone(),
+            function,
+            version: 11,
+            code,
+        };
+        let check = |function, code: c_int| {
+            if code == NcclResult::Success as c_int { Ok(()) } else { Err(fail(function, code)) }
+        };
+        let init = table.init.ok_or_else(|| fail("init", -1))?;
+        let count = table.devices.ok_or_else(|| fail("devices", -1))?;
+        let properties = table.get_properties.ok_or_else(|| fail("getProperties", -1))?;
+        let mut context: Opaque = std::ptr::null_mut();
+        let mut config = CommConfig { traffic_class: -1 };
+        // SAFETY: called as NCCL does, with places that live through the call; no logger is given.
+        check("init", unsafe { init(&mut context, 1, &mut config, None, None) })?;
+        let devices = (|| {
+            let mut number: c_int = 0;
+            // SAFETY: as above.
+            check("devices", unsafe { count(&mut number) })?;
+            (0..number)
+                .map(|device| {
+                    let mut props = std::mem::MaybeUninit::<PropsV11>::zeroed();
+                    // SAFETY: as above; zeroes are valid for every field.
+                    let props = unsafe {
+                        check("getProperties", properties(device, props.as_mut_ptr()))?;
+                        props.assume_init()
+                    };
+                    let v9 = props.v9;
+                    Ok(Device {
+                        name: text(v9.name).unwrap_or_default(),
+                        pci_path: text(v9.pci_path).map(|path| Path::new(&path).to_owned()),
+                        speed_mbps: v9.speed,
+                        latency_us: v9.latency,
+                        max_bytes: v9.max_p2p_bytes,
+                    })
+                })
+                .collect()
+        })();
+        if let Some(finalize) = table.finalize {
+            // SAFETY: the context that init gave.
+            check("finalize", unsafe { finalize(context) })?;
+        }
+        devices
+    }
+
+    fn table_name(&self, version: u32) -> String {
+        macro_rules! name {
+            ($table:ty) => {{
+                let symbol = format!("ncclNetPlugin_v{version}\0");
+                // SAFETY: a symbol of this name is a table of this version.
+                let symbol = unsafe { self.handle.get::<*const $table>(symbol.as_bytes()) };
+                // SAFETY: as above.
+                symbol.ok().and_then(|table| text(unsafe { &**table }.name))
+            }};
+        }
+        let name = match version {
+            6 => name!(NetV6),
+            7 => name!(NetV7),
+            8 => name!(NetV8),
+            9 => name!(NetV9),
+            10 => name!(NetV10),
+            11 => name!(NetV11),
+            _ => name!(NetV12),
+        };
+        name.unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Library({}, {:?})", self.name, self.versions)
+    }
+}
+
+fn text(pointer: *const c_char) -> Option<String> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a terminated string of the plugin that outlives it.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Some(text.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_plugin_is_told() {
+        let missing = Library::open("no-such-plugin").err().unwrap().to_string();
+        assert!(missing.contains("libnccl-net-no-such-plugin.so"), "{missing}");
+        let other = Library::open("libc.so.6").err();
+        assert!(matches!(other, Some(LoadError::Open { .. })), "a suffix is added: {other:?}");
+        let other = Library::open("/lib64/ld-linux-x86-64.so.2").err();
+        assert!(matches!(other, Some(LoadError::NoTable { .. })), "{other:?}");
+    }
+}

@@ -32,6 +32,9 @@ pub(crate) fn info(text: &str) {
 fn write(level: LogLevel, flags: c_ulong, text: &str) {
     let address = LOGGER.load(Ordering::Acquire);
     if address == 0 {
+        if level == LogLevel::Warn {
+            eprintln!("NET/Polyrail : {text}");
+        }
         return;
     }
     // SAFETY: the address is only ever set from a `Logger`, above.

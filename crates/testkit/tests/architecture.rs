@@ -23,7 +23,8 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "config", "doctor", "host", "lab", "nic", "polyrail", "report", "sample", "sys", "tune",
+            "config", "doctor", "host", "lab", "nccl-abi", "nic", "polyrail", "report", "sample",
+            "sys", "tune",
         ],
         ..Rule::ORDINARY
     },

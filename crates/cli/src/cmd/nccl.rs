@@ -1,0 +1,187 @@
+//! `polyrail nccl`: the plugin for NCCL and RCCL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_nccl_abi::{Library, NCCL_RELEASES};
+use polyrail_report::{Align, Table, exit};
+
+/// What cargo calls the library, and what NCCL and RCCL look for.
+const BUILT: &str = "libnccl_net_polyrail.so";
+const FOR_NCCL: &str = "libnccl-net-polyrail.so";
+const FOR_RCCL: &str = "librccl-net-polyrail.so";
+
+/// Settings of NCCL that suit the plugin, and why. Measured: docs/nccl.md.
+const SETTINGS: [(&str, &str, &str); 5] = [
+    ("NCCL_MIN_NCHANNELS", "8", "large collectives: messages on 8 connections at a time"),
+    ("NCCL_BUFFSIZE", "8388608", "room for messages of 1 MiB"),
+    ("NCCL_P2P_NET_CHUNKSIZE", "1048576", "send, receive, alltoall: messages of 1 MiB"),
+    ("NCCL_NCHANNELS_PER_NET_PEER", "16", "send, receive, alltoall: 16 connections to a peer"),
+    ("NCCL_NET_PLUGIN_REF_COUNT", "1", "NCCL 2.28 forgets a plugin that it unloads"),
+];
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Load the plugin as NCCL does, and tell what NCCL will find.
+    Check {
+        /// The library, or what NCCL_NET_PLUGIN is to be; that variable's value if not given, else
+        /// `polyrail`.
+        library: Option<String>,
+    },
+    /// Print what to set for NCCL, for a shell.
+    Env {
+        /// Folder of the library, if it is not where the dynamic loader looks.
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+    /// Copy the plugin to a folder under the names that NCCL and RCCL look for.
+    Install {
+        /// The folder; it must exist.
+        folder: PathBuf,
+
+        /// The library that cargo built; the one beside this program if not given.
+        #[arg(long)]
+        from: Option<PathBuf>,
+    },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> ExitCode {
+    let done = match args.command {
+        Command::Check { library } => check(library),
+        Command::Env { folder } => env(folder.as_deref()),
+        Command::Install { folder, from } => install(&folder, from),
+    };
+    match done {
+        Ok(()) => exit::OK.into(),
+        Err(Refusal { code, text, help }) => {
+            eprintln!("error: {text}");
+            if let Some(help) = help {
+                eprintln!("help: {help}");
+            }
+            code.into()
+        }
+    }
+}
+
+struct Refusal {
+    code: u8,
+    text: String,
+    help: Option<String>,
+}
+
+fn refuse(code: u8, text: String, help: &str) -> Refusal {
+    Refusal { code, text, help: Some(help.to_owned()).filter(|help| !help.is_empty()) }
+}
+
+fn check(library: Option<String>) -> Result<(), Refusal> {
+    let from_env = || std::env::var("NCCL_NET_PLUGIN").ok().filter(|name| !name.is_empty());
+    let name = library.or_else(from_env).unwrap_or_else(|| "polyrail".to_owned());
+    let library = Library::open(&name).map_err(|error| {
+        let help = "install it with `polyrail nccl install FOLDER`, and name the folder in \
+                    LD_LIBRARY_PATH";
+        refuse(exit::ENVIRONMENT, error.to_string(), help)
+    })?;
+    println!("{} is a plugin; its tables:", library.name());
+    let mut tables = Table::default().column("version", Align::Right).column("name", Align::Left);
+    for (version, name) in library.tables() {
+        tables.row([version.to_string(), name]);
+    }
+    print!("{tables}");
+    let mut releases =
+        Table::default().column("release", Align::Left).column("takes version", Align::Right);
+    for release in NCCL_RELEASES {
+        let version = library.version_for(*release);
+        let text = version.map_or("none".to_owned(), |version| version.to_string());
+        releases.row([release.name.to_owned(), text]);
+    }
+    print!("\n{releases}");
+    let devices = library
+        .devices()
+        .map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), "the lines above say why"))?;
+    let mut table = Table::default()
+        .column("device", Align::Left)
+        .column("Mbit/s", Align::Right)
+        .column("latency", Align::Right)
+        .column("PCI", Align::Left);
+    for device in &devices {
+        let pci = device.pci_path.as_ref().map_or("none".into(), |path| path.display().to_string());
+        table.row([
+            device.name.clone(),
+            device.speed_mbps.to_string(),
+            format!("{} us", device.latency_us),
+            pci,
+        ]);
+    }
+    print!("\n{table}");
+    if devices.is_empty() {
+        return Err(refuse(exit::VERDICT, "NCCL will find no device".to_owned(), ""));
+    }
+    Ok(())
+}
+
+fn env(folder: Option<&Path>) -> Result<(), Refusal> {
+    if let Some(folder) = folder {
+        if !folder.join(FOR_NCCL).exists() {
+            let text = format!("{} holds no {FOR_NCCL}", folder.display());
+            return Err(refuse(
+                exit::USAGE,
+                text,
+                "install it with `polyrail nccl install FOLDER`",
+            ));
+        }
+        println!(
+            "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
+            quoted(folder)
+        );
+    }
+    println!("export NCCL_NET_PLUGIN=polyrail");
+    println!("export NCCL_NET=Polyrail  # no silent fall-back to NCCL's own transport");
+    for (name, value, why) in SETTINGS {
+        println!("export {name}={value}  # {why}");
+    }
+    Ok(())
+}
+
+fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(BUILT));
+    let from = from.or_else(beside).unwrap_or_else(|| BUILT.into());
+    if !from.exists() {
+        let text = format!("there is no {}", from.display());
+        let help = "build it with `cargo build --release -p polyrail-nccl`, or name it with --from";
+        return Err(refuse(exit::USAGE, text, help));
+    }
+    let fail = |what: &Path| {
+        let what = what.display().to_string();
+        move |error: std::io::Error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
+    };
+    let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
+    // A running job may have the old file mapped: it is replaced, not written to.
+    let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));
+    fs::copy(&from, &draft).map_err(fail(&draft))?;
+    fs::rename(&draft, &nccl).map_err(fail(&nccl))?;
+    match fs::remove_file(&rccl) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(fail(&rccl)(error));
+        }
+        _ => {}
+    }
+    std::os::unix::fs::symlink(FOR_NCCL, &rccl).map_err(fail(&rccl))?;
+    println!("{}\n{} -> {FOR_NCCL}", nccl.display(), rccl.display());
+    println!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
+    Ok(())
+}
+
+/// For a shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}

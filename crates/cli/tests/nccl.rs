@@ -1,0 +1,51 @@
+//! `polyrail nccl`, from the outside.
+
+use std::fs;
+use std::process::{Command, Output};
+
+fn polyrail(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.arg("nccl").args(arguments).env_remove("NCCL_NET_PLUGIN");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_plugin_that_is_not_there_is_told_with_what_to_do() {
+    let output = polyrail(&["check", "not-installed"]);
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    assert!(error.contains("libnccl-net-not-installed.so"), "{error}");
+    assert!(error.contains("polyrail nccl install"), "{error}");
+}
+
+#[test]
+fn what_is_installed_has_both_names_and_replaces_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let built = folder.path().join("built.so");
+    let path = folder.path().to_str().unwrap();
+    for content in ["first", "second"] {
+        fs::write(&built, content).unwrap();
+        let output = polyrail(&["install", path, "--from", built.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
+            assert_eq!(fs::read_to_string(folder.path().join(name)).unwrap(), content);
+        }
+    }
+    let env = polyrail(&["env", "--folder", path]);
+    assert!(text(&env.stdout).contains("export NCCL_NET_PLUGIN=polyrail\n"));
+    let none = polyrail(&["env", "--folder", "/"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("/ holds no libnccl-net-polyrail.so"));
+}
+
+#[test]
+fn what_env_prints_is_for_a_shell() {
+    let env = text(&polyrail(&["env"]).stdout);
+    let script = format!("{env}\necho \"$NCCL_NET $NCCL_BUFFSIZE\"");
+    let shell = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(text(&shell.stdout), "Polyrail 8388608\n");
+}
