@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use polyrail::{Config, RailInfo};
 use polyrail_config::NcclDevices;
 
-/// Speed in Mbit/s that is assumed where no driver tells any: what 16 CPUs move over loopback.
-const UNKNOWN_SPEED_MBPS: u32 = 400_000;
+/// Speed in Mbit/s of loopback: what 16 CPUs move over it, each way.
+const LOOPBACK_SPEED_MBPS: u32 = 400_000;
+/// Speed in Mbit/s that is assumed of a rail whose driver tells none.
+const UNKNOWN_SPEED_MBPS: u32 = 100_000;
 
 /// One or several rails that NCCL takes for one network card.
 pub(crate) struct Device {
@@ -40,20 +42,26 @@ pub(crate) fn group(rails: &[RailInfo], config: &Config) -> Vec<Device> {
     }
     let device = |(name, members): (String, Vec<usize>)| {
         let addresses = members.iter().map(|at| rails[*at].address.ip().to_string());
-        let known: u32 = members.iter().filter_map(|at| rails[*at].speed_mbps).sum();
+        let speed = members.iter().map(|at| speed_of(&rails[*at])).fold(0, u32::saturating_add);
+        // Addresses of loopback share it.
+        let is_loopback = members.iter().all(|at| rails[*at].address.ip().is_loopback());
+        let speed = if is_loopback { LOOPBACK_SPEED_MBPS } else { speed };
         let pci = members.iter().find_map(|at| places[*at].pci.clone());
         Device {
             name: CString::new(name).unwrap_or_default(),
             pci_path: pci.and_then(|path| CString::new(path.to_string_lossy().as_bytes()).ok()),
             rails: addresses.collect::<Vec<_>>().join(","),
-            speed_mbps: match (config.nccl_speed_mbps, known) {
-                (0, 0) => UNKNOWN_SPEED_MBPS,
-                (0, known) => known,
-                (given, _) => given,
+            speed_mbps: match config.nccl_speed_mbps {
+                0 => speed,
+                given => given,
             },
         }
     };
     groups.into_iter().map(device).collect()
+}
+
+fn speed_of(rail: &RailInfo) -> u32 {
+    rail.speed_mbps.unwrap_or(UNKNOWN_SPEED_MBPS)
 }
 
 /// Where an interface hangs.
@@ -122,8 +130,11 @@ mod tests {
 
     #[test]
     fn a_speed_that_nobody_knows_is_assumed_or_given() {
-        let rails = [rail("lo", "127.0.0.1:0", None)];
-        assert_eq!(group(&rails, &config("one"))[0].speed_mbps, UNKNOWN_SPEED_MBPS);
+        let rails = [rail("lo", "127.0.0.1:0", None), rail("lo", "127.0.0.2:0", None)];
+        assert_eq!(group(&rails, &config("one"))[0].speed_mbps, LOOPBACK_SPEED_MBPS);
+        let unknown = [rail("a", "10.0.0.1:0", None), rail("b", "10.0.1.1:0", Some(5))];
+        let device = &group(&unknown, &config("one"))[0];
+        assert_eq!(device.speed_mbps, UNKNOWN_SPEED_MBPS + 5);
         let given = Config::builder().set("nccl_speed_mbps", "5").unwrap().build().unwrap();
         assert_eq!(group(&rails, &given)[0].speed_mbps, 5);
     }
