@@ -176,7 +176,7 @@ pub fn write(
     Ok(archive.summary)
 }
 
-/// A folder with `/proc` and `/sys`, or an archive of [`write`], which is unpacked into a temporary
+/// A folder with `/proc` and `/sys`, or an archive of [`write()`], which is unpacked into a temporary
 /// folder that lives as long as the last clone of the result.
 ///
 /// # Errors
