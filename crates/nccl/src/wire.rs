@@ -309,6 +309,37 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Bytes of others are a message that says the same again, or an error; never a panic.
+        #[test]
+        fn whatever_comes_is_a_message_or_an_error(
+            version in 0u8..3, kind in 0u8..12, rest in proptest::collection::vec(0u8.., 0..200),
+        ) {
+            let bytes = [&[version, kind], &rest[..]].concat();
+            if let Ok(message) = Message::decode(&bytes) {
+                assert_eq!(message.encode(), bytes);
+            }
+        }
+
+        /// The same for handles, which come over NCCL's bootstrap.
+        #[test]
+        fn whatever_comes_is_a_handle_or_an_error(
+            mut bytes in proptest::array::uniform32(0u8..), keeps in proptest::bool::ANY,
+        ) {
+            if keeps {
+                bytes[..8].copy_from_slice(&HANDLE_MAGIC);
+                bytes[8] = VERSION;
+            }
+            let mut handle = [0xa5; HANDLE_BYTES];
+            handle[..32].copy_from_slice(&bytes);
+            handle[8 + 33] = bytes[31];
+            if let Ok(decoded) = Handle::decode(&handle) {
+                let again = Handle::decode(&decoded.encode());
+                assert_eq!(again, Ok(decoded));
+            }
+        }
+    }
+
     #[test]
     fn other_versions_kinds_and_sizes_are_told_apart() {
         let bytes = Message { to: 1, body: Body::Refused }.encode();
