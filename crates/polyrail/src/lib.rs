@@ -14,6 +14,7 @@ mod error;
 mod finish;
 mod handshake;
 mod inbox;
+mod lanes;
 mod observer;
 mod op;
 mod peer;

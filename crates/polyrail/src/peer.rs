@@ -1,7 +1,7 @@
 //! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
 use crate::stats::{ArrivalStats, FlowStats};
@@ -35,12 +36,8 @@ pub(crate) struct PeerShared {
     pub(crate) layout: Layout,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
-    /// Proxies that send to it, in the order in which they are asked to.
-    lanes: Vec<usize>,
-    /// How many of them are asked: there may be something to send, posted, given back or waiting
-    /// for room. Few are asked for little, so that small messages stay on one flow, where the peer
-    /// looks first, and idle proxies sleep.
-    wanted: AtomicUsize,
+    /// Proxies that send to it.
+    pub(crate) lanes: Lanes,
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
@@ -185,8 +182,7 @@ impl PeerShared {
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
             posted: ArrayQueue::new(options.ops_pool as usize),
-            lanes: lanes_of(&flows),
-            wanted: AtomicUsize::new(0),
+            lanes: Lanes::new(proxies_of(&flows)),
             flows,
             tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
@@ -298,59 +294,19 @@ impl PeerShared {
     /// Says that there is something to send, enough for so many proxies; which, is returned. If a
     /// flow is down, that is all: the first ones may have none.
     pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
-        let all = self.lanes.len();
-        let asked = if self.flows_up() < self.flows.len() { all } else { proxies.clamp(1, all) };
-        self.wanted.fetch_max(asked, Ordering::AcqRel);
-        &self.lanes[..asked]
-    }
-
-    /// Says that there is something to send for everybody.
-    pub(crate) fn want_all(&self) {
-        self.wanted.store(self.lanes.len(), Ordering::Release);
-    }
-
-    /// Nothing is left to send. Whoever says so looks at the pool afterwards: what is posted is in
-    /// there before it is wanted.
-    pub(crate) fn want_nothing(&self) {
-        self.wanted.store(0, Ordering::Release);
-    }
-
-    /// Whether a proxy that is in this place among those that send to the peer is asked to.
-    pub(crate) fn wants(&self, lane: usize) -> bool {
-        self.wanted.load(Ordering::Acquire) > lane
-    }
-
-    /// If something is left to send and not everybody was asked: one who was not, and now is. As
-    /// each that is asked does the same, many are soon.
-    pub(crate) fn ask_another(&self) -> Option<usize> {
-        let asked = self.wanted.load(Ordering::Acquire);
-        if asked == 0 || asked >= self.lanes.len() {
-            return None;
-        }
-        // If others ask at the same time, the same one is asked twice, and asks on.
-        self.wanted.fetch_max(asked + 1, Ordering::AcqRel);
-        Some(self.lanes[asked])
-    }
-
-    /// The place of a proxy among those that send to the peer.
-    pub(crate) fn lane_of(&self, proxy: usize) -> usize {
-        self.lanes.iter().position(|lane| *lane == proxy).unwrap_or(0)
-    }
-
-    /// Proxies that send to it, in the order in which they are asked.
-    pub(crate) fn lanes(&self) -> &[usize] {
-        &self.lanes
+        let some_down = self.flows_up() < self.flows.len();
+        self.lanes.want(if some_down { usize::MAX } else { proxies })
     }
 }
 
-fn lanes_of(flows: &[FlowSlot]) -> Vec<usize> {
-    let mut lanes: Vec<usize> = Vec::new();
+fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
+    let mut proxies: Vec<usize> = Vec::new();
     for flow in flows {
-        if !lanes.contains(&flow.proxy) {
-            lanes.push(flow.proxy);
+        if !proxies.contains(&flow.proxy) {
+            proxies.push(flow.proxy);
         }
     }
-    lanes
+    proxies
 }
 
 /// What of the configuration a peer needs.

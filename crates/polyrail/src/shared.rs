@@ -256,7 +256,7 @@ impl EngineShared {
 
     /// Wakes whoever sends to the peer.
     pub(crate) fn wake_tx(&self, peer: &PeerShared) {
-        self.wake_all(peer.lanes());
+        self.wake_all(peer.lanes.proxies());
     }
 
     fn wake_all(&self, proxies: &[usize]) {
@@ -346,12 +346,17 @@ impl EngineShared {
         let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
         let mut pass = self.pass();
         let mut tx = peer.tx();
+        let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut pass);
         tx.sender.handle_timeout(now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
         drain_tx(&mut tx, &mut pass);
+        let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
+        if has_begun {
+            self.send_soon(peer);
+        }
         self.end_awaited(peer, late, Failure::Deadline, &mut pass);
         pass.finishes.drain(..).for_each(Finish::run);
         for op in waiting {

@@ -239,16 +239,16 @@ impl TxFlow {
         }
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if pulled.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
-            peer.want_nothing();
+            peer.lanes.want_nothing();
             // A post between the two lines above made the pool non-empty before it was wanted.
             if !peer.posted.is_empty() {
-                peer.want_all();
+                peer.lanes.want_all();
             }
         }
         let is_more = !pulled.is_empty() && tx.sender.has_work();
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
-        if is_more && let Some(other) = peer.ask_another() {
+        if is_more && let Some(other) = peer.lanes.ask_another() {
             pass.engine.proxies.all[other].wake();
         }
         pulled.into_iter().try_for_each(|chunk| self.queue(chunk, pass))
@@ -436,7 +436,7 @@ impl TxFlow {
         }
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
-            peer.want_all();
+            peer.lanes.want_all();
         }
         Ok(())
     }
@@ -499,9 +499,13 @@ fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
         return;
     }
     tx.fetch_in = pass.engine.settings.append_freq;
-    for _ in 0..pass.engine.settings.append_batch {
+    let mut fetched = 0;
+    // What was cancelled, or waits for its receive, gives nothing to send, and must not keep what
+    // is behind it waiting: nobody may look here again.
+    while fetched < pass.engine.settings.append_batch || !tx.sender.has_work() {
         let Some(op) = peer.posted.pop() else { break };
         tx.submit_op(Time(pass.now), op, pass);
+        fetched += 1;
     }
 }
 

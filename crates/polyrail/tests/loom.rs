@@ -1,12 +1,15 @@
-//! The two small pieces that threads meet in, in every order in which they can meet.
+//! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `pin` and `signal` are compiled here with loom's atomics.
+//! The sources of `lanes`, `pin` and `signal` are compiled here with loom's atomics.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
     pub(crate) use loom::thread::yield_now;
 }
 
+#[path = "../src/lanes.rs"]
+#[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
+mod lanes;
 #[path = "../src/pin.rs"]
 mod pin;
 #[path = "../src/signal.rs"]
@@ -68,5 +71,27 @@ fn work_that_is_announced_is_seen_or_the_sleeper_is_woken() {
             signal.awake();
             assert!(work.load(Ordering::Relaxed));
         }
+    });
+}
+
+#[test]
+fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
+    loom::model(|| {
+        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let pool = Arc::new(AtomicBool::new(false));
+        let poster = {
+            let (lanes, pool) = (lanes.clone(), pool.clone());
+            thread::spawn(move || {
+                pool.store(true, Ordering::Relaxed);
+                lanes.want(1);
+            })
+        };
+        let mut seen = pool.load(Ordering::Relaxed);
+        if !seen {
+            lanes.want_nothing();
+            seen = pool.load(Ordering::Relaxed);
+        }
+        poster.join().unwrap();
+        assert!(seen || lanes.wants(0), "it is posted, and nobody is asked to send it");
     });
 }

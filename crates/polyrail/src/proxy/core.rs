@@ -124,7 +124,7 @@ impl Core {
                 match self.flows.get_mut(key) {
                     Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
                         flow.writable = true;
-                        flow.peer.want_all();
+                        flow.peer.lanes.want_all();
                     }
                     Some(AnyFlow::Rx(flow)) if flow.owes_acks() => self.owing.push(key),
                     _ => {}
@@ -187,7 +187,7 @@ impl Core {
         let mut broken: Vec<(usize, Down)> = Vec::new();
         for outbound in &mut self.outbound {
             let (peer, lane) = (&outbound.peer, outbound.lane);
-            if !outbound.unfinished && !peer.wants(lane) {
+            if !outbound.unfinished && !peer.lanes.wants(lane) {
                 continue;
             }
             outbound.unfinished = false;
@@ -195,7 +195,7 @@ impl Core {
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &outbound.flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
-                let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.wants(lane);
+                let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.lanes.wants(lane);
                 let (wrote, unfinished, is_stuck) = match self.flows.get_mut(*key) {
                     Some(AnyFlow::Tx(flow)) if wanted(flow) => {
                         (flow.write(pass, None), flow.is_unfinished(), flow.stuck)
@@ -213,7 +213,7 @@ impl Core {
                 }
             }
             // Something is left that this proxy can't send just now.
-            if stuck && let Some(other) = peer.ask_another() {
+            if stuck && let Some(other) = peer.lanes.ask_another() {
                 pass.engine.proxies.all[other].wake();
             }
         }
@@ -332,13 +332,13 @@ impl Core {
         slot.refused.store(false, Ordering::Relaxed);
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
-        peer.want_all();
+        peer.lanes.want_all();
     }
 
     fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            let lane = peer.lane_of(peer.flows[flow.0 as usize].proxy);
+            let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
             self.outbound.push(Outbound { peer, lane, flows: Vec::new(), unfinished: false });
             self.outbound.len() - 1
         });
@@ -423,7 +423,7 @@ impl Core {
         slot.stats.resent_chunks.add(given_back as u64);
         drain_tx(&mut tx, pass);
         drop(tx);
-        peer.want_all();
+        peer.lanes.want_all();
         pass.engine.wake_tx(peer);
         pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
     }
