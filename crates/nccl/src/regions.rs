@@ -6,8 +6,8 @@ use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice};
 
 use crate::error::CallError;
 
-/// Registrations of a connection by number; all end with it, so that nothing lands in memory that
-/// NCCL may free after closing.
+/// Registrations of a connection by number; all end with it. NCCL frees memory once it is
+/// deregistered, or the connection closed, though requests may be under way that it gave up.
 #[derive(Default)]
 pub(crate) struct Regions {
     table: Mutex<Vec<Option<Entry>>>,
@@ -18,7 +18,7 @@ struct Entry {
     region: Region,
 }
 
-/// A part of a registration; keeps it alive.
+/// A part of a registration, of no use once that has ended.
 #[derive(Clone)]
 pub(crate) struct Stretch {
     pub(crate) region: Region,
@@ -29,6 +29,14 @@ pub(crate) struct Stretch {
 impl Stretch {
     pub(crate) fn slice(&self) -> Result<RegionSlice, RegionError> {
         self.region.slice(self.offset, self.len)
+    }
+}
+
+impl Entry {
+    /// Waits for system calls that use the memory. Requests that were given up still have parts of
+    /// it, so that dropping would not do.
+    fn end(&self) {
+        self.region.end();
     }
 }
 
@@ -57,10 +65,10 @@ impl Regions {
     pub(crate) fn remove(&self, handle: usize) -> Result<(), CallError> {
         let mut table = self.table();
         let slot = handle.checked_sub(1).and_then(|index| table.get_mut(index));
-        let entry = slot.and_then(Option::take);
-        // Dropping waits for a system call that uses the memory.
+        let entry = slot.and_then(Option::take).ok_or(CallError::MemoryHandle(handle))?;
         drop(table);
-        entry.map(drop).ok_or(CallError::MemoryHandle(handle))
+        entry.end();
+        Ok(())
     }
 
     /// `len` bytes at an address inside a registration.
@@ -83,10 +91,31 @@ impl Regions {
     /// Ends all registrations.
     pub(crate) fn clear(&self) {
         let entries = std::mem::take(&mut *self.table());
-        drop(entries);
+        entries.iter().flatten().for_each(Entry::end);
     }
 
     fn table(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::Config;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_is_deregistered_is_left_alone_by_requests_that_were_given_up() {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let engine = Engine::builder().config(config).build().unwrap();
+        let regions = Regions::default();
+        for ends in [Regions::clear as fn(&Regions), |regions| regions.remove(1).unwrap()] {
+            let handle = regions.add(&engine, Memory::from(vec![0; 64]), 1000).unwrap();
+            let posted = regions.find(handle, 1010, 54).unwrap();
+            assert_eq!(posted.region.write_at(posted.offset, &[1]), Ok(()));
+            ends(&regions);
+            assert_eq!(posted.region.write_at(posted.offset, &[2]), Err(RegionError::Ended));
+        }
     }
 }

@@ -129,6 +129,9 @@ pub enum RegionError {
         /// Size of the region, in bytes.
         size: u64,
     },
+    /// The registration was ended by [`crate::Region::end`].
+    #[error("the region's registration has ended")]
+    Ended,
     /// The bytes are not a region's description.
     #[error("not a region description: {what}")]
     Description {

@@ -1,6 +1,7 @@
 //! Registered memory, here and at peers.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use polyrail_proto::wire::{Place, RefusalCode};
@@ -35,7 +36,8 @@ impl Access {
 /// Memory that this engine may send from and receive into.
 ///
 /// Peers reach it only by the key in [`Region::describe`], only inside its bounds, and only as its
-/// [`Access`] allows. Clones are the same registration; it ends when the last clone is dropped.
+/// [`Access`] allows. Clones are the same registration; it ends when the last clone is dropped, or
+/// with [`Region::end`].
 /// That is safe at any time: dropping waits for system calls that use the memory just then
 /// (microseconds), transfers that still need it fail with a clear error, and whatever a peer sends
 /// to it later is refused. Safe to use from any thread.
@@ -106,6 +108,7 @@ struct Registration {
     /// None for a private one.
     registry: Option<Arc<Registry>>,
     instance: InstanceId,
+    has_ended: AtomicBool,
 }
 
 /// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
@@ -158,7 +161,7 @@ impl Region {
         let access = Access::LOCAL;
         let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
         let instance = InstanceId(0);
-        Self { registration: Arc::new(Registration { core, registry: None, instance }) }
+        Self { registration: Registration::new(core, None, instance) }
     }
 
     /// Size in bytes.
@@ -190,14 +193,25 @@ impl Region {
         describe(self.registration.instance, core.key, core.memory.len(), core.access)
     }
 
+    /// Ends the registration though there are clones: when this returns the memory is not touched
+    /// any more, by this engine or any clone, and may be freed. For memory of which somebody else
+    /// decides how long it lives.
+    pub fn end(&self) {
+        self.registration.end();
+    }
+
     /// Copies bytes out. A peer may write them at the same time; then each byte is old or new.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
-        Ok(self.registration.core.memory.read_at(offset, out)?)
+        let core = &self.registration.core;
+        let _pin = core.gate.pin().ok_or(RegionError::Ended)?;
+        Ok(core.memory.read_at(offset, out)?)
     }
 
     /// Copies bytes in. See [`Region::read_at`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
-        Ok(self.registration.core.memory.write_at(offset, bytes)?)
+        let core = &self.registration.core;
+        let _pin = core.gate.pin().ok_or(RegionError::Ended)?;
+        Ok(core.memory.write_at(offset, bytes)?)
     }
 }
 
@@ -332,7 +346,7 @@ impl Registry {
         };
         let core = self.insert(make)?;
         let registry = Some(self.clone());
-        Ok(Region { registration: Arc::new(Registration { core, registry, instance }) })
+        Ok(Region { registration: Registration::new(core, registry, instance) })
     }
 
     pub(crate) fn open(
@@ -407,10 +421,11 @@ impl Registry {
 
     fn remove(&self, slot: u32) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = table.slots.get_mut(slot as usize) {
-            entry.entry = None;
-        }
+        let entry = table.slots.get_mut(slot as usize).and_then(|slot| slot.entry.take());
         table.free.push(slot);
+        drop(table);
+        // A mailbox may have regions of its own, which end with it and want the lock.
+        drop(entry);
     }
 }
 
@@ -459,12 +474,29 @@ fn admit_mail(
     Ok(())
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(registry) = &self.registry {
+impl Registration {
+    fn new(
+        core: Arc<RegionCore>,
+        registry: Option<Arc<Registry>>,
+        instance: InstanceId,
+    ) -> Arc<Self> {
+        Arc::new(Self { core, registry, instance, has_ended: AtomicBool::new(false) })
+    }
+
+    fn end(&self) {
+        // The slot may be somebody else's soon: it is given back once.
+        if let Some(registry) = &self.registry
+            && !self.has_ended.swap(true, Ordering::AcqRel)
+        {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -527,6 +559,25 @@ mod tests {
         let _second = register().unwrap();
         assert_eq!(reason(inside), Some(RefusalCode::StaleKey), "the slot is used again");
         assert_eq!(registry.count(), 1);
+    }
+
+    #[test]
+    fn a_region_that_was_ended_is_out_of_reach_for_its_clones_too() {
+        let registry = registry();
+        let register = || registry.register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL);
+        let region = register().unwrap();
+        let clone = region.clone();
+        region.end();
+        let admitted = registry.admit_all(&[place(&clone, 0, 8)], |_| true, &mut Vec::new());
+        assert_eq!(admitted.err(), Some(RefusalCode::RegionDropped));
+        assert!(clone.all().region.gate.pin().is_none());
+        assert_eq!(clone.read_at(0, &mut [0]), Err(RegionError::Ended));
+        assert_eq!(clone.write_at(0, &[0]), Err(RegionError::Ended));
+        // The slot is given back once, whatever ends later.
+        let other = register().unwrap();
+        drop((region, clone));
+        assert_eq!(registry.count(), 1);
+        assert!(registry.admit_all(&[place(&other, 0, 8)], |_| true, &mut Vec::new()).is_ok());
     }
 
     #[test]

@@ -266,8 +266,10 @@ impl TxFlow {
         if pass.engine.settings.checksum {
             let mut crc = crc32c::crc32c(&self.batch[begin + CHUNK_HEADER_BYTES..]);
             for piece in plan.pieces(header.chunk) {
-                let memory = &source.region(piece.local_region).memory;
-                let continued = memory.crc32c(crc, piece.local_offset, piece.len);
+                let region = source.region(piece.local_region);
+                // If it is gone, sending finds out and ends the transfer.
+                let Some(_pin) = region.gate.pin() else { break };
+                let continued = region.memory.crc32c(crc, piece.local_offset, piece.len);
                 crc = continued.map_err(|error| Down(error.to_string()))?;
             }
             ChunkHeader::set_checksum(&mut self.batch[begin..], crc);
