@@ -146,8 +146,11 @@ pub fn apply(
     Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
 }
 
-/// Looks whether a plan is for this machine in this life of it.
-fn check_host(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
+/// Looks whether a plan is for this machine in this life of it; `force` lets any pass.
+///
+/// # Errors
+/// [`TuneError::OtherHost`] if it is not, or as reading which machine this is.
+pub fn check_host(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
     if force {
         return Ok(());
     }

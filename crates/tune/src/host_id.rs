@@ -19,21 +19,29 @@ pub struct HostId {
     pub machine: String,
 }
 
+/// Stands for what a copy does not hold.
+const NOT_TOLD: &str = "unknown";
+
 impl HostId {
-    /// Reads it below the root.
+    /// Reads it below the root. Copies of a machine need not tell: snapshots leave out its name and
+    /// boot on purpose.
     ///
     /// # Errors
-    /// [`ReadError`] if `/proc` is not there.
+    /// [`ReadError`] if `/proc` of the running machine is not there.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        let hostname = root.read("/proc/sys/kernel/hostname")?;
+        let read = |path: &str| match root.is_live() {
+            true => root.read(path),
+            false => Ok(root.read_optional(path)?.unwrap_or_else(|| NOT_TOLD.to_owned())),
+        };
+        let hostname = read("/proc/sys/kernel/hostname")?;
         let machine = match root.read_optional("/etc/machine-id")? {
             Some(id) if !id.is_empty() => id,
             // Images without one are told apart by their name.
             _ => hostname.clone(),
         };
         Ok(Self {
-            boot_id: root.read("/proc/sys/kernel/random/boot_id")?,
-            kernel: root.read("/proc/sys/kernel/osrelease")?,
+            boot_id: read("/proc/sys/kernel/random/boot_id")?,
+            kernel: read("/proc/sys/kernel/osrelease")?,
             machine: format!("{:016x}", fnv1a(machine.as_bytes())),
             hostname,
         })

@@ -254,10 +254,11 @@ impl Session {
         let failed = |source| TuneError::Journal { path: self.path.clone(), source };
         let file = OpenOptions::new().append(true).open(&self.path).map_err(failed)?;
         let mut journal = Journal { disk, file, path: self.path.clone(), id: self.id.clone() };
-        // A torn line of a process that was killed must not run into the next one.
+        // A torn line of a process that was killed must not run into the next one. The empty line
+        // behind it tells it from one that was damaged.
         let text = fs::read(&self.path).map_err(failed)?;
         if text.last().is_some_and(|last| *last != b'\n') {
-            journal.raw(b"\n")?;
+            journal.raw(b"\n\n")?;
         }
         Ok(journal)
     }
@@ -318,14 +319,14 @@ impl Session {
     }
 }
 
-/// Reads a journal's text. A last line without its end was torn by a kill and says nothing; other
-/// lines that can't be read are listed.
+/// Reads a journal's text. A last line without its end was torn by a kill and says nothing, also
+/// when the journal went on behind it after an empty line; other lines that can't be read are listed.
 ///
 /// # Errors
 /// The number of the line and what is wrong with it, if the first does not say whose journal it is.
 pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
     let Some((whole, _torn)) = text.rsplit_once('\n') else { return Ok(None) };
-    let mut lines = whole.split('\n').enumerate().map(|(at, line)| (at + 1, line));
+    let mut lines = whole.split('\n').enumerate().map(|(at, line)| (at + 1, line)).peekable();
     let (_, first) = lines.next().unwrap_or((1, ""));
     let first: Entry = serde_json::from_str(first).map_err(|error| (1, words(&error)))?;
     let Entry::Begin { journal_version, name, host, plan, .. } = first else {
@@ -346,9 +347,11 @@ pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
         damaged: Vec::new(),
         path: PathBuf::new(),
     };
-    for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
+    while let Some((number, line)) = lines.next() {
+        let was_torn = lines.peek().is_some_and(|(_, next)| next.is_empty());
         match serde_json::from_str(line) {
             Ok(entry) => session.take(entry),
+            Err(_) if line.is_empty() || was_torn => {}
             Err(error) => session.damaged.push((number, words(&error))),
         }
     }

@@ -29,7 +29,7 @@ mod target;
 mod verify;
 mod yaml;
 
-pub use apply::{Applied, ApplyOptions, Effect, Outcome, apply};
+pub use apply::{Applied, ApplyOptions, Effect, Outcome, apply, check_host};
 pub use error::{Blame, TuneError};
 pub use host_id::HostId;
 pub use journal::{Disk, Entry, RealDisk, Session, StateDir, Status};

@@ -5,12 +5,14 @@ use polyrail_nic::{Group, SETTINGS, Setting};
 use crate::error::TuneError;
 use crate::machine::Machine;
 use crate::plan::Plan;
+use crate::profile;
 use crate::target::Target;
 
 /// Plans new values for settings of `nic`, each as its name in `group` and a number.
 ///
 /// # Errors
-/// [`TuneError::Argument`] for settings that are not known, or that this interface lacks.
+/// [`TuneError::Argument`] for settings that are not known or that this interface lacks, and for
+/// values above what its driver allows.
 pub fn plan(
     machine: &mut dyn Machine,
     nic: &str,
@@ -37,8 +39,23 @@ pub fn plan(
                 fault: format!("{nic} has no such setting, or is not there"),
             });
         };
+        if let Some(max) = maximum(machine, nic, &target).filter(|max| value > max) {
+            return Err(TuneError::Argument {
+                field: "setting",
+                value: format!("{name}={value}"),
+                fault: format!("{nic} allows at most {max}"),
+            });
+        }
         let command = setting.command(nic, &value.to_string());
         plan.want(target, nic, old, value.to_string(), format!("the same as `{command}`"));
     }
     Ok(plan.seal())
+}
+
+/// What the driver of the running machine allows, if it tells.
+fn maximum(machine: &dyn Machine, nic: &str, target: &Target) -> Option<u32> {
+    if !machine.root().is_live() {
+        return None;
+    }
+    profile::maximum(nic, target)
 }

@@ -180,7 +180,7 @@ fn one(
 }
 
 /// The most that an interface can have of a setting.
-fn maximum(nic: &str, target: &Target) -> Option<u32> {
+pub(crate) fn maximum(nic: &str, target: &Target) -> Option<u32> {
     let setting = target.setting()?;
     polyrail_nic::Ethtool::open().ok()?.value(nic, setting).ok()?.max
 }

@@ -57,6 +57,11 @@ impl State {
             Self::Missing => "missing",
         }
     }
+
+    /// Whether it is as planned, or will be when the interrupt comes next.
+    pub(crate) fn holds(self) -> bool {
+        matches!(self, Self::Ok | Self::Pending | Self::Managed)
+    }
 }
 
 /// Compares a plan with the machine. `managed` are targets that the kernel refused to move; with

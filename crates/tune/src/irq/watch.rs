@@ -84,6 +84,11 @@ impl Watch {
         &self.plan
     }
 
+    /// How many values are not as planned, as of the last look.
+    pub fn off_plan(&self) -> usize {
+        self.last.values().filter(|(state, _)| !state.holds()).count()
+    }
+
     /// The files whose writes tell who changed something.
     ///
     /// # Errors
@@ -126,7 +131,7 @@ impl Watch {
         for one in checked {
             let now = (one.state, one.found.clone());
             let before = self.last.insert(one.target.clone(), now);
-            let is_good = matches!(one.state, State::Ok | State::Pending | State::Managed);
+            let is_good = one.state.holds();
             let changed = match &before {
                 None => !is_good,
                 Some((_, value)) => *value != one.found,
