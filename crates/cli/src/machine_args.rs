@@ -1,12 +1,13 @@
 //! The option that chooses which machine is looked at, and what its readers have in common.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use polyrail_host::snapshot::{self, SnapshotError};
 use polyrail_host::{ReadError, Sysroot};
 use polyrail_report::exit;
+use polyrail_tune::TuneError;
 
 /// Which machine is looked at; flatten it into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -21,6 +22,47 @@ impl MachineArgs {
     /// Where to read from.
     pub(crate) fn open(&self) -> Result<Sysroot, SnapshotError> {
         self.sysroot.as_deref().map_or_else(|| Ok(Sysroot::live()), snapshot::open)
+    }
+}
+
+/// The value of `--sysroot` where a command may also write: a folder, or an archive to read only.
+#[derive(Clone, Debug)]
+pub(crate) struct MachineCopy {
+    /// As the user named it.
+    pub(crate) path: PathBuf,
+    root: Sysroot,
+}
+
+impl MachineCopy {
+    /// Opens it; a value parser for clap.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a phrase.
+    pub(crate) fn parse(text: &str) -> Result<Self, SnapshotError> {
+        let path = Path::new(text);
+        Ok(Self { root: snapshot::open(path)?, path: path.to_owned() })
+    }
+
+    /// The copy, or the running machine if none was named.
+    pub(crate) fn root(copy: Option<&Self>) -> Sysroot {
+        copy.map_or_else(Sysroot::live, |copy| copy.root.clone())
+    }
+
+    /// Refuses to write into an archive, which is unpacked for reading and then gone.
+    ///
+    /// # Errors
+    /// [`TuneError::Argument`] if it is one.
+    pub(crate) fn require_writable(copy: Option<&Self>) -> Result<(), TuneError> {
+        match copy {
+            Some(copy) if !copy.path.is_dir() => Err(TuneError::Argument {
+                field: "--sysroot",
+                value: copy.path.display().to_string(),
+                fault:
+                    "is an archive, in which nothing can be changed; unpack it, or use --dry-run"
+                        .to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -70,11 +70,12 @@ fn wrong_values_name_option_value_and_range() {
         (["--nic", "eth99"], ["interface `eth99` is not there", "there are: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
-        (["--sysroot", "/none"], ["/none", "help: with --sysroot"]),
+        (["--workers", "8190"], ["workers `8190` names CPUs that are not there", "there are: 0"]),
+        (["--sysroot", "/none"], ["--sysroot", "/none can't be opened"]),
+        (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
     ] {
         let output = polyrail(&["doctor", arguments[0], arguments[1]]);
-        let code = if arguments[0] == "--sysroot" { 3 } else { 2 };
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
         let message = stderr(&output);
         assert!(parts.iter().all(|part| message.contains(part)), "{arguments:?}: {message}");
     }
@@ -168,7 +169,7 @@ fn sample_refuses_what_is_not_there() {
         ("--nic", "eth99", 2, "interface `eth99` is not there"),
         ("--interval", "1ms", 2, "interval of 1 ms is out of range; allowed: 100ms to 1h"),
         ("--out", "/none/x.jsonl", 3, "/none/x.jsonl can't be written"),
-        ("--sysroot", "/none", 3, "/none/proc/stat can't be read"),
+        ("--sysroot", "/none", 2, "/none can't be opened"),
     ] {
         let output = polyrail(&["sample", "--time", "1s", option, value]);
         assert_eq!(output.status.code(), Some(code), "{option}: {}", stderr(&output));

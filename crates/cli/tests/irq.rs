@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use polyrail_host::{fixtures, snapshot};
 use serde_json::Value;
 
 fn polyrail(args: &[&str]) -> Output {
@@ -90,6 +91,63 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         assert!(text.contains(words), "{args:?}: {text}");
         assert!(stdout(&output).is_empty(), "{args:?}");
     }
+}
+
+#[test]
+fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (archive, state, file) = (at("a3.tar"), at("state"), at("plan.json"));
+    let output = std::fs::File::create(&archive).unwrap();
+    snapshot::write(&fixtures::a3_high().root(), "a3", output).unwrap();
+    let on = |args: &[&str]| {
+        let all = [args, &["--sysroot", &archive, "--state-dir", &state]].concat();
+        polyrail(&all)
+    };
+
+    let shown = on(&["irq", "show", "eth1", "--interval", "0s"]);
+    assert_eq!(stdout(&shown).lines().count(), 34, "{}", stderr(&shown));
+    let planned = on(&["irq", "plan", "eth3", "-o", &file]);
+    assert!(stderr(&planned).contains("32 to change"), "{}", stderr(&planned));
+    let dry = on(&["irq", "apply", &file, "--dry-run"]);
+    assert!(stdout(&dry).contains("eth3 tx 0"), "{}", stderr(&dry));
+    assert_eq!(code(&on(&["tune", "plan", "throughput"])), 0);
+    assert_eq!(code(&on(&["doctor"])), 1);
+    for args in [["irq", "apply", &file].as_slice(), &["irq", "reset"], &["doctor", "--undo"]] {
+        let refused = on(args);
+        assert_eq!(code(&refused), 2, "{args:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("is an archive"), "{args:?}: {}", stderr(&refused));
+    }
+
+    // The same plan is of no use here, which a dry run says as apply would.
+    let here = polyrail(&["irq", "apply", &file, "--dry-run"]);
+    assert_eq!(code(&here), 2);
+    assert!(stderr(&here).contains("was made for the machine unknown"), "{}", stderr(&here));
+    let forced = polyrail(&["irq", "apply", &file, "--dry-run", "--force"]);
+    assert_eq!(stdout(&forced).matches("missing").count(), 32, "{}", stdout(&forced));
+}
+
+#[test]
+fn watch_says_at_once_what_is_not_as_planned_already() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json").to_str().unwrap().to_owned();
+    let planned = polyrail(&["irq", "plan", "--sysroot", &root, "-o", &plan]);
+    assert!(stderr(&planned).contains("8 to change"), "{}", stderr(&planned));
+    let watched =
+        polyrail(&["irq", "watch", &plan, "--sysroot", &root, "--for", "200ms", "--every", "50ms"]);
+    assert_eq!(code(&watched), 1);
+    assert!(stderr(&watched).contains("8 of them are not as planned already"), "{watched:?}");
+}
+
+#[test]
+fn settings_of_a_copy_are_not_asked_of_this_machines_drivers() {
+    let fixture = fixtures::laptop();
+    let root = fixture.path().to_str().unwrap();
+    let output = polyrail(&["nic", "rings", "lo", "--sysroot", root]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("a copy of a machine has not"), "{}", stderr(&output));
 }
 
 #[test]

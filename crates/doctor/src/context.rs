@@ -55,6 +55,12 @@ impl Context {
             let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
             return Err(DoctorError::NoInterface { name: name.clone(), known: known.join(", ") });
         }
+        let all_cpus = topology.cpus.possible.union(&topology.cpus.online);
+        let beyond = options.workers.as_ref().filter(|cpus| !cpus.is_subset(&all_cpus));
+        if let Some(workers) = beyond {
+            let (workers, known) = (workers.to_string(), all_cpus.to_string());
+            return Err(DoctorError::NoCpu { workers, known });
+        }
         let probes = Probes::take(root, &topology.nics)?;
         Ok(Self { root: root.clone(), topology, probes, options })
     }

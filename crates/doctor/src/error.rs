@@ -21,6 +21,14 @@ pub enum DoctorError {
         /// All interfaces of devices, with commas.
         known: String,
     },
+    /// CPUs of workers that the machine does not have.
+    #[error("workers `{workers}` names CPUs that are not there; there are: {known}")]
+    NoCpu {
+        /// The CPUs that were given.
+        workers: String,
+        /// All CPUs of the machine.
+        known: String,
+    },
     /// A check that is not there.
     #[error("check `{id}` does not exist")]
     NoCheck {

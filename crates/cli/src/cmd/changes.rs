@@ -15,19 +15,22 @@ use polyrail_nic::{RouteQuery, Routes};
 use polyrail_report::{Align, Table, exit, parse_duration};
 use polyrail_tune::{
     Applied, ApplyOptions, Blame, Checked, Effect, Machine, Plan, Reach, RealDisk, Session,
-    StateDir, SysMachine, Target, TuneError, Which, apply, is_good, refuse_disruptive, reset,
-    verify,
+    StateDir, SysMachine, Target, TuneError, Which, apply, check_host, is_good, refuse_disruptive,
+    reset, verify,
 };
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::machine_args::MachineCopy;
+
 /// Which machine, and where its sessions are kept.
 #[derive(clap::Args)]
 pub(crate) struct Where {
-    /// Read and write below this folder, which holds copies of /proc and /sys.
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
+    /// Read and write below this folder, which holds copies of /proc and /sys; or read an archive
+    /// made by `polyrail topo snapshot`.
+    #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    sysroot: Option<MachineCopy>,
 
     /// Where backups and journals are kept.
     #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT)]
@@ -88,7 +91,12 @@ impl Undoing {
 
 impl Where {
     pub(crate) fn root(&self) -> Sysroot {
-        self.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at)
+        MachineCopy::root(self.sysroot.as_ref())
+    }
+
+    /// Refuses to change an archive.
+    pub(crate) fn require_writable(&self) -> Result<(), TuneError> {
+        MachineCopy::require_writable(self.sysroot.as_ref())
     }
 
     pub(crate) fn machine(&self) -> SysMachine {
@@ -172,12 +180,13 @@ pub(crate) fn carry_out(
     as_json: bool,
 ) -> Result<ExitCode, TuneError> {
     let mut machine = place.machine();
-    if doing.dry_run {
-        return dry_run(&mut machine, plan, doing, as_json);
-    }
-    warn_of(plan);
     let root = place.root();
     let reach = Reach::read(&root, if root.is_live() { ssh_interface(&root) } else { None })?;
+    if doing.dry_run {
+        return dry_run(&mut machine, plan, doing, &reach, as_json);
+    }
+    place.require_writable()?;
+    warn_of(plan);
     let disruptive = refuse_disruptive(plan, &reach, doing.allow_disruptive)?;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -250,6 +259,7 @@ pub(crate) fn undo(
         (Some(id), _) => Which::Id(id.clone()),
         (None, _) => Which::Latest,
     };
+    place.require_writable()?;
     let mut machine = place.machine();
     let state = place.state();
     let restored = reset(&mut machine, &mut RealDisk, &state, name, &which, undoing.force)?;
@@ -318,13 +328,19 @@ fn dry_run(
     machine: &mut SysMachine,
     plan: &Plan,
     doing: &Doing,
+    reach: &Reach,
     as_json: bool,
 ) -> Result<ExitCode, TuneError> {
+    check_host(machine, plan, doing.force)?;
     let differences = plan.differences(machine)?;
     if !differences.is_empty() && !doing.force {
         return Err(TuneError::Drifted { differences });
     }
     warn_of(plan);
+    if let Err(error) = refuse_disruptive(plan, reach, doing.allow_disruptive) {
+        eprintln!("polyrail: without --dry-run this would be refused: {error}");
+        error.help().inspect(|help| eprintln!("help: {help}"));
+    }
     if as_json {
         return Ok(print(&plan.to_json()));
     }
@@ -335,7 +351,9 @@ fn dry_run(
         .column("what", Align::Left);
     for change in &plan.changes {
         let place = machine.place(&change.target);
-        table.row([place, change.old.clone(), change.new.clone(), change.what.clone()]);
+        // With --force a plan may be of another machine, where its old values say nothing.
+        let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
+        table.row([place, old, change.new.clone(), change.what.clone()]);
     }
     let printed = print(&table.to_string());
     eprintln!("polyrail: nothing was changed");
@@ -447,7 +465,7 @@ fn spawn_guard(place: &Where, session: &str, after: Duration) -> io::Result<()> 
     command.arg(format!("{}ms", after.as_millis()));
     command.arg("--state-dir").arg(&place.state_dir);
     if let Some(root) = &place.sysroot {
-        command.arg("--sysroot").arg(root);
+        command.arg("--sysroot").arg(&root.path);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().map(|_| ())

@@ -13,6 +13,7 @@ use polyrail_tune::{
 };
 
 use super::changes::ssh_interface;
+use crate::machine_args::MachineCopy;
 use crate::stdout::{print, refuse};
 
 /// Arguments of the subcommand.
@@ -39,9 +40,9 @@ pub(crate) struct Args {
     #[arg(long)]
     devmem: bool,
 
-    /// Read a copy of another machine's /proc and /sys.
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
+    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail topo snapshot`.
+    #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    sysroot: Option<MachineCopy>,
 
     /// List all checks.
     #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"])]
@@ -56,7 +57,7 @@ pub(crate) struct Args {
     fix: Option<String>,
 
     /// With --fix, only say what would be changed.
-    #[arg(long, requires = "fix")]
+    #[arg(long, requires = "fix", conflicts_with = "undo")]
     dry_run: bool,
 
     /// Take the last --fix back, or the last one of a check.
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(String, u8), Failure> {
-    let root = args.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at);
+    let root = MachineCopy::root(args.sysroot.as_ref());
     if args.list {
         return Ok((list(args.json), exit::OK));
     }
@@ -175,6 +176,7 @@ fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
     if args.dry_run {
         return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
     }
+    MachineCopy::require_writable(args.sysroot.as_ref())?;
     // A ring that is resized drops the link for a moment: `tune` can do that and go back by itself.
     let ssh = if root.is_live() { ssh_interface(root) } else { None };
     refuse_disruptive(&plan, &Reach::read(root, ssh)?, false)?;
@@ -205,6 +207,7 @@ fn changes(plan: &Plan) -> String {
 
 fn undo(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
     let name = if id.is_empty() { "doctor".to_owned() } else { format!("doctor {}", find(id)?.id) };
+    MachineCopy::require_writable(args.sysroot.as_ref())?;
     let mut machine = SysMachine::new(root.clone());
     let state = state(args, root);
     let restored = reset(&mut machine, &mut RealDisk, &state, &name, &Which::Latest, false)?;

@@ -8,6 +8,7 @@ use polyrail_nic::{
     Ethtool, Group, Netdev, NicError, QueueKind, SETTINGS, driver_info, driver_stats, ntuple_rules,
 };
 use polyrail_report::{Align, Table, exit};
+use polyrail_tune::TuneError;
 use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
@@ -133,6 +134,15 @@ fn settings(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
 }
 
 fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
+    if !args.place.root().is_live() {
+        // The answer of this machine's drivers would be taken for the other's.
+        return Ok(changes::refuse(&TuneError::Argument {
+            field: group.name(),
+            value: "with --sysroot".to_owned(),
+            fault: "are asked of drivers over netlink, which a copy of a machine has not"
+                .to_owned(),
+        }));
+    }
     let mut ethtool = Ethtool::open()?;
     let mut shown = Vec::new();
     for setting in SETTINGS.iter().filter(|setting| setting.group == group) {
@@ -159,6 +169,10 @@ fn rss(nic: &str, as_json: bool) -> Result<ExitCode, NicError> {
     let rss = Ethtool::open()?.rss(nic)?;
     if as_json {
         return Ok(changes::print_json(&rss));
+    }
+    if rss.indirection.is_empty() {
+        eprintln!("polyrail: the driver of {nic} tells no table of buckets");
+        return Ok(ExitCode::SUCCESS);
     }
     let mut buckets: BTreeMap<u32, usize> = BTreeMap::new();
     for queue in &rss.indirection {

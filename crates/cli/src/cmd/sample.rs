@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_host::Sysroot;
 use polyrail_report::{exit, parse_duration};
 use polyrail_sample::{Options, SampleError, Sampler};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::machine_args::MachineCopy;
 use crate::queue_stats::read_queues;
 use crate::stdout::refuse;
 
@@ -42,9 +42,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     nic: Vec<String>,
 
-    /// Read a copy of another machine's /proc and /sys.
-    #[arg(long, value_name = "DIR")]
-    sysroot: Option<PathBuf>,
+    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail topo snapshot`.
+    #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    sysroot: Option<MachineCopy>,
 }
 
 const EXAMPLES: &str = "\
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<u8, SampleError> {
-    let root = args.sysroot.as_ref().map_or_else(Sysroot::live, Sysroot::at);
+    let root = MachineCopy::root(args.sysroot.as_ref());
     let process_name = args.pid.is_empty().then(|| "polyrail".to_owned());
     let options = Options {
         interval: args.interval,

@@ -410,7 +410,10 @@ ip route del default
 finish
 
 begin refused_setting
-expect 3 polyrail nic channels eth1 combined=400
+# What the driver says beforehand that it can't do is not even tried.
+expect 2 polyrail nic channels eth1 combined=400
+says "eth1 allows at most 4"
+expect 3 polyrail nic channels eth1 combined=0
 says "the host is as it was"
 finish
 

@@ -50,6 +50,9 @@ struct Ears {
 }
 
 pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
+    if args.enforce {
+        args.place.require_writable()?;
+    }
     let plan = plan_or_last(args.plan.as_ref(), &args.place)?;
     let managed = changes::managed(&args.place)?;
     let mut machine = args.place.machine();
@@ -63,7 +66,15 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
     }
     eprintln!("polyrail: watching {} values", watch.plan().wanted().count());
     let end = args.limit.map(|limit| Instant::now() + limit);
-    let mut seen = 0;
+    let mut seen = watch.off_plan();
+    if seen > 0 {
+        eprintln!(
+            "polyrail: {seen} of them are not as planned already; `polyrail irq verify` names them"
+        );
+        if args.enforce {
+            enforce(args, &mut machine, watch.plan());
+        }
+    }
     loop {
         let now = Instant::now();
         if stopped.load(Ordering::Relaxed) || end.is_some_and(|end| now >= end) {
@@ -86,6 +97,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
             ears = Ears::open(&machine, &watch, false)?;
         }
     }
+    // Whatever was not as planned at any time, also at the beginning, is no success.
     Ok(match seen {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(exit::VERDICT),
