@@ -469,7 +469,10 @@ pub(crate) unsafe extern "C" fn close(comm: Opaque) -> c_int {
         // SAFETY: NCCL closes what it got from us, once.
         let any = unsafe { Box::from_raw(comm.cast::<Any>()) };
         let key = match &*any {
-            Any::Listener(listener) => listener.key,
+            Any::Listener(listener) => {
+                listener.close();
+                listener.key
+            }
             Any::Send(send) => {
                 send.close();
                 send.end.key

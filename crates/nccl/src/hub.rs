@@ -184,6 +184,15 @@ impl Listener {
         self.queue().pop_front()
     }
 
+    /// Whoever has not been accepted is told that nobody will.
+    pub(crate) fn close(&self) {
+        while let Some(Arrival { peer, from }) = self.pop() {
+            let message = Message { to: from, body: Body::Refused }.encode();
+            // If it can't be said, the peer is on its way out.
+            let _ = self.engine.notify(&peer, &message).map(polyrail::Transfer::detach);
+        }
+    }
+
     /// It could not be answered just now.
     pub(crate) fn put_back(&self, arrival: Arrival) {
         self.queue().push_front(arrival);

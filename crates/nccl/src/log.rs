@@ -1,7 +1,8 @@
 //! Into NCCL's log.
 
 use std::ffi::{CString, c_char, c_ulong};
-use std::fmt::{self, Write};
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use polyrail_nccl_abi::{LogLevel, Logger, subsystem};
@@ -33,7 +34,8 @@ fn write(level: LogLevel, flags: c_ulong, text: &str) {
     let address = LOGGER.load(Ordering::Acquire);
     if address == 0 {
         if level == LogLevel::Warn {
-            eprintln!("NET/Polyrail : {text}");
+            // Not `eprintln`, which panics if nobody reads: there is nobody else to tell.
+            let _ = writeln!(io::stderr(), "NET/Polyrail : {text}");
         }
         return;
     }

@@ -161,11 +161,15 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
         recv.end.set_remote(from);
         (Any::Recv(recv.clone()), recv)
     });
-    let mailbox = recv.open()?;
+    let undo = || {
+        recv.shut();
+        drop(hub.remove(key));
+    };
+    let mailbox = recv.open().inspect_err(|_| undo())?;
     match recv.end.tell(recv.end.encode(Body::Welcome { from: key, mailbox: &mailbox })) {
         Ok(()) => Ok(Some(recv)),
         Err(error) => {
-            drop(hub.remove(key));
+            undo();
             if error.is_busy() {
                 listener.put_back(Arrival { peer, from });
                 return Ok(None);
@@ -198,4 +202,61 @@ fn build(config: &Config, hub: &Arc<Hub>) -> Result<Engine, CallError> {
 
 fn rand_u64() -> Result<u64, CallError> {
     getrandom::u64().map_err(|error| CallError::Engine(format!("random bits: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn net(hub: &Arc<Hub>) -> Net {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        Net::new(config, hub).unwrap()
+    }
+
+    fn until(what: &str, mut over: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !over() {
+            assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A listener with somebody who waits to be accepted, and who that is.
+    fn asked(here: &Net, there: &Net) -> (Arc<Listener>, Attempt) {
+        let (listener, handle) = here.listen().unwrap();
+        let mut attempt = there.begin(Handle::decode(&handle).unwrap()).unwrap();
+        until("nobody comes", || {
+            assert!(there.advance(&mut attempt).unwrap().is_none(), "nobody accepted yet");
+            listener.pop().map(|arrival| listener.put_back(arrival)).is_some()
+        });
+        (listener, attempt)
+    }
+
+    #[test]
+    fn an_engine_ends_though_somebody_could_not_be_accepted() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (listener, attempt) = asked(&here, &there);
+        let instance = there.engine.instance();
+        drop(other.remove(attempt.key().unwrap()));
+        drop((attempt, there));
+        until("it is not gone", || here.engine.peer(instance).is_none());
+        assert!(matches!(accept(&hub, &listener), Err(CallError::Broken(_))));
+        drop(hub.remove(listener.key));
+        drop((listener, here));
+        assert_eq!(Arc::strong_count(&hub), 1, "an engine that lives would know the hub");
+    }
+
+    #[test]
+    fn whoever_waits_for_a_listener_that_closes_is_told() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (listener, mut attempt) = asked(&here, &there);
+        listener.close();
+        drop(hub.remove(listener.key));
+        until("it waits on", || there.advance(&mut attempt).is_err());
+        drop(other.remove(attempt.key().unwrap()));
+    }
 }

@@ -101,6 +101,12 @@ impl RecvEnd {
         description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
     }
 
+    /// Closes the mailbox. As that keeps this end, one that nobody closes has to do so.
+    pub(crate) fn shut(&self) {
+        let open = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(open);
+    }
+
     /// Takes a receive. `None`: not now, every request is in use.
     pub(crate) fn receive(
         &self,
@@ -245,7 +251,7 @@ impl RecvEnd {
         let slots = std::mem::replace(&mut state.slots, [const { Slot::Empty }; SLOTS]);
         let spare = std::mem::take(&mut state.spare);
         drop(state);
-        *self.mailbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shut();
         // Dropping them waits for system calls that write to them just now.
         drop((slots, spare));
         self.end.close(taken);

@@ -88,6 +88,8 @@ pub(crate) fn finalize() {
     if runtime.users == 0 {
         let ended = slot.take();
         drop(slot);
+        // Their ends would keep the engines.
+        ended.iter().flat_map(|runtime| runtime.attempts.values()).for_each(abandon);
         // Joins threads, which must not wait for the lock.
         drop(ended);
     }
@@ -145,12 +147,17 @@ pub(crate) fn connect(
         }),
         Err(error) => {
             wire::set_note(handle, 0);
-            if let Some(Any::Send(send)) = attempt.key().and_then(|key| HUB.remove(key)) {
-                send.close();
-            }
+            abandon(&attempt);
             log::warn(&format!("can't connect to {}: {error}", attempt.target()));
             Err(error)
         }
+    }
+}
+
+/// The connection will not come about.
+fn abandon(attempt: &Attempt) {
+    if let Some(Any::Send(send)) = attempt.key().and_then(|key| HUB.remove(key)) {
+        send.close();
     }
 }
 

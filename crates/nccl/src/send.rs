@@ -135,7 +135,7 @@ impl SendEnd {
         let before = state.posted;
         state.posted = before.max(count);
         // Small messages that come into the window by this.
-        let first = before + WINDOW;
+        let first = before.saturating_add(WINDOW);
         let end = state.next.min(count.saturating_add(WINDOW));
         let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
         drop(state);
@@ -264,7 +264,7 @@ impl State {
         let waiting = place.waiting.as_ref().filter(|waiting| waiting.seq == seq)?;
         let clearance = place.clearance.filter(|clearance| clearance.seq == seq);
         if waiting.from.len <= MAILED_BYTES as u64 {
-            if seq >= self.posted + WINDOW {
+            if seq >= self.posted.saturating_add(WINDOW) {
                 return None;
             }
             place.clearance = None;
