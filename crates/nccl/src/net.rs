@@ -208,7 +208,11 @@ fn rand_u64() -> Result<u64, CallError> {
 mod tests {
     use std::time::Instant;
 
+    use polyrail::Memory;
+
     use super::*;
+    use crate::request::Progress;
+    use crate::wire::WINDOW;
 
     fn net(hub: &Arc<Hub>) -> Net {
         let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
@@ -258,5 +262,37 @@ mod tests {
         drop(hub.remove(listener.key));
         until("it waits on", || there.advance(&mut attempt).is_err());
         drop(other.remove(attempt.key().unwrap()));
+    }
+
+    #[test]
+    fn what_was_sent_before_the_sender_left_can_be_taken_later() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (listener, mut attempt) = asked(&here, &there);
+        let recv = accept(&hub, &listener).unwrap().unwrap();
+        let mut connected = None;
+        until("not connected", || {
+            connected = there.advance(&mut attempt).unwrap();
+            connected.is_some()
+        });
+        let send = connected.unwrap();
+        let memory = |text: &[u8]| Memory::from(text.to_vec());
+        let from = send.end.regions.add(&there.engine, memory(b"from here"), 1000).unwrap();
+        for _ in 0..WINDOW {
+            let request = send.send(from, 1000, 9).unwrap().unwrap();
+            until("not sent", || request.test() == Progress::Done { bytes: 9 });
+        }
+        send.close();
+        drop(other.remove(send.end.key));
+        let instance = there.engine.instance();
+        drop((attempt, send, there));
+        until("it is not gone", || here.engine.peer(instance).is_none());
+        let into = recv.end.regions.add(&here.engine, memory(&[0; 9]), 1000).unwrap();
+        for _ in 0..WINDOW {
+            let request = recv.receive(into, 1000, 9).unwrap().unwrap();
+            assert_eq!(request.test(), Progress::Done { bytes: 9 });
+        }
+        assert!(recv.receive(into, 1000, 9).is_err(), "there is no more");
+        recv.close();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use polyrail::{Engine, Mailbox, Memory, OpenMailbox, Peer, Region, RegionSlice};
+use polyrail::{Engine, Mailbox, Memory, OpenMailbox, Peer, PostError, Region, RegionSlice};
 use polyrail_nccl_abi::MAX_REQUESTS;
 
 use crate::end::{End, slot};
@@ -278,8 +278,9 @@ impl RecvEnd {
                 self.state().untold.push(what);
                 self.end.request(seq).stall();
             }
+            // What it sent before it left can still be taken; whether that is all, `lost` decides.
+            (Ok(()) | Err(PostError::PeerGone { .. }), _) => {}
             (Err(error), _) => drop(self.end.fail(&error.to_string())),
-            (Ok(()), _) => {}
         }
     }
 
