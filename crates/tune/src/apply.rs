@@ -97,6 +97,7 @@ pub fn apply(
     plan: &Plan,
     options: &ApplyOptions<'_>,
 ) -> Result<Applied, TuneError> {
+    plan.check_files()?;
     check_host(machine, plan, options.force)?;
     for change in &plan.changes {
         match machine.try_open(&change.target) {

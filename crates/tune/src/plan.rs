@@ -154,6 +154,7 @@ impl Plan {
             return Err(bad(format!("has schema_version {found}; allowed: {SCHEMA_VERSION}")));
         }
         let plan: Self = serde_json::from_str(text).map_err(|error| bad(words(&error)))?;
+        plan.check_files()?;
         for change in &plan.changes {
             let (target, new) = (&change.target, &change.new);
             match target {
@@ -177,13 +178,24 @@ impl Plan {
                         )));
                     }
                 }
-                Target::File { path } => check_path(path).map_err(bad)?,
+                Target::File { .. } => {}
             }
         }
         if plan.clone().seal().state_hash != plan.state_hash {
             return Err(bad("was edited: its hash does not match what it says".to_owned()));
         }
         Ok(plan)
+    }
+
+    /// Whoever made the plan: nothing but settings of the kernel and of devices may be written.
+    pub(crate) fn check_files(&self) -> Result<(), TuneError> {
+        for change in &self.changes {
+            if let Target::File { path } = &change.target {
+                check_path(path)
+                    .map_err(|fault| TuneError::BadPlan { reason: format!("changes {fault}") })?;
+            }
+        }
+        Ok(())
     }
 
     /// The plan as a file's text.
@@ -246,14 +258,14 @@ pub(crate) fn online_cpus(root: &Sysroot) -> Result<String, TuneError> {
     Ok(root.read(ONLINE)?)
 }
 
-/// A plan from elsewhere may not make root write to just any file.
-fn check_path(path: &str) -> Result<(), String> {
+/// A plan or profile from elsewhere may not make root write to just any file.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let roots = ["/proc/sys/", "/sys/class/net/", "/sys/devices/", "/sys/kernel/mm/"];
     let plain = !path.contains("/../") && !path.ends_with("/..") && !path.contains('\0');
     match plain && roots.iter().any(|root| path.starts_with(root)) {
         true => Ok(()),
         false => Err(format!(
-            "changes the file `{}`; allowed: files below {}",
+            "the file `{}`; allowed: files below {}",
             crate::yaml::short(path),
             roots.join(", ")
         )),

@@ -294,8 +294,10 @@ fn a_bad_profile_is_refused_with_its_line_and_column() {
         ("settings:\n  - file: proc/x\n", "p:2:11: must be a path"),
         ("settings:\n  - file: /a/../b\n", "p:2:11: must be a path"),
         ("settings:\n  - ethtool: rings.none\n", "p:2:14: `rings.none` is no setting"),
-        ("settings:\n  - file: /x\n    at_least: much\n", "p:3:15: is not a whole number"),
-        ("settings:\n  - file: /x\n", "p:2:5: a setting needs"),
+        ("settings:\n  - file: /proc/sys/x\n    at_least: much\n", "p:3:15: is not a whole number"),
+        ("settings:\n  - file: /proc/sys/x\n", "p:2:5: a setting needs"),
+        ("settings:\n  - file: /etc/passwd\n", "p:2:11: names the file `/etc/passwd`; allowed:"),
+        ("settings:\n  - file: /sys/devices/../../etc/passwd\n", "p:2:11: must be a path"),
         ("sets: 1\n", "p:1:1: `sets` is not known; allowed: about, settings"),
     ] {
         let error = Profile::parse(text, "p", "p").unwrap_err().to_string();

@@ -4,6 +4,7 @@ use polyrail_host::CpuSet;
 use polyrail_nic::Setting;
 
 use crate::error::TuneError;
+use crate::plan::check_path;
 use crate::target::Target;
 use crate::yaml::{self, Node, Place};
 
@@ -177,10 +178,11 @@ impl Rule {
 fn checked_path(path: &str, file: &str, at: Place) -> Result<String, TuneError> {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let stars = path.matches('*').count();
-    match is_plain && stars <= 1 {
-        true => Ok(path.to_owned()),
-        false => Err(yaml::error(file, at, "must be a path from `/` with one `*` at most")),
+    if !is_plain || stars > 1 {
+        return Err(yaml::error(file, at, "must be a path from `/` with one `*` at most"));
     }
+    check_path(path).map_err(|fault| yaml::error(file, at, format!("names {fault}")))?;
+    Ok(path.to_owned())
 }
 
 #[cfg(test)]
