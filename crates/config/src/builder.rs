@@ -17,8 +17,8 @@ use crate::table::{ENV_PREFIX, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
 
-/// Variables with our prefix that are no settings. None at present.
-const NOT_SETTINGS: &[&str] = &[];
+/// Variables with our prefix that are no settings: they stand for options of commands.
+const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR"];
 
 /// Collects values; [`ConfigBuilder::build`] resolves them.
 ///

@@ -139,6 +139,10 @@ fn unknown_names_are_refused_everywhere_with_the_nearest() {
     );
     assert_eq!(error.help().as_deref(), Some("did you mean `POLYRAIL_CHUNK_BYTES`?"));
 
+    // Where `polyrail irq` keeps its backups may be said for all commands at once.
+    let state = [("POLYRAIL_STATE_DIR".to_owned(), "/x".to_owned())];
+    assert!(Config::builder().env_from(state).build().is_ok());
+
     let error = refusal("colour", "red");
     assert_eq!(error.help().as_deref(), Some("`polyrail config show` lists all settings"));
 }
