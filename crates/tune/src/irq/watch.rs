@@ -146,7 +146,9 @@ impl Watch {
             if !changed && (is_good || write.is_none()) {
                 continue;
             }
-            let by = match (write, writes) {
+            // This process writes, too, when it carries the plan out again.
+            let last = || writes?.iter().rfind(|write| files.contains(&write.path));
+            let by = match (if is_good { last() } else { write }, writes) {
                 (Some(write), _) => Writer::Process {
                     pid: write.pid,
                     name: write.name.clone(),
