@@ -264,6 +264,7 @@ impl Control {
             self.engine.lose_peer(peer, gone_text(peer, silence));
             return false;
         }
+        self.engine.wake_stalled(peer, time);
         self.is_waiting(peer, time)
     }
 

@@ -9,7 +9,7 @@ use polyrail_config::Config;
 use polyrail_proto::hello::Card;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
-use polyrail_proto::{Failure, InstanceId, Time};
+use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::Memory;
 use polyrail_sys::threads::monotonic_ns;
 
@@ -257,6 +257,21 @@ impl EngineShared {
     /// Wakes whoever sends to the peer.
     pub(crate) fn wake_tx(&self, peer: &PeerShared) {
         self.wake_all(peer.lanes.proxies());
+    }
+
+    /// Proxies look after their flows while they know of something in flight. One that went to sleep
+    /// with nothing does not know what the thread of a caller has sent meanwhile.
+    pub(crate) fn wake_stalled(&self, peer: &PeerShared, time: Time) {
+        // A proxy wants to look twice: once to note how far the kernel is.
+        let stall = self.settings.rail_stall / 2;
+        let tx = peer.tx();
+        let is_stalled =
+            |index: &usize| tx.sender.is_stalled(time, FlowIndex(*index as u32), stall);
+        let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
+        drop(tx);
+        for index in stalled {
+            self.proxies.all[peer.flows[index].proxy].wake();
+        }
     }
 
     fn wake_all(&self, proxies: &[usize]) {

@@ -192,6 +192,23 @@ fn what_a_stalled_rail_brings_late_for_a_read_never_lands_either() {
 }
 
 #[test]
+fn a_small_write_by_the_caller_s_own_thread_leaves_a_stalled_rail_too() {
+    let p = RelayedPair::new(RAILS);
+    Write::post(&p, 1 << 20, 1).check();
+    for (round, relay) in (2..).zip(&p.ways_to_b) {
+        // Its proxies sleep, with nothing to look after.
+        std::thread::sleep(Duration::from_millis(150));
+        relay.set(|mood| (mood.stalled, mood.closed) = (true, true));
+        let since = Instant::now();
+        Write::post(&p, 8, round).check();
+        let took = since.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?} of 30 s after which a peer is given up");
+        relay.set(|mood| *mood = common::relay::Mood::default());
+        wait_for("the rail to come back", || p.to_b.flows_up().0 == p.to_b.flows_up().1);
+    }
+}
+
+#[test]
 fn messages_posted_while_all_rails_are_down_keep_their_order() {
     let p = RelayedPair::new(&with(&[("ops_pool", "16384")]));
     p.relays().for_each(|relay| relay.set(|mood| mood.closed = true));
