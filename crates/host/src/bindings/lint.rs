@@ -247,8 +247,9 @@ impl About<'_> {
             }
         }
         let message = format!(
-            "interrupts of {} go to CPU {hit}, where they take the time of these threads",
-            owners.join(", ")
+            "interrupts of {} go to CPU {hit}, where they take the time of the threads of {}",
+            owners.join(", "),
+            self.interface
         );
         self.add(LintId::IrqInside, false, hit, message);
     }
