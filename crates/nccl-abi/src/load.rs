@@ -49,6 +49,12 @@ pub enum LoadError {
         /// What was asked for.
         name: String,
     },
+    /// It is of a time before version 11, by which devices are asked for here.
+    #[error("{name} has no table of version 11: its devices can't be listed")]
+    Older {
+        /// What was asked for.
+        name: String,
+    },
     /// A function of a table failed or is missing.
     #[error("{name}: {function} of version {version} gives {code}")]
     Call {
@@ -136,7 +142,7 @@ impl Library {
     pub fn devices(&self) -> Result<Vec<Device>, LoadError> {
         // SAFETY: a symbol of this name is a table of this version.
         let symbol = unsafe { self.handle.get::<*const NetV11>(b"ncclNetPlugin_v11\0") };
-        let symbol = symbol.map_err(|_| LoadError::NoTable { name: self.name.clone() })?;
+        let symbol = symbol.map_err(|_| LoadError::Older { name: self.name.clone() })?;
         // SAFETY: as above; the library is never unloaded.
         let table: &NetV11 = unsafe { &**symbol };
         let fail = |function, code| LoadError::Call {

@@ -139,9 +139,11 @@ fn env(folder: Option<&Path>) -> Result<(), Refusal> {
                 "install it with `polyrail nccl install FOLDER`",
             ));
         }
+        // A job may be started from elsewhere.
+        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         println!(
             "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
-            quoted(folder)
+            quoted(&folder)
         );
     }
     println!("export NCCL_NET_PLUGIN=polyrail");
