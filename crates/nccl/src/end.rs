@@ -105,10 +105,12 @@ impl End {
     /// When this returns nothing is read or lands any more. `next`: number of the next message.
     pub(crate) fn close(&self, next: u64) {
         // What is under way now will not be completed.
-        let under_way =
-            (next.saturating_sub(SLOTS as u64)..next).find(|seq| self.request(*seq).is_pending());
+        let under_way = (next.saturating_sub(SLOTS as u64)..next)
+            .find(|seq| self.request(*seq).is_incomplete());
         let count = under_way.unwrap_or(next);
-        if self.broken.set("closed".to_owned()).is_ok() && self.is_connected() {
+        // One that broke here may be whole there, as when memory went before the connection.
+        let _ = self.broken.set("closed".to_owned());
+        if self.is_connected() {
             // Whoever waits there for what will not come is told. If that can't be said, the peer
             // is gone, and they know.
             let _ = self.tell(self.encode(Body::Closed { count }));

@@ -65,6 +65,11 @@ impl Handle {
         matches!(self.state.load(Ordering::Acquire), PENDING | STALLED)
     }
 
+    /// Whether it began and did not succeed, or not yet.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), PENDING | STALLED | FAILED)
+    }
+
     /// Where it stands; once it is over this is told once.
     pub(crate) fn test(&self) -> Progress {
         match self.state.load(Ordering::Acquire) {
