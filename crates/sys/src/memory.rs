@@ -109,6 +109,21 @@ impl Memory {
         Ok(crc)
     }
 
+    /// The address of a byte range, checked: for devices that copy by themselves. Whoever uses it
+    /// must keep a clone for as long.
+    pub fn address(&self, offset: u64, len: u64) -> Result<usize, OutOfRange> {
+        self.at(offset, len).map(|at| at as usize)
+    }
+
+    /// Memory that `owner` keeps.
+    ///
+    /// # Safety
+    /// `base` must be valid for reads and writes of `len` bytes as long as `owner` lives, and no
+    /// reference to those bytes may be used meanwhile.
+    pub unsafe fn owned(base: NonNull<u8>, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { base, len, _owner: Some(owner) }
+    }
+
     /// The address of a byte range, checked.
     pub(crate) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
         match offset.checked_add(len) {

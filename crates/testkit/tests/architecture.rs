@@ -28,7 +28,7 @@ const RULES: &[Rule] = &[
         ],
         ..Rule::ORDINARY
     },
-    Rule { name: "polyrail", below: &["config", "proto", "sys"], ..Rule::ORDINARY },
+    Rule { name: "polyrail", below: &["config", "gpu", "proto", "sys"], ..Rule::ORDINARY },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
@@ -45,6 +45,14 @@ const RULES: &[Rule] = &[
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
+    // The driver's calls. Its tests use its own device that needs no GPU, which is behind a feature.
+    Rule {
+        name: "gpu",
+        below: &["sys"],
+        for_tests: &["gpu"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
     Rule { name: "tune", below: &["host", "nic"], ..Rule::ORDINARY },
     // Netlink options, the old ethtool call and fanotify.
     Rule { name: "nic", may_be_unsafe: true, ..Rule::ORDINARY },

@@ -1,0 +1,69 @@
+//! What a device is to the rest of Polyrail.
+
+use std::fmt;
+use std::sync::Arc;
+
+use polyrail_sys::Memory;
+
+use crate::error::GpuError;
+use crate::queue::RawQueue;
+
+/// Where a device is on the PCI bus. The one name of a device that all processes of a machine
+/// agree on, whatever `CUDA_VISIBLE_DEVICES` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device on the bus.
+    pub device: u8,
+    /// Function; of the whole device it is 0.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+/// What a device is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its number in this process, as in `cuda:0`.
+    pub index: u32,
+    /// Product name.
+    pub name: String,
+    /// Address on the PCI bus.
+    pub pci: PciAddress,
+    /// Unique for a device, and for each part of a divided one.
+    pub uuid: [u8; 16],
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{} ({}, {})", self.index, self.name, self.pci)
+    }
+}
+
+/// Something with memory of its own that copies by itself. Safe to use from any thread; no call
+/// changes what the calling thread has as its current device or context.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What it is called.
+    fn identity(&self) -> &Identity;
+
+    /// Host memory that any device copies from and to at full speed without stopping for it, and
+    /// that the CPU reads at full speed too. Takes milliseconds; freed with the last clone.
+    fn pinned(&self, bytes: u64) -> Result<Memory, GpuError>;
+
+    /// A new queue of copies, independent of all others.
+    fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError>;
+
+    /// Whether a queue of this device may copy from and to memory of the other one directly; makes
+    /// it so if the hardware allows.
+    fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError>;
+}

@@ -1,0 +1,310 @@
+//! A device that needs no GPU: host memory behind addresses that the CPU can't use, and a thread for
+//! each queue that copies late, at random times, and fails when a test says so.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use polyrail_sys::Memory;
+
+use crate::device::{Device, Identity, PciAddress};
+use crate::error::GpuError;
+use crate::memory::DeviceMemory;
+use crate::queue::{Completion, RawCopy, RawQueue};
+
+/// Set in the addresses of the device's memory, so that a CPU that uses one crashes.
+const DEVICE_BIT: u64 = 1 << 60;
+
+/// The device. Its tests decide how late copies are and when they fail.
+#[derive(Debug)]
+pub struct FakeDevice {
+    identity: Identity,
+    behaviour: Arc<Behaviour>,
+}
+
+#[derive(Debug)]
+struct Behaviour {
+    /// A batch is done after a random time up to this.
+    late_ns: AtomicU64,
+    seed: AtomicU64,
+    /// Batches until one fails; negative for never.
+    fail_in: AtomicI64,
+    pinned_left: AtomicI64,
+    held: Mutex<bool>,
+    released: Condvar,
+}
+
+impl FakeDevice {
+    /// A device whose copies are done after a random time up to `late`.
+    pub fn new(index: u32, late: Duration, seed: u64) -> Arc<Self> {
+        let pci = PciAddress { domain: 0, bus: 0x10 + index as u8, device: 0, function: 0 };
+        let name = "fake device".to_owned();
+        let uuid = [index as u8; 16];
+        let late_ns = AtomicU64::new(late.as_nanos() as u64);
+        let behaviour = Arc::new(Behaviour {
+            late_ns,
+            seed: AtomicU64::new(seed),
+            fail_in: AtomicI64::new(-1),
+            pinned_left: AtomicI64::new(i64::MAX),
+            held: Mutex::new(false),
+            released: Condvar::new(),
+        });
+        Arc::new(Self {
+            identity: Identity { index, name, pci, uuid, memory_bytes: 1 << 40 },
+            behaviour,
+        })
+    }
+
+    /// The batch after `batches` more fails, and its queue with it.
+    pub fn fail_after(&self, batches: u32) {
+        self.behaviour.fail_in.store(batches.into(), Ordering::SeqCst);
+    }
+
+    /// From now on there are so many bytes of pinned memory left.
+    pub fn limit_pinned(&self, bytes: u64) {
+        self.behaviour.pinned_left.store(bytes as i64, Ordering::SeqCst);
+    }
+
+    /// Holds all copies back, until it is called with `false`.
+    pub fn hold(&self, held: bool) {
+        *self.behaviour.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        self.behaviour.released.notify_all();
+    }
+
+    /// Memory of the device with these bytes in it.
+    pub fn memory(self: &Arc<Self>, bytes: &[u8]) -> DeviceMemory {
+        let owner = Arc::new(Allocation::new(bytes.len()));
+        // SAFETY: the allocation has that many bytes, and nobody else knows of it yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), owner.base.as_ptr(), bytes.len()) };
+        let base = owner.base.as_ptr() as u64 | DEVICE_BIT;
+        // SAFETY: `owner` keeps the allocation.
+        unsafe { DeviceMemory::owned(self.clone(), base, bytes.len() as u64, owner) }
+    }
+
+    /// What is in memory of a fake device. Nothing may be copying to it.
+    pub fn contents(memory: &DeviceMemory) -> Vec<u8> {
+        let mut out = vec![0; memory.len() as usize];
+        if let Ok(address) = memory.address(0, memory.len()) {
+            // SAFETY: memory of a fake device is an allocation of that size, by its address.
+            unsafe { std::ptr::copy_nonoverlapping(real(address), out.as_mut_ptr(), out.len()) };
+        }
+        out
+    }
+}
+
+impl Device for FakeDevice {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn pinned(&self, bytes: u64) -> Result<Memory, GpuError> {
+        let left = self.behaviour.pinned_left.fetch_sub(bytes as i64, Ordering::SeqCst);
+        if left < bytes as i64 {
+            self.behaviour.pinned_left.fetch_add(bytes as i64, Ordering::SeqCst);
+            return Err(failed("pinned memory", "FAKE_OUT_OF_MEMORY"));
+        }
+        Ok(Memory::from(vec![0; bytes as usize]))
+    }
+
+    fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
+        let progress = Arc::new(Progress::default());
+        let (sender, batches) = channel();
+        let (behaviour, theirs) = (self.behaviour.clone(), progress.clone());
+        let worker = std::thread::spawn(move || work(&behaviour, &theirs, &batches));
+        Ok(Box::new(FakeQueue { sender: Some(sender), worker: Some(worker), progress, begun: 0 }))
+    }
+
+    fn reaches(&self, _other: &dyn Device) -> Result<bool, GpuError> {
+        Ok(true)
+    }
+}
+
+struct FakeQueue {
+    sender: Option<Sender<Vec<RawCopy>>>,
+    worker: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
+    begun: u64,
+}
+
+#[derive(Default)]
+struct Progress {
+    done: AtomicU64,
+    failed: AtomicBool,
+}
+
+// SAFETY: the worker counts a batch only after its copies, and is joined when the queue is dropped.
+unsafe impl RawQueue for FakeQueue {
+    unsafe fn begin(&mut self, copies: &[RawCopy]) -> Result<u64, GpuError> {
+        self.progress.completed()?;
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(copies.to_vec());
+        }
+        self.begun += 1;
+        Ok(self.begun)
+    }
+
+    fn completion(&self) -> Arc<dyn Completion> {
+        self.progress.clone()
+    }
+}
+
+impl Drop for FakeQueue {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Completion for Progress {
+    fn completed(&self) -> Result<u64, GpuError> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(failed("copy", "FAKE_COPY_FAILED"));
+        }
+        Ok(self.done.load(Ordering::Acquire))
+    }
+}
+
+fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCopy>>) {
+    while let Ok(copies) = batches.recv() {
+        let mut held = behaviour.held.lock().unwrap_or_else(PoisonError::into_inner);
+        while *held {
+            held = behaviour.released.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(held);
+        std::thread::sleep(behaviour.lateness());
+        if behaviour.fails() {
+            progress.failed.store(true, Ordering::Release);
+            return;
+        }
+        for copy in copies {
+            let (to, from) = (real(copy.to), real(copy.from));
+            // SAFETY: whoever began the batch keeps both places valid until it is done.
+            unsafe { std::ptr::copy(from, to, copy.len as usize) };
+        }
+        progress.done.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Behaviour {
+    fn lateness(&self) -> Duration {
+        // Knuth's multiplier for 64-bit linear congruential generators (MMIX).
+        let next = |seed: u64| seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let seed = self.seed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |s| Some(next(s)));
+        let limit = self.late_ns.load(Ordering::SeqCst);
+        Duration::from_nanos((seed.unwrap_or(0) >> 33) % (limit + 1))
+    }
+
+    fn fails(&self) -> bool {
+        let counted = |left: i64| (left >= 0).then_some(left - 1);
+        self.fail_in.fetch_update(Ordering::SeqCst, Ordering::SeqCst, counted) == Ok(0)
+    }
+}
+
+fn failed(call: &'static str, name: &str) -> GpuError {
+    GpuError::Driver { call, name: name.into(), text: "as the test asked".into() }
+}
+
+fn real(address: u64) -> *mut u8 {
+    (address & !DEVICE_BIT) as *mut u8
+}
+
+/// Bytes that are reached by pointer only.
+struct Allocation {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the pointer owns its allocation and is used only to free it.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    fn new(len: usize) -> Self {
+        let layout = Layout::from_size_align(len.max(1), 64).unwrap_or(Layout::new::<u64>());
+        // SAFETY: the layout is not of size 0.
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
+        let Some(base) = base else { std::alloc::handle_alloc_error(layout) };
+        Self { base, layout }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the allocation was made with this layout and is freed once, here.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{Place, Queue};
+
+    const LATE: Duration = Duration::from_millis(2);
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn copies_are_done_in_order_and_later() {
+        let device = FakeDevice::new(0, LATE, 1);
+        let bytes: Vec<u8> = (0..=255).collect();
+        let (from, to) = (device.memory(&bytes), device.memory(&[0; 256]));
+        let host = device.pinned(256).unwrap();
+        let device: Arc<dyn Device> = device;
+        let mut queue = Queue::new(&device).unwrap();
+        queue.push(Place::Host(&host, 0), Place::Device(&from, 0), 256).unwrap();
+        let first = queue.begin().unwrap();
+        queue.push(Place::Device(&to, 16), Place::Host(&host, 16), 240).unwrap();
+        let second = queue.begin().unwrap();
+        assert!(second.wait(LIMIT).unwrap() && first.is_done().unwrap());
+        assert_eq!(FakeDevice::contents(&to)[16..], bytes[16..]);
+        assert_eq!(FakeDevice::contents(&to)[..16], [0; 16]);
+        assert_eq!(queue.under_way(), 0);
+    }
+
+    #[test]
+    fn a_range_outside_is_refused() {
+        let device = FakeDevice::new(0, LATE, 1);
+        let memory = device.memory(&[0; 8]);
+        let device: Arc<dyn Device> = device;
+        let host = device.pinned(8).unwrap();
+        let mut queue = Queue::new(&device).unwrap();
+        assert!(queue.push(Place::Host(&host, 0), Place::Device(&memory, 1), 8).is_err());
+        assert!(queue.push(Place::Host(&host, 8), Place::Device(&memory, 0), 1).is_err());
+    }
+
+    #[test]
+    fn a_copy_that_fails_fails_its_queue_and_no_other() {
+        let fake = FakeDevice::new(0, Duration::ZERO, 1);
+        let memory = fake.memory(&[7; 8]);
+        let device: Arc<dyn Device> = fake.clone();
+        let host = device.pinned(8).unwrap();
+        let (mut one, mut other) = (Queue::new(&device).unwrap(), Queue::new(&device).unwrap());
+        fake.fail_after(0);
+        one.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        let ticket = one.begin().unwrap();
+        ticket.wait(LIMIT).unwrap_err();
+        one.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        one.begin().unwrap_err();
+        other.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        assert!(other.begin().unwrap().wait(LIMIT).unwrap());
+    }
+
+    #[test]
+    fn a_queue_that_is_dropped_waits_for_its_copies() {
+        let fake = FakeDevice::new(0, LATE, 3);
+        let (from, to) = (fake.memory(&[9; 64]), fake.memory(&[0; 64]));
+        let device: Arc<dyn Device> = fake;
+        let mut queue = Queue::new(&device).unwrap();
+        queue.push(Place::Device(&to, 0), Place::Device(&from, 0), 64).unwrap();
+        let ticket = queue.begin().unwrap();
+        drop(queue);
+        assert_eq!(ticket.is_done(), Ok(true));
+    }
+}

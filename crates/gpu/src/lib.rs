@@ -1,0 +1,20 @@
+//! Device memory and asynchronous copies, behind safe types.
+//!
+//! * [`Device`]: what has memory of its own that the CPU can't reach; [`DeviceMemory`]: a range of it.
+//! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`]
+//!   says when they are done, at the cost of a load.
+//!
+//! The rest of Polyrail knows devices only by these. With the feature `fake`, [`fake`] has one that
+//! needs no GPU and whose copies finish late, or fail, as a test wants.
+
+mod device;
+mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
+mod memory;
+mod queue;
+
+pub use device::{Device, Identity, PciAddress};
+pub use error::GpuError;
+pub use memory::DeviceMemory;
+pub use queue::{Completion, Place, Queue, RawCopy, RawQueue, Ticket};

@@ -1,0 +1,210 @@
+//! Copies that a device makes in order, and how to know when they are done.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polyrail_sys::{Memory, OutOfRange};
+
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::memory::DeviceMemory;
+
+/// Where bytes are copied from or to.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Host memory from an offset on. It should be pinned: with other memory the call blocks.
+    Host(&'a Memory, u64),
+    /// Device memory from an offset on.
+    Device(&'a DeviceMemory, u64),
+}
+
+/// One copy, by addresses that are valid on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCopy {
+    /// Where to.
+    pub to: u64,
+    /// Where from.
+    pub from: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// Says how far a queue has come.
+pub trait Completion: Send + Sync {
+    /// The number of the last batch that is done, all before it included. As cheap as a load, until
+    /// something fails: then an error, now and ever after, and nothing is copied any more.
+    fn completed(&self) -> Result<u64, GpuError>;
+}
+
+/// What a device makes a queue of.
+///
+/// # Safety
+/// Once [`Completion::completed`] says that a batch is done, or fails, or the queue is dropped, no
+/// memory of that batch is touched any more, and what was copied is visible to the CPU and to every
+/// device.
+pub unsafe trait RawQueue: Send {
+    /// Begins a batch of copies, after all batches before it; within a batch in any order. Returns
+    /// its number: 1, 2, 3 and so on. If it fails, nothing was begun.
+    ///
+    /// # Safety
+    /// All places must stay valid until the batch is done, and no two copies of a batch may write
+    /// the same byte.
+    unsafe fn begin(&mut self, copies: &[RawCopy]) -> Result<u64, GpuError>;
+
+    /// How to know when a batch is done. The same for the life of the queue.
+    fn completion(&self) -> Arc<dyn Completion>;
+}
+
+/// A queue of copies on a device. It keeps the memory of each batch until that is done; dropping it
+/// waits for all of them (microseconds to milliseconds).
+pub struct Queue {
+    raw: Box<dyn RawQueue>,
+    completion: Arc<dyn Completion>,
+    open: Vec<RawCopy>,
+    /// Memory of the open batch, and of each that is under way.
+    kept: Vec<Kept>,
+    under_way: VecDeque<(u64, Vec<Kept>)>,
+    spare: Vec<Vec<Kept>>,
+}
+
+/// When a batch is done. Clones are the same batch; safe to use from any thread, also after the
+/// queue is gone.
+#[derive(Clone)]
+pub struct Ticket {
+    completion: Arc<dyn Completion>,
+    number: u64,
+}
+
+/// Held for its owner only.
+enum Kept {
+    Host(Memory),
+    Device(DeviceMemory),
+}
+
+impl Queue {
+    /// A new queue of the device.
+    pub fn new(device: &Arc<dyn Device>) -> Result<Self, GpuError> {
+        let raw = device.clone().open_queue()?;
+        let completion = raw.completion();
+        let (open, kept, under_way) = (Vec::new(), Vec::new(), VecDeque::new());
+        Ok(Self { raw, completion, open, kept, under_way, spare: Vec::new() })
+    }
+
+    /// Adds a copy to the batch that [`Self::begin`] starts. Copies of a batch are made in any
+    /// order, so they must not write the same bytes.
+    pub fn push(&mut self, to: Place<'_>, from: Place<'_>, len: u64) -> Result<(), OutOfRange> {
+        let copy = RawCopy { to: to.address(len)?, from: from.address(len)?, len };
+        if len > 0 {
+            for place in [to, from] {
+                // Pieces of one chunk mostly lie in the same two memories.
+                if !self.kept.iter().rev().take(2).any(|kept| kept.holds(place)) {
+                    self.kept.push(place.keep());
+                }
+            }
+            self.open.push(copy);
+        }
+        Ok(())
+    }
+
+    /// Starts what was pushed. If that fails nothing of it is copied.
+    pub fn begin(&mut self) -> Result<Ticket, GpuError> {
+        self.reap();
+        // SAFETY: every place was checked against its memory, and the memories are kept until the
+        // batch is done. That no two copies write the same byte is about values, not validity, for
+        // memory that is only reached by copies.
+        let begun = unsafe { self.raw.begin(&self.open) };
+        self.open.clear();
+        let spare = self.spare.pop().unwrap_or_default();
+        let mut kept = std::mem::replace(&mut self.kept, spare);
+        match begun {
+            Ok(number) => {
+                self.under_way.push_back((number, kept));
+                Ok(Ticket { completion: self.completion.clone(), number })
+            }
+            Err(error) => {
+                kept.clear();
+                self.spare.push(kept);
+                Err(error)
+            }
+        }
+    }
+
+    /// Batches that are not known to be done.
+    pub fn under_way(&mut self) -> usize {
+        self.reap();
+        self.under_way.len()
+    }
+
+    /// Lets go of the memory of what is done.
+    fn reap(&mut self) {
+        let done = self.completion.completed().unwrap_or(u64::MAX);
+        while self.under_way.front().is_some_and(|(number, _)| *number <= done) {
+            let Some((_, mut kept)) = self.under_way.pop_front() else { break };
+            kept.clear();
+            self.spare.push(kept);
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queue({} under way)", self.under_way.len())
+    }
+}
+
+impl Place<'_> {
+    fn address(self, len: u64) -> Result<u64, OutOfRange> {
+        match self {
+            Self::Host(memory, offset) => memory.address(offset, len).map(|at| at as u64),
+            Self::Device(memory, offset) => memory.address(offset, len),
+        }
+    }
+
+    fn keep(self) -> Kept {
+        match self {
+            Self::Host(memory, _) => Kept::Host(memory.clone()),
+            Self::Device(memory, _) => Kept::Device(memory.clone()),
+        }
+    }
+}
+
+impl Kept {
+    fn holds(&self, place: Place<'_>) -> bool {
+        match (self, place) {
+            (Self::Host(kept), Place::Host(memory, _)) => {
+                kept.address(0, 0) == memory.address(0, 0)
+            }
+            (Self::Device(kept), Place::Device(memory, _)) => {
+                kept.address(0, 0) == memory.address(0, 0)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Ticket {
+    /// Whether every byte of the batch is in place.
+    pub fn is_done(&self) -> Result<bool, GpuError> {
+        Ok(self.completion.completed()? >= self.number)
+    }
+
+    /// Waits, polling: for batches that take microseconds. Says whether it was done in time.
+    pub fn wait(&self, limit: Duration) -> Result<bool, GpuError> {
+        let begin = Instant::now();
+        while !self.is_done()? {
+            if begin.elapsed() > limit {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({})", self.number)
+    }
+}
