@@ -66,6 +66,47 @@ fn topo_gives_each_gpu_of_the_a3_high_its_interface() {
 }
 
 #[test]
+fn topo_shows_what_nvml_told_when_the_snapshot_was_taken() {
+    let fixture = fixtures::a3_high();
+    // Two GPUs of eight; the others and what is left out here are unknown.
+    let links = vec!["{\"is_active\":true}"; 18].join(",");
+    let gpu = |address: &str| {
+        format!(
+            "{{\"address\":\"{address}\",\"uuid\":\"GPU-1\",\"memory_bytes\":150754820096,\
+             \"pcie_generation\":5,\"nvlinks\":[{links}]}}"
+        )
+    };
+    let report = format!(
+        "{{\"schema_version\":1,\"driver_version\":\"570.86.15\",\"cuda_version\":\"12.8\",\
+         \"gpus\":[{},{}]}}",
+        gpu("0000:04:00.0"),
+        gpu("0000:0a:00.0")
+    );
+    fixture.write("/polyrail/nvml.json", &report);
+    let root = at(fixture.path());
+    let document = json(&["topo", "--json", "--sysroot", root]);
+    assert_eq!(document["nvml"]["driver_version"], "570.86.15");
+    let details = &document["gpus"][0]["details"];
+    assert_eq!(details["memory_bytes"], 150_754_820_096_u64);
+    assert_eq!(details["pcie_width_lanes"], Value::Null);
+    assert_eq!(details["nvlink_peers"][0]["links"], 18);
+    assert_eq!(document["gpus"][1]["details"], Value::Null);
+    assert_eq!(document["gpu_matrix"][0][2], "NV18");
+    assert_eq!(document["gpu_matrix"][0][1], "PIX");
+
+    let text = quietly(&["topo", "--sysroot", root]);
+    assert!(text.contains("\nNVIDIA driver 570.86.15, CUDA up to 12.8\n"), "{text}");
+    let line = "GPU 0  NVIDIA H100 80GB HBM3, nvidia, 140.4 GiB, 32.0 GT/s PCIe x16, 18 NVLinks\n";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("GPU 0  X      PIX    NV18   NODE"), "{text}");
+    assert!(text.contains("NV#   over so many NVLinks\n"), "{text}");
+    assert!(text.contains("NVLinks of GPU 1: NVML does not list it"), "{text}");
+    // Without a report nothing is said of NVLinks.
+    let plain = quietly(&["topo", "--sysroot", at(fixtures::a3_high().path())]);
+    assert!(!plain.contains("NV#") && !plain.contains("NVML"), "{plain}");
+}
+
+#[test]
 fn topo_says_what_it_does_not_know() {
     let fixture = fixtures::unknown_nodes();
     let root = at(fixture.path());

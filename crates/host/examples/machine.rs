@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     };
     let written = File::create(path)
         .map_err(snapshot::SnapshotError::Write)
-        .and_then(|file| snapshot::write(&build().root(), name, file));
+        .and_then(|file| snapshot::write(&build().root(), name, None, file));
     match written {
         Ok(summary) => {
             println!("{path}: {} files", summary.files);

@@ -11,6 +11,7 @@ mod cpuset;
 #[cfg(feature = "fixtures")]
 pub mod fixtures;
 mod interrupts;
+pub mod nvml;
 mod pci;
 pub mod snapshot;
 mod sysroot;
@@ -24,6 +25,6 @@ pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
 pub use sysroot::{ReadError, Sysroot};
 pub use topology::{
-    Cache, CacheKind, Choice, Cpu, Cpus, Distance, Gpu, Nic, NicDetails, Node, PciBridge,
-    PciFunction, PciLink, Rival, Topology, Vector,
+    Cache, CacheKind, Choice, Cpu, Cpus, Distance, Gpu, GpuDetails, GpuPath, Nic, NicDetails, Node,
+    NvLinkPeer, NvmlSystem, PciBridge, PciFunction, PciLink, Rival, Topology, Vector,
 };

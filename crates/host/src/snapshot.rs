@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
+use crate::nvml::{self, NvmlReport};
 use crate::sysroot::{ReadError, Sysroot};
 
 /// Files, with `*` for any name in a folder. What a machine does not have is left out.
@@ -154,7 +155,8 @@ impl SnapshotError {
 
 /// Writes the machine's files below a folder `name` into a tar archive.
 ///
-/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both.
+/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both. `nvml` is what NVML tells of
+/// the running machine; what a copy of a machine has of it goes in by itself.
 ///
 /// # Errors
 /// [`SnapshotError::Write`]; or [`SnapshotError::Read`] if this is no machine at all. A file that
@@ -162,9 +164,12 @@ impl SnapshotError {
 pub fn write(
     root: &Sysroot,
     name: &str,
+    nvml: Option<&NvmlReport>,
     out: impl Write,
 ) -> Result<SnapshotSummary, SnapshotError> {
     root.read("/sys/devices/system/cpu/online")?;
+    let recorded = if root.is_live() { None } else { NvmlReport::read(root)? };
+    let nvml = nvml.or(recorded.as_ref());
     let mut archive = Archive {
         root,
         name,
@@ -172,7 +177,11 @@ pub fn write(
         summary: SnapshotSummary::default(),
         done: std::collections::HashSet::new(),
     };
-    archive.collect().and_then(|()| archive.tar.finish()).map_err(SnapshotError::Write)?;
+    let collected = archive.collect().and_then(|()| match nvml {
+        Some(report) => archive.add(nvml::FILE, report.redacted().to_json().as_bytes()),
+        None => Ok(()),
+    });
+    collected.and_then(|()| archive.tar.finish()).map_err(SnapshotError::Write)?;
     Ok(archive.summary)
 }
 
@@ -276,12 +285,15 @@ impl<W: Write> Archive<'_, W> {
         if read.is_err() {
             return Ok(());
         }
-        let content = redacted(name, content);
         self.done.insert(path.to_owned());
+        self.add(path, &redacted(name, content))
+    }
+
+    fn add(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
-        self.tar.append_data(&mut header, format!("{}{path}", self.name), content.as_slice())?;
+        self.tar.append_data(&mut header, format!("{}{path}", self.name), content)?;
         self.summary.files += 1;
         self.summary.bytes += content.len() as u64;
         Ok(())

@@ -3,6 +3,7 @@
 mod cpus;
 mod devices;
 mod distance;
+mod gpus;
 mod nccl;
 mod nics;
 mod nodes;
@@ -12,6 +13,7 @@ use serde::Serialize;
 pub use cpus::{Cache, CacheKind, Cpu, Cpus};
 pub use devices::{Gpu, PciBridge, PciFunction, PciLink};
 pub use distance::{Choice, Distance, Rival};
+pub use gpus::{GpuDetails, GpuPath, NvLinkPeer, NvmlSystem};
 pub use nics::{Nic, NicDetails, Vector};
 pub use nodes::Node;
 
@@ -34,6 +36,8 @@ pub struct Topology {
     /// GPUs and other accelerators in the order of their PCI addresses; so CUDA numbers them with
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     pub gpus: Vec<Gpu>,
+    /// What NVML tells about the machine; `None` if it was not asked.
+    pub nvml: Option<NvmlSystem>,
     /// The CPUs that this process may use; `None` unless the machine is the running one.
     pub allowed_cpus: Option<CpuSet>,
     /// What the machine does not tell and what follows from that, one sentence each.
@@ -41,7 +45,10 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads everything. Takes some milliseconds on a large machine.
+    /// Reads everything that is in files. Takes some milliseconds on a large machine.
+    ///
+    /// NVML of the running machine is not asked, for that may take seconds; what a snapshot has of
+    /// it is read. See [`Topology::add_nvml`].
     ///
     /// # Errors
     /// [`ReadError`] if there are no CPUs to be found or a file says what the kernel never writes;
@@ -53,12 +60,23 @@ impl Topology {
         let (nics, virtual_interfaces) = nics::read_all(root, interrupts.as_ref())?;
         let gpus = devices::read_gpus(root)?;
         let allowed_cpus = if root.is_live() { cpus::read_allowed(root)? } else { None };
-        let mut topology =
-            Self { cpus, nodes, nics, virtual_interfaces, gpus, allowed_cpus, unknown: Vec::new() };
+        let mut topology = Self {
+            cpus,
+            nodes,
+            nics,
+            virtual_interfaces,
+            gpus,
+            nvml: None,
+            allowed_cpus,
+            unknown: Vec::new(),
+        };
         topology.unknown = topology.find_unknown();
         if interrupts.is_none() && !topology.nics.is_empty() {
             let sentence = "names of interrupts: /proc/interrupts is hidden, as in some containers";
             topology.unknown.push(sentence.to_owned());
+        }
+        if !root.is_live() {
+            topology.add_recorded_nvml(root)?;
         }
         Ok(topology)
     }

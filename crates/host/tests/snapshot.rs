@@ -11,7 +11,7 @@ fn archive_of(
 ) -> (tempfile::TempDir, std::path::PathBuf, snapshot::SnapshotSummary) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("machine.tar");
-    let summary = snapshot::write(root, "machine", fs::File::create(&path).unwrap()).unwrap();
+    let summary = snapshot::write(root, "machine", None, fs::File::create(&path).unwrap()).unwrap();
     (folder, path, summary)
 }
 
@@ -93,7 +93,7 @@ fn a_folder_opens_as_it_is_and_anything_else_is_refused() {
     fs::write(&path, []).unwrap();
     assert!(snapshot::open(&path).unwrap_err().to_string().contains("no folder in it holds sys"));
     let nothing = Sysroot::at(folder.path());
-    assert!(snapshot::write(&nothing, "x", io::sink()).is_err());
+    assert!(snapshot::write(&nothing, "x", None, io::sink()).is_err());
 }
 
 #[test]

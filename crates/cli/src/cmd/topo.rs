@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use polyrail_config::Config;
+use polyrail_host::nvml::{NvmlAbsent, NvmlReport};
 use polyrail_host::snapshot::{self, SnapshotError};
-use polyrail_host::{Distance, NicDetails, Topology};
+use polyrail_host::{Distance, Gpu, NicDetails, Sysroot, Topology};
 use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
 use serde_json::{Value, json};
@@ -41,6 +43,9 @@ enum Command {
         file: PathBuf,
 
         #[command(flatten)]
+        nvml: NvmlArgs,
+
+        #[command(flatten)]
         machine: MachineArgs,
     },
 }
@@ -64,13 +69,23 @@ struct ShowArgs {
     nccl_xml: bool,
 
     #[command(flatten)]
+    nvml: NvmlArgs,
+
+    #[command(flatten)]
     machine: MachineArgs,
+}
+
+#[derive(clap::Args)]
+struct NvmlArgs {
+    /// Do not ask NVIDIA's library NVML about the GPUs, which wakes those that sleep.
+    #[arg(long)]
+    no_nvml: bool,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match &args.command {
-        Some(Command::Snapshot { file, machine }) => take_snapshot(file, machine),
+        Some(Command::Snapshot { file, nvml, machine }) => take_snapshot(file, nvml, machine),
         None => show(&args.show),
     }
 }
@@ -87,6 +102,14 @@ fn show(args: &ShowArgs) -> ExitCode {
     if root.is_live() {
         add_details(&mut topology);
     }
+    // The file for NCCL has nothing of it: NCCL asks the library itself.
+    if !args.nccl_xml {
+        match ask_nvml(&root, &args.nvml, &topology) {
+            Some(Ok(report)) => topology.add_nvml(&report),
+            Some(Err(absent)) => topology.add_nvml_absent(&absent),
+            None => {}
+        }
+    }
     let text = if args.json {
         format!("{:#}\n", json(&topology))
     } else if args.nccl_xml {
@@ -102,6 +125,22 @@ fn show(args: &ShowArgs) -> ExitCode {
         }
     };
     print(&text, exit::OK)
+}
+
+/// Asks NVML about the running machine, if it has a GPU that NVML would know.
+fn ask_nvml(
+    root: &Sysroot,
+    args: &NvmlArgs,
+    topology: &Topology,
+) -> Option<Result<NvmlReport, NvmlAbsent>> {
+    if args.no_nvml || !root.is_live() || !topology.gpus.iter().any(Gpu::is_nvidia) {
+        return None;
+    }
+    // For the reasons of single refusals. Settings that are wrong are for those who need them.
+    if let Ok(config) = Config::builder().env().build() {
+        let _ = crate::logging::start(&config);
+    }
+    Some(NvmlReport::ask())
 }
 
 /// Rings, coalescing and RSS, as far as the driver of each interface tells. What it does not tell
@@ -147,6 +186,7 @@ fn json(topology: &Topology) -> Value {
         all.extend(fields);
     }
     document["matrix"] = json!(topology.matrix());
+    document["gpu_matrix"] = json!(topology.gpu_matrix());
     document["best_nic"] = json!(topology.choices());
     document
 }
@@ -170,22 +210,56 @@ fn matrix(topology: &Topology) -> String {
     }
     let legend = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys]
         .map(|distance| format!("{:<4}  {}\n", distance.word(), distance.meaning()));
-    format!("{table}\n{}?     the machine does not tell\n", legend.concat())
+    let gpus = gpu_matrix(topology).map(|table| format!("{table}\n")).unwrap_or_default();
+    let nvlink = if gpus.is_empty() { "" } else { "NV#   over so many NVLinks\n" };
+    format!("{gpus}{table}\n{}{nvlink}?     the machine does not tell\n", legend.concat())
 }
 
-fn take_snapshot(file: &Path, machine: &MachineArgs) -> ExitCode {
+/// How GPUs reach each other. Only where NVML was asked: without it NVLinks are unknown, and words
+/// of the PCI bus alone would mislead.
+fn gpu_matrix(topology: &Topology) -> Option<Table> {
+    topology.nvml.as_ref().filter(|_| topology.gpus.len() > 1)?;
+    let mut table = Table::default().column("", Align::Left);
+    for gpu in &topology.gpus {
+        table = table.column(format!("GPU {}", gpu.index), Align::Left);
+    }
+    for (gpu, row) in topology.gpus.iter().zip(topology.gpu_matrix()) {
+        let mut cells = vec![format!("GPU {}", gpu.index)];
+        cells.extend(row.into_iter().enumerate().map(|(other, path)| match path {
+            _ if other == gpu.index => "X".to_owned(),
+            Some(path) => path.word(),
+            None => "?".to_owned(),
+        }));
+        table.row(cells);
+    }
+    Some(table)
+}
+
+fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCode {
     let root = match machine.open() {
         Ok(root) => root,
         Err(error) => return refuse_machine(&error),
+    };
+    let topology = match Topology::read(&root) {
+        Ok(topology) => topology,
+        Err(error) => return refuse_read(error),
+    };
+    let nvml = match ask_nvml(&root, nvml, &topology) {
+        Some(Ok(report)) => Some(report),
+        Some(Err(absent)) => {
+            eprintln!("polyrail: {absent}");
+            None
+        }
+        None => None,
     };
     let to_stdout = file == Path::new("-");
     let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|_| !to_stdout);
     let name = name.unwrap_or("machine");
     let written = if to_stdout {
-        snapshot::write(&root, name, io::stdout().lock())
+        snapshot::write(&root, name, nvml.as_ref(), io::stdout().lock())
     } else {
         match fs::File::create_new(file) {
-            Ok(out) => snapshot::write(&root, name, io::BufWriter::new(out)),
+            Ok(out) => snapshot::write(&root, name, nvml.as_ref(), io::BufWriter::new(out)),
             Err(error) => {
                 complain(&format!("{} can't be written: {error}", file.display()), None);
                 let is_usage = error.kind() == io::ErrorKind::AlreadyExists;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cpuset::CpuSet;
 use crate::pci::PciAddress;
 use crate::sysroot::{ReadError, Sysroot};
+use crate::topology::GpuDetails;
 use crate::topology::cpus::read_list;
 
 const FOLDER: &str = "/sys/bus/pci/devices";
@@ -71,6 +72,8 @@ pub struct Gpu {
     pub driver: Option<String>,
     /// What the driver calls it, such as `NVIDIA H100 80GB HBM3`.
     pub model: Option<String>,
+    /// What NVML tells; `None` if it was not asked or does not know this GPU.
+    pub details: Option<GpuDetails>,
 }
 
 impl PciFunction {
@@ -124,6 +127,13 @@ impl PciFunction {
     }
 }
 
+impl Gpu {
+    /// Whether it is of the vendor whose library NVML is.
+    pub fn is_nvidia(&self) -> bool {
+        self.pci.vendor == Some(NVIDIA)
+    }
+}
+
 /// Every GPU, in the order of PCI addresses.
 pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
     let mut gpus = Vec::new();
@@ -138,7 +148,8 @@ pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
         if pci.is_gpu() {
             let driver = root.link_name(format!("{folder}/driver"));
             let model = read_model(root, &pci)?;
-            gpus.push(Gpu { index: 0, node: read_node(root, &folder)?, driver, model, pci });
+            let node = read_node(root, &folder)?;
+            gpus.push(Gpu { index: 0, node, driver, model, pci, details: None });
         }
     }
     gpus.sort_by_key(|gpu| gpu.pci.address);

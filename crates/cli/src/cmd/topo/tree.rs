@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use polyrail_host::{CacheKind, CpuSet, Gpu, Nic, Node, PciFunction, PciLink, Topology};
+use polyrail_host::{
+    CacheKind, CpuSet, Gpu, GpuDetails, Nic, Node, NvmlSystem, PciFunction, PciLink, Topology,
+};
 
 /// One device in the tree.
 struct Entry<'a> {
@@ -69,7 +71,16 @@ fn heading(topology: &Topology) -> String {
         parts.push(format!("{count} {name}{}", if count == 1 { "" } else { "s" }));
     }
     let model = cpus.model_name.as_ref().map(|model| format!("{model}\n")).unwrap_or_default();
-    format!("{model}{}\n", parts.join(", "))
+    let nvidia = topology.nvml.as_ref().and_then(nvidia_line).unwrap_or_default();
+    format!("{model}{}\n{nvidia}", parts.join(", "))
+}
+
+/// `None` if NVML tells neither version.
+fn nvidia_line(nvml: &NvmlSystem) -> Option<String> {
+    let driver = nvml.driver_version.as_ref().map(|version| format!("NVIDIA driver {version}"));
+    let cuda = nvml.cuda_version.as_ref().map(|version| format!("CUDA up to {version}"));
+    let parts: Vec<String> = driver.into_iter().chain(cuda).collect();
+    (!parts.is_empty()).then(|| format!("{}\n", parts.join(", ")))
 }
 
 fn node_line(topology: &Topology, node: &Node) -> String {
@@ -148,8 +159,31 @@ fn gpu_text(gpu: &Gpu) -> String {
     let ids = vendor.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}"));
     let mut parts = vec![gpu.model.clone().or(ids).unwrap_or_else(|| "unknown model".to_owned())];
     parts.push(gpu.driver.clone().unwrap_or_else(|| "no driver".to_owned()));
-    parts.extend(gpu.pci.link.as_ref().map(link_text));
+    let details = gpu.details.as_ref();
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    parts.extend(details.and_then(|details| details.memory_bytes).map(gib));
+    // Virtual machines hide the link of the device, and NVML knows it all the same.
+    let link = gpu.pci.link.as_ref().map(link_text);
+    parts.extend(link.or_else(|| details.and_then(pcie_text)));
+    match details.and_then(|details| details.nvlinks_active) {
+        None | Some(0) => {}
+        Some(1) => parts.push("1 NVLink".to_owned()),
+        Some(count) => parts.push(format!("{count} NVLinks")),
+    }
     format!("GPU {}  {}", gpu.index, parts.join(", "))
+}
+
+/// `PCIe 5 x16`, and what it could be if that is more.
+fn pcie_text(details: &GpuDetails) -> Option<String> {
+    let (generation, width) = (details.pcie_generation?, details.pcie_width_lanes?);
+    let mut text = format!("PCIe {generation} x{width}");
+    if let (Some(max), Some(max_width)) =
+        (details.pcie_generation_max, details.pcie_width_max_lanes)
+        && (max > generation || max_width > width)
+    {
+        put(&mut text, &format!(" (could be {max} x{max_width})"));
+    }
+    Some(text)
 }
 
 fn nic_text(nic: &Nic) -> String {

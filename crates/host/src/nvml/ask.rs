@@ -1,0 +1,210 @@
+//! Asks the library itself.
+
+use std::ffi::OsStr;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+use tracing::debug;
+
+use super::{NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
+
+/// Why the library told nothing at all. On most machines that is as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("NVML tells nothing: {reason}")]
+pub struct NvmlAbsent {
+    reason: String,
+}
+
+/// The name under which every driver installs it, also in containers.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// Without the persistence daemon the driver wakes each GPU first, which takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// More than any GPU has; the library refuses numbers that a GPU does not have.
+const MOST_LINKS: u32 = 64;
+
+/// What the library refused to tell so far.
+#[derive(Default)]
+struct Asking {
+    refusals: Vec<String>,
+}
+
+impl NvmlReport {
+    /// Asks the running machine's library about everything. Takes milliseconds, but seconds where
+    /// GPUs have to be woken first; after 30 s it is given up.
+    ///
+    /// # Errors
+    /// [`NvmlAbsent`] if there is no such library or no driver, or if it does not answer. A single
+    /// question that it refuses is no error: that value is `None`, and
+    /// [`NvmlReport::refusals`] says why.
+    pub fn ask() -> Result<Self, NvmlAbsent> {
+        ask_within(LIBRARY, PATIENCE)
+    }
+}
+
+/// A GPU that has fallen off its bus can block the library for good, so it is asked on a thread
+/// that is left behind then.
+fn ask_within(library: &'static str, patience: Duration) -> Result<NvmlReport, NvmlAbsent> {
+    let absent = |reason: String| NvmlAbsent { reason };
+    let (sender, receiver) = mpsc::channel();
+    let asking = move || {
+        // Nobody listens any more if it took too long.
+        let _ = sender.send(ask_library(library));
+    };
+    let spawned = thread::Builder::new().name("pr-nvml".to_owned()).spawn(asking);
+    spawned.map_err(|error| absent(format!("no thread to ask it on: {error}")))?;
+    match receiver.recv_timeout(patience) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(error)) => Err(absent(words(&error))),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(absent(format!("{library} did not answer within {} s", patience.as_secs())))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(absent(format!("the thread that asked {library} has ended")))
+        }
+    }
+}
+
+fn ask_library(library: &str) -> Result<NvmlReport, NvmlError> {
+    let nvml = Nvml::builder().lib_path(OsStr::new(library)).init()?;
+    let mut asking = Asking::default();
+    let cuda = asking.said("CUDA version", nvml.sys_cuda_driver_version());
+    let mut report = NvmlReport {
+        schema_version: SCHEMA_VERSION,
+        driver_version: asking.said("driver version", nvml.sys_driver_version()),
+        cuda_version: cuda.map(|version| {
+            let major = cuda_driver_version_major(version);
+            format!("{major}.{}", cuda_driver_version_minor(version))
+        }),
+        nvml_version: asking.said("version of NVML", nvml.sys_nvml_version()),
+        ..NvmlReport::default()
+    };
+    let count = asking.said("number of GPUs", nvml.device_count()).unwrap_or(0);
+    let devices: Vec<(u32, Device<'_>)> = (0..count)
+        .filter_map(|index| {
+            let device = asking.said(&format!("GPU {index}"), nvml.device_by_index(index))?;
+            Some((index, device))
+        })
+        .collect();
+    report.gpus = devices.iter().map(|(index, device)| asking.gpu(*index, device)).collect();
+    for (at, (index, device)) in devices.iter().enumerate() {
+        for (other_at, (other_index, other)) in devices.iter().enumerate() {
+            let Some(address) = report.gpus[other_at].address.filter(|_| at != other_at) else {
+                continue;
+            };
+            let what = format!("GPU {index}: NVLink to GPU {other_index}");
+            let status = device.p2p_status(other, P2pCapabilitiesIndex::NvLink);
+            let status = asking.said(&what, status);
+            if let Some(status) = status.filter(|status| *status != P2pStatus::Unknown) {
+                let is_possible = status == P2pStatus::Ok;
+                report.gpus[at].nvlink_access.push(NvLinkAccess { address, is_possible });
+            }
+        }
+    }
+    report.refusals = asking.refusals;
+    Ok(report)
+}
+
+impl Asking {
+    /// The value, or a note of why there is none.
+    fn said<T>(&mut self, what: &str, answer: Result<T, NvmlError>) -> Option<T> {
+        match answer {
+            Ok(value) => Some(value),
+            Err(error) => {
+                debug!(target: "polyrail::host", "NVML: {what}: {}", words(&error));
+                self.refusals.push(format!("{what}: {}", words(&error)));
+                None
+            }
+        }
+    }
+
+    fn gpu(&mut self, index: u32, device: &Device<'_>) -> NvmlGpu {
+        let what = |name: &str| format!("GPU {index}: {name}");
+        let pci = self.said(&what("PCI address"), device.pci_info());
+        NvmlGpu {
+            address: pci.and_then(|pci| pci.bus_id.parse().ok()),
+            name: self.said(&what("name"), device.name()),
+            uuid: self.said(&what("UUID"), device.uuid()),
+            memory_bytes: self
+                .said(&what("memory"), device.memory_info())
+                .map(|memory| memory.total),
+            pcie_generation: self.said(&what("PCIe generation"), device.current_pcie_link_gen()),
+            pcie_generation_max: self
+                .said(&what("highest PCIe generation"), device.max_pcie_link_gen()),
+            pcie_width_lanes: self.said(&what("PCIe width"), device.current_pcie_link_width()),
+            pcie_width_max_lanes: self
+                .said(&what("highest PCIe width"), device.max_pcie_link_width()),
+            nvlinks: self.nvlinks(index, device),
+            nvlink_access: Vec::new(),
+        }
+    }
+
+    /// `None` if the library does not even tell of the first.
+    fn nvlinks(&mut self, index: u32, device: &Device<'_>) -> Option<Vec<NvLink>> {
+        let mut links = Vec::new();
+        for number in 0..MOST_LINKS {
+            let link = device.link_wrapper_for(number);
+            let what = format!("GPU {index}: NVLink {number}");
+            let is_active = match link.is_active() {
+                Ok(is_active) => Some(is_active),
+                // There are no more; or it is a GPU without any, of which some say this.
+                Err(NvmlError::InvalidArg | NvmlError::NotSupported) if number > 0 => break,
+                Err(error) if number > 0 => self.said(&what, Err(error)),
+                refused => Some(self.said(&what, refused)?),
+            };
+            // What kind of device that is is not asked: this crate's call for it does not hand the
+            // library's answer on. The addresses tell as much.
+            let remote = match is_active {
+                Some(true) => self.said(&format!("{what}: other end"), link.remote_pci_info()),
+                _ => None,
+            };
+            let remote = remote.and_then(|pci| pci.bus_id.parse().ok());
+            links.push(NvLink { is_active, remote });
+        }
+        Some(links)
+    }
+}
+
+/// The library's words. That of the loader names the file.
+fn words(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(error) => {
+            use std::error::Error;
+            let source = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            source.trim().to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_library_is_told_which_file_is_not_there() {
+        let absent = ask_within("libpolyrail-none.so.1", PATIENCE).unwrap_err();
+        let text = absent.to_string();
+        assert!(
+            text.starts_with("NVML tells nothing: ") && text.contains("polyrail-none"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_another_one_is_no_panic() {
+        let absent = ask_within("libc.so.6", PATIENCE).unwrap_err();
+        assert!(absent.to_string().contains("nvmlInit"), "{absent}");
+    }
+
+    #[test]
+    fn asking_this_machine_ends_in_a_report_or_a_reason() {
+        match NvmlReport::ask() {
+            Ok(report) => assert_eq!(report.schema_version, SCHEMA_VERSION),
+            Err(absent) => assert!(absent.to_string().len() > "NVML tells nothing: ".len()),
+        }
+    }
+}
