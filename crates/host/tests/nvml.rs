@@ -36,7 +36,7 @@ fn addresses(topology: &Topology) -> Vec<PciAddress> {
 /// Eight GPUs with 18 links each to switches that the virtual machine hides.
 fn switched(topology: &Topology) -> NvmlReport {
     let hidden: PciAddress = "0000:ff:1f.0".parse().unwrap();
-    let ends = |at: usize| vec![(at % 2 == 0).then_some(hidden); 18];
+    let ends = |at: usize| vec![at.is_multiple_of(2).then_some(hidden); 18];
     let all = addresses(topology);
     report(&all.iter().enumerate().map(|(at, gpu)| (*gpu, ends(at))).collect::<Vec<_>>())
 }

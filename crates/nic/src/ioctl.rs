@@ -1,4 +1,5 @@
-//! What only the old ethtool call tells: the driver, its own counters, and its flow rules.
+//! What only the old ethtool call tells: the driver, its own counters, its flow rules and receiving
+//! queues.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -26,6 +27,7 @@ const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
 const GRXCLSRLCNT: u32 = 0x2e;
+const GRXRINGS: u32 = 0x2d;
 
 const STRING_SET_STATS: u32 = 1;
 const STRING_BYTES: usize = 32;
@@ -90,6 +92,18 @@ pub fn ntuple_rules(nic: &str) -> Result<u32, NicError> {
     Ok(request[184 / 4])
 }
 
+/// How many queues of `nic` receive now: those that packets can be spread over.
+///
+/// # Errors
+/// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that do not tell.
+pub fn rx_queues(nic: &str) -> Result<u32, NicError> {
+    let mut request = command(GRXRINGS, RXNFC_BYTES);
+    call(nic, "the receiving queues", &mut request)?;
+    // The low half of `data`, which stands behind command and type.
+    let number = u64::from_ne_bytes(word_pair(&request, 2));
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
 /// For fuzzing: reads names and values out of an answer.
 pub(crate) fn examine(bytes: &[u8]) -> usize {
     paired(bytes, bytes).len()
@@ -108,17 +122,25 @@ fn paired(names: &[u8], values: &[u8]) -> Vec<(String, u64)> {
         .collect()
 }
 
-fn command(number: u32, bytes: usize) -> Vec<u32> {
+pub(crate) fn command(number: u32, bytes: usize) -> Vec<u32> {
     let mut request = vec![0; bytes.div_ceil(4)];
     request[0] = number;
     request
+}
+
+/// Two words as the kernel laid eight bytes out over them.
+fn word_pair(words: &[u32], at: usize) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&words[at].to_ne_bytes());
+    bytes[4..].copy_from_slice(&words[at + 1].to_ne_bytes());
+    bytes
 }
 
 fn to_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn call(nic: &str, what: &str, request: &mut [u32]) -> Result<(), NicError> {
+pub(crate) fn call(nic: &str, what: &str, request: &mut [u32]) -> Result<(), NicError> {
     // Any socket will do to reach the driver of an interface.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"));
     let socket = socket.map_err(|source| NicError::Open { what: "a socket", source })?;

@@ -1,7 +1,8 @@
 //! What the kernel says about network interfaces, asked without any other program.
 //!
-//! * [`Ethtool`]: queues, rings, coalescing and RSS, over generic netlink; [`driver_info`] and
-//!   [`driver_stats`] over the older calls that have no successor.
+//! * [`Ethtool`]: queues, rings, coalescing and RSS, over generic netlink; [`driver_info`],
+//!   [`driver_stats`] and [`set_rss_table`] over the older calls that have no successor, or a young
+//!   one.
 //! * [`Netdev`]: which queue is served by which NAPI, and which interrupt wakes it.
 //! * [`Routes`]: by which interface a packet would leave.
 //! * [`Events`]: links and settings that change.
@@ -22,6 +23,7 @@ mod ioctl;
 mod netdev;
 mod os;
 mod route;
+mod rss;
 mod socket;
 mod wire;
 mod writers;
@@ -29,8 +31,9 @@ mod writers;
 pub use error::NicError;
 pub use ethtool::{Channels, Ethtool, Group, Limits, Rings, Rss, SETTINGS, Setting};
 pub use events::{Event, Events};
-pub use ioctl::{DriverInfo, driver_info, driver_stats, ntuple_rules};
+pub use ioctl::{DriverInfo, driver_info, driver_stats, ntuple_rules, rx_queues};
 pub use netdev::{Napi, Netdev, Queue, QueueKind, QueueStats};
 pub use route::{Route, RouteQuery, Routes};
+pub use rss::{BadRssTable, RssTable, rss_table, set_rss_table};
 pub use wire::examine;
 pub use writers::{WriteWatch, Written};

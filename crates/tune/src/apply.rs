@@ -185,7 +185,7 @@ fn present(
 }
 
 /// What drivers may change by themselves when the settings of an interface are: the affinities of
-/// its vectors and the files that steer its packets.
+/// its vectors, its RSS table and the files that steer its packets.
 fn collateral(
     machine: &mut dyn Machine,
     changes: &[Change],
@@ -209,7 +209,8 @@ fn collateral(
             let file = if queue.starts_with("tx-") { "xps_cpus" } else { "rps_cpus" };
             Target::File { path: format!("{folder}/{queue}/{file}") }
         });
-        for target in irqs.chain(steering).collect::<Vec<_>>() {
+        let rss = [Target::Rss { nic: nic.to_owned() }];
+        for target in rss.into_iter().chain(irqs).chain(steering).collect::<Vec<_>>() {
             // Steering of interfaces with one queue answers with an error; then there is none.
             if let Ok(Some(old)) = machine.read(&target) {
                 saved.push((target, old));

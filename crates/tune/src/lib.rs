@@ -7,7 +7,7 @@
 //!
 //! * [`irq`]: which CPUs the interrupts of network interfaces go to.
 //! * [`profile`]: settings for fast TCP, as data.
-//! * [`nic`]: queues, rings and coalescing of an interface.
+//! * [`nic`]: queues, rings, coalescing and RSS of an interface.
 //!
 //! Reading is always allowed; nothing is written but by [`apply()`] and [`reset()`].
 #![forbid(unsafe_code)]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use polyrail_host::{CpuSet, Sysroot};
-use polyrail_nic::{Ethtool, NicError};
+use polyrail_nic::{Ethtool, NicError, RssTable, rss_table, set_rss_table};
 
 use crate::irq::Vectors;
 use crate::target::{Target, VectorId};
@@ -140,21 +140,25 @@ impl SysMachine {
     }
 
     fn ethtool(&mut self, target: &Target) -> Result<&mut Ethtool, Fault> {
-        let failed = |source: io::Error, said| Fault {
-            what: target.to_string(),
-            step: Step::Read,
-            source,
-            said,
+        self.require_drivers(target)?;
+        let opened = match self.ethtool.take() {
+            Some(ethtool) => ethtool,
+            None => Ethtool::open().map_err(|error| from_nic(&error, target, Step::Read))?,
         };
-        if !self.root.is_live() {
-            let said = "a copy of /proc and /sys has no netlink".to_owned();
-            return Err(failed(io::ErrorKind::Unsupported.into(), Some(said)));
+        Ok(self.ethtool.insert(opened))
+    }
+
+    /// Refuses to ask this machine's drivers about another machine.
+    fn require_drivers(&self, target: &Target) -> Result<(), Fault> {
+        match self.root.is_live() {
+            true => Ok(()),
+            false => Err(Fault {
+                what: target.to_string(),
+                step: Step::Read,
+                source: io::ErrorKind::Unsupported.into(),
+                said: Some("a copy of /proc and /sys has no drivers to ask".to_owned()),
+            }),
         }
-        if self.ethtool.is_none() {
-            let opened = Ethtool::open();
-            self.ethtool = Some(opened.map_err(|error| from_nic(&error, target, Step::Read))?);
-        }
-        self.ethtool.as_mut().ok_or_else(|| failed(io::ErrorKind::Unsupported.into(), None))
     }
 
     fn open(&mut self, target: &Target) -> Result<(std::fs::File, PathBuf), Fault> {
@@ -164,7 +168,7 @@ impl SysMachine {
                 None => return Err(gone(target)),
             },
             Target::File { path } => PathBuf::from(path),
-            Target::Ethtool { .. } => return Err(gone(target)),
+            Target::Ethtool { .. } | Target::Rss { .. } => return Err(gone(target)),
         };
         let path = self.root.path(path);
         // Truncating is what a shell does, and what makes a copy of the tree behave like files of
@@ -198,6 +202,14 @@ impl Machine for SysMachine {
                     Err(error) => Err(from_nic(&error, target, Step::Read)),
                 };
             }
+            Target::Rss { nic } => {
+                self.require_drivers(target)?;
+                return match rss_table(nic) {
+                    Ok(table) => Ok(Some(table.to_string())),
+                    Err(error) if error.is_absent() || error.is_unsupported() => Ok(None),
+                    Err(error) => Err(from_nic(&error, target, Step::Read)),
+                };
+            }
         };
         let failed = |source| Fault {
             what: self.root.path(&path).display().to_string(),
@@ -220,6 +232,12 @@ impl Machine for SysMachine {
             let result = self.ethtool(target)?.set(nic, &[(setting, value)]);
             return result.map_err(|error| from_nic(&error, target, Step::Write));
         }
+        if let Target::Rss { nic } = target {
+            self.require_drivers(target)?;
+            let table: RssTable = value.parse().map_err(|_| gone(target))?;
+            let result = set_rss_table(nic, &table);
+            return result.map_err(|error| from_nic(&error, target, Step::Write));
+        }
         let (mut file, path) = self.open(target)?;
         // One write: the kernel takes each as a whole value.
         file.write_all(format!("{value}\n").as_bytes()).map_err(|source| Fault {
@@ -231,12 +249,9 @@ impl Machine for SysMachine {
     }
 
     fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
-        if let Target::Ethtool { .. } = target {
-            return match self.root.is_live() {
-                // Only the kernel knows whether CAP_NET_ADMIN is there; it says so at the write.
-                true => Ok(()),
-                false => self.ethtool(target).map(|_| ()),
-            };
+        if let Target::Ethtool { .. } | Target::Rss { .. } = target {
+            // Only the kernel knows whether CAP_NET_ADMIN is there; it says so at the write.
+            return self.require_drivers(target);
         }
         let path = match target {
             Target::Irq(vector) => match self.number(vector)? {
@@ -244,7 +259,7 @@ impl Machine for SysMachine {
                 None => return Err(gone(target)),
             },
             Target::File { path } => path.clone(),
-            Target::Ethtool { .. } => return Ok(()),
+            Target::Ethtool { .. } | Target::Rss { .. } => return Ok(()),
         };
         let path = self.root.path(path);
         match OpenOptions::new().write(true).open(&path) {
@@ -273,7 +288,7 @@ impl Machine for SysMachine {
                 _ => target.to_string(),
             },
             Target::File { path } => path.clone(),
-            Target::Ethtool { .. } => target.to_string(),
+            Target::Ethtool { .. } | Target::Rss { .. } => target.to_string(),
         }
     }
 

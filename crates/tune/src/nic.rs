@@ -1,6 +1,6 @@
-//! Queues, rings and coalescing of one interface, as a plan like any other.
+//! Queues, rings, coalescing and RSS of one interface, as a plan like any other.
 
-use polyrail_nic::{Group, SETTINGS, Setting};
+use polyrail_nic::{BadRssTable, Group, RssTable, SETTINGS, Setting, rx_queues};
 
 use crate::error::TuneError;
 use crate::machine::Machine;
@@ -49,6 +49,71 @@ pub fn plan(
         let command = setting.command(nic, &value.to_string());
         plan.want(target, nic, old, value.to_string(), format!("the same as `{command}`"));
     }
+    Ok(plan.seal())
+}
+
+/// How received packets are to be spread over queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Evenly over the queues 0 to this number − 1.
+    Equal(u32),
+    /// By weights of queue 0, 1 and so on; 0 leaves a queue out.
+    Weights(Vec<u32>),
+}
+
+impl Spread {
+    /// The queue with the highest number that gets packets, plus one.
+    fn queues(&self) -> usize {
+        match self {
+            Self::Equal(queues) => *queues as usize,
+            Self::Weights(weights) => {
+                weights.iter().rposition(|weight| *weight > 0).map_or(0, |last| last + 1)
+            }
+        }
+    }
+
+    fn table(&self, size: usize) -> Result<RssTable, BadRssTable> {
+        match self {
+            Self::Equal(queues) => RssTable::equal(size, *queues),
+            Self::Weights(weights) => RssTable::weighted(size, weights),
+        }
+    }
+
+    fn command(&self, nic: &str) -> String {
+        match self {
+            Self::Equal(queues) => format!("ethtool -X {nic} equal {queues}"),
+            Self::Weights(weights) => {
+                let weights: Vec<String> = weights.iter().map(u32::to_string).collect();
+                format!("ethtool -X {nic} weight {}", weights.join(" "))
+            }
+        }
+    }
+}
+
+/// Plans a new RSS table of `nic`. Hash function and key stay as they are.
+///
+/// # Errors
+/// [`TuneError::Argument`] if the interface has no table, not so many queues, or fewer buckets than
+/// queues are to share them.
+pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result<Plan, TuneError> {
+    let refused = |value: String, fault: String| TuneError::Argument { field: "RSS", value, fault };
+    let mut plan = Plan::begin("nic", machine.root())?;
+    let target = Target::Rss { nic: nic.to_owned() };
+    let Some(old) = machine.read(&target)? else {
+        let fault = "its driver tells no table, or the interface is not there".to_owned();
+        return Err(refused(format!("of {nic}"), fault));
+    };
+    let size = old.parse::<RssTable>().map(|table| table.buckets().len());
+    let command = spread.command(nic);
+    let table = size.and_then(|size| spread.table(size));
+    let table = table.map_err(|error| refused(format!("of {nic}"), error.to_string()))?;
+    // The kernel would refuse it, too, without saying how many there are.
+    let there = if machine.root().is_live() { rx_queues(nic).ok() } else { None };
+    if let Some(there) = there.filter(|there| spread.queues() > *there as usize) {
+        let fault = format!("{} queues are asked for, and it has {there}", spread.queues());
+        return Err(refused(format!("of {nic}"), fault));
+    }
+    plan.want(target, nic, old, table.to_string(), format!("the same as `{command}`"));
     Ok(plan.seal())
 }
 

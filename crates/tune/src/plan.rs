@@ -1,6 +1,7 @@
 //! What is going to be changed, from what to what, and why: a file that people read first.
 
 use polyrail_host::{CpuSet, Sysroot};
+use polyrail_nic::RssTable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TuneError;
@@ -8,6 +9,7 @@ use crate::hash::fnv1a;
 use crate::host_id::HostId;
 use crate::machine::Machine;
 use crate::target::Target;
+use crate::yaml;
 
 /// A plan, as it is shown, written to a file, and carried out.
 ///
@@ -168,15 +170,20 @@ impl Plan {
                 }
                 Target::Ethtool { setting, .. } => {
                     if target.setting().is_none() {
-                        let shown = crate::yaml::short(setting);
+                        let shown = yaml::short(setting);
                         return Err(bad(format!("changes `{shown}`, which is no setting")));
                     }
                     if new.parse::<u32>().is_err() {
-                        let shown = crate::yaml::short(new);
+                        let shown = yaml::short(new);
                         return Err(bad(format!(
                             "sets {setting} to `{shown}`, which is no number"
                         )));
                     }
+                }
+                Target::Rss { nic } => {
+                    new.parse::<RssTable>().map_err(|error| {
+                        bad(format!("spreads packets of {} wrongly: {error}", yaml::short(nic)))
+                    })?;
                 }
                 Target::File { .. } => {}
             }
@@ -266,7 +273,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!(
             "the file `{}`; allowed: files below {}",
-            crate::yaml::short(path),
+            yaml::short(path),
             roots.join(", ")
         )),
     }

@@ -17,6 +17,12 @@ pub enum Target {
         /// As in [`Setting::full_name`].
         setting: String,
     },
+    /// How an interface spreads received packets over its queues, as an
+    /// [`RssTable`](polyrail_nic::RssTable).
+    Rss {
+        /// The interface.
+        nic: String,
+    },
     /// The CPUs that an interrupt may go to, as a list like `0-3,8`.
     Irq(VectorId),
     /// A file of `/proc` or `/sys` that holds one value.
@@ -43,7 +49,7 @@ impl Target {
     pub fn setting(&self) -> Option<&'static Setting> {
         match self {
             Self::Ethtool { setting, .. } => Setting::parse(setting),
-            Self::Irq(_) | Self::File { .. } => None,
+            Self::Rss { .. } | Self::Irq(_) | Self::File { .. } => None,
         }
     }
 
@@ -53,7 +59,7 @@ impl Target {
         match self {
             Self::Ethtool { setting, .. } if setting.starts_with("channels.") => 0,
             Self::Ethtool { setting, .. } if setting.starts_with("rings.") => 1,
-            Self::Ethtool { .. } => 2,
+            Self::Ethtool { .. } | Self::Rss { .. } => 2,
             Self::Irq(_) => 3,
             Self::File { .. } => 4,
         }
@@ -69,6 +75,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ethtool { nic, setting } => write!(f, "{setting} of {nic}"),
+            Self::Rss { nic } => write!(f, "RSS table of {nic}"),
             Self::Irq(id) => write!(f, "{id}"),
             Self::File { path } => f.write_str(path),
         }

@@ -434,6 +434,7 @@ fn short_target(target: &Target) -> String {
         Target::Irq(id) => format!("{}#{}", id.pci, id.index),
         Target::File { path } => path.clone(),
         Target::Ethtool { setting, .. } => setting.clone(),
+        Target::Rss { .. } => "RSS table".to_owned(),
     }
 }
 

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_nic::{
-    Ethtool, Group, Netdev, NicError, QueueKind, SETTINGS, driver_info, driver_stats, ntuple_rules,
+    Ethtool, Group, Netdev, NicError, QueueKind, Rss, SETTINGS, driver_info, driver_stats,
+    ntuple_rules, rss_table,
 };
 use polyrail_report::{Align, Table, exit};
 use polyrail_tune::TuneError;
+use polyrail_tune::nic::Spread;
 use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
@@ -28,14 +30,11 @@ enum Command {
     Rings(SettingArgs),
     /// Show or set when interrupts are raised: `polyrail nic coalesce eth1 rx-usecs=20`.
     Coalesce(SettingArgs),
-    /// Show how received packets are spread over queues.
-    Rss {
-        /// The interface.
-        nic: String,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Show or set how received packets are spread over queues: `polyrail nic rss eth1 equal=8`.
+    ///
+    /// The hash and its key are left alone. Queues that get no packets this way are free for flow
+    /// rules.
+    Rss(RssArgs),
     /// Show counters: those per queue, and those that the driver has names for.
     Stats {
         /// The interface.
@@ -47,7 +46,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put back what `channels`, `rings` and `coalesce` have set.
+    /// Put back what `channels`, `rings`, `coalesce` and `rss` have set.
     Reset {
         #[command(flatten)]
         undoing: Undoing,
@@ -67,6 +66,28 @@ struct SettingArgs {
     /// New values, as NAME=NUMBER; without any, the present ones are shown.
     #[arg(value_name = "NAME=NUMBER", value_parser = assignment)]
     values: Vec<(String, u32)>,
+
+    #[command(flatten)]
+    doing: Doing,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(clap::Args)]
+struct RssArgs {
+    /// The interface.
+    nic: String,
+
+    /// `equal=N` deals packets out to queues 0 to N−1 evenly, `weights=W0,W1,…` in proportion to the
+    /// weights of queue 0, 1 and so on, of which 0 leaves a queue out. Without it the present spread
+    /// is shown.
+    #[arg(value_name = "SPREAD", value_parser = spread)]
+    spread: Option<Spread>,
 
     #[command(flatten)]
     doing: Doing,
@@ -102,7 +123,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Channels(args) => settings(args, Group::Channels),
         Command::Rings(args) => settings(args, Group::Rings),
         Command::Coalesce(args) => settings(args, Group::Coalesce),
-        Command::Rss { nic, json } => rss(nic, *json),
+        Command::Rss(args) => rss(args),
         Command::Stats { nic, all, json } => stats(nic, *all, *json),
         Command::Reset { undoing, json, place } => {
             return changes::undo(place, "nic", undoing, *json)
@@ -124,6 +145,19 @@ fn assignment(text: &str) -> Result<(String, u32), String> {
     Ok((name.to_owned(), value))
 }
 
+fn spread(text: &str) -> Result<Spread, String> {
+    let known = "is neither equal=NUMBER nor weights=NUMBER,NUMBER,…";
+    let (name, value) = text.split_once('=').ok_or(known)?;
+    let number = |value: &str| {
+        value.parse::<u32>().map_err(|_| format!("`{value}` is not a number from 0 to 2³²−1"))
+    };
+    match name {
+        "equal" => Ok(Spread::Equal(number(value)?)),
+        "weights" => value.split(',').map(number).collect::<Result<_, _>>().map(Spread::Weights),
+        _ => Err(known.to_owned()),
+    }
+}
+
 fn settings(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
     if args.values.is_empty() {
         return show(args, group);
@@ -134,14 +168,8 @@ fn settings(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
 }
 
 fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
-    if !args.place.root().is_live() {
-        // The answer of this machine's drivers would be taken for the other's.
-        return Ok(changes::refuse(&TuneError::Argument {
-            field: group.name(),
-            value: "with --sysroot".to_owned(),
-            fault: "are asked of drivers over netlink, which a copy of a machine has not"
-                .to_owned(),
-        }));
+    if let Some(refused) = refuse_copy(&args.place, group.name()) {
+        return Ok(refused);
     }
     let mut ethtool = Ethtool::open()?;
     let mut shown = Vec::new();
@@ -165,9 +193,37 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
     Ok(changes::print(&table.to_string()))
 }
 
-fn rss(nic: &str, as_json: bool) -> Result<ExitCode, NicError> {
-    let rss = Ethtool::open()?.rss(nic)?;
-    if as_json {
+/// The answer of this machine's drivers would be taken for that of the machine in the copy.
+fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
+    let refuse = || {
+        changes::refuse(&TuneError::Argument {
+            field,
+            value: "with --sysroot".to_owned(),
+            fault: "must be asked of drivers, which a copy of a machine has not".to_owned(),
+        })
+    };
+    (!place.root().is_live()).then(refuse)
+}
+
+fn rss(args: &RssArgs) -> Result<ExitCode, NicError> {
+    let nic = &args.nic;
+    if let Some(spread) = &args.spread {
+        let plan = polyrail_tune::nic::plan_rss(&mut args.place.machine(), nic, spread);
+        let done =
+            plan.and_then(|plan| changes::carry_out(&args.place, &plan, &args.doing, args.json));
+        return Ok(done.unwrap_or_else(|error| changes::refuse(&error)));
+    }
+    if let Some(refused) = refuse_copy(&args.place, "RSS") {
+        return Ok(refused);
+    }
+    let rss = match Ethtool::open().and_then(|mut ethtool| ethtool.rss(nic)) {
+        // Kernels before 6.2 tell in the old way only.
+        Err(error) if error.is_unsupported() => {
+            Rss { indirection: rss_table(nic)?.buckets().to_vec(), ..Rss::default() }
+        }
+        asked => asked?,
+    };
+    if args.json {
         return Ok(changes::print_json(&rss));
     }
     if rss.indirection.is_empty() {

@@ -201,8 +201,10 @@ fn machine(disk: &Path) -> Vec<String> {
             format!("tap,id=n{nic},ifname=tap{nic},script=no,downscript=no,queues=4,vhost=off"),
             "-device".to_owned(),
             format!(
+                // The last has a table of RSS, which QEMU follows by itself.
                 "virtio-net-pci,netdev=n{nic},bus=rp{nic},mq=on,vectors=10,romfile=,\
-                 mac=52:54:00:00:00:0{nic}"
+                 mac=52:54:00:00:00:0{nic},rss={}",
+                if nic == 3 { "on" } else { "off" }
             ),
         ]);
     }

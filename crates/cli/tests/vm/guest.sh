@@ -33,8 +33,9 @@ snapshot() {
     grep -s . /proc/irq/default_smp_affinity /sys/class/net/eth*/queues/*/?ps_cpus \
         /proc/sys/net/ipv4/tcp_* /proc/sys/net/core/* /proc/sys/kernel/numa_balancing \
         /sys/devices/system/cpu/online
-    # How many queues there are shows in the files above; rings are in none.
+    # How many queues there are shows in the files above; rings and RSS are in none.
     ethtool -g eth0 2>&1
+    ethtool -x eth3 2>&1
 }
 
 begin() {
@@ -407,6 +408,37 @@ expect 0 polyrail nic channels eth1 combined=2
 changed
 expect 0 polyrail nic reset
 ip route del default
+finish
+
+begin rss
+expect 0 polyrail nic rss eth3
+expect 0 polyrail nic rss eth3 equal=2 --dry-run
+restored "dry run"
+expect 0 polyrail nic rss eth3 equal=2
+says "0-1 x"
+changed
+ethtool -x eth3 >/tmp/out
+says "0     1     0     1     0     1     0     1"
+expect 0 polyrail nic rss eth3 weights=0,3,1
+says "1*"
+expect 0 polyrail nic rss eth3
+says_not " 0 "
+# Fewer queues than the table uses: the kernel says no, and nothing else is changed.
+snapshot >/tmp/without
+expect 3 polyrail nic channels eth3 combined=1
+snapshot >/tmp/now
+cmp -s /tmp/without /tmp/now || fault "a refused number of queues was not rolled back"
+expect 0 polyrail nic reset
+expect 0 polyrail nic reset
+restored reset
+# The kernel's own table is its own again, and follows the number of queues.
+expect 0 polyrail nic channels eth3 combined=1
+expect 0 polyrail nic reset
+restored "channels and RSS"
+expect 2 polyrail nic rss eth3 equal=5
+says "5 queues are asked for, and it has 4"
+expect 2 polyrail nic rss eth1 equal=2
+says "its driver tells no table"
 finish
 
 begin refused_setting

@@ -49,6 +49,7 @@ scenarios! {
     a_plan_of_another_boot_needs_force: "other_boot",
     a_profile_is_applied_verified_and_taken_back: "profile",
     what_may_cut_the_default_route_is_refused_or_comes_back_by_itself: "disruptive",
+    packets_are_spread_over_other_queues_and_back: "rss",
     a_setting_that_the_driver_refuses_changes_nothing: "refused_setting",
 }
 

@@ -105,7 +105,7 @@ impl Watch {
                     }
                 }
                 Target::File { path } => files.push(machine.root().path(path)),
-                Target::Ethtool { .. } => {}
+                Target::Ethtool { .. } | Target::Rss { .. } => {}
             }
         }
         files.retain(|file| file.exists());
