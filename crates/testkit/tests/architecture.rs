@@ -44,6 +44,8 @@ const RULES: &[Rule] = &[
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
+    // Pure data; of the system it uses files.
+    Rule { name: "profile", ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
     // The driver's calls. Its tests use its own device that needs no GPU, which is behind a feature.
     Rule {

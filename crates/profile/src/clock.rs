@@ -1,0 +1,406 @@
+//! Clocks of several devices brought onto one line of time, from raw anchors that are kept: whoever
+//! knows a better method can do it again.
+//!
+//! Each clock has a parent, and the parent of all is clock 0, the reference. An anchor brackets a
+//! stamp of a clock by two stamps of its parent, so the offset lies between two bounds. Within a
+//! window the bounds of all anchors are intersected, after the rate that a least-squares line over
+//! all windows gives is taken out; where they contradict each other, the narrowest anchor counts.
+//! Between windows the offset is interpolated, which follows a rate that moves with temperature.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ProfileError;
+use crate::sample::stamp;
+use crate::table::{Cells, Line, ReadRow, Row, Word};
+
+/// A clock, as `run.yml` lists it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clock {
+    /// Its number; 0 is the reference.
+    pub id: u32,
+    /// For people, such as `gpu0` or `host`.
+    pub name: String,
+    /// What it is: `tsc`, `monotonic_raw`, `globaltimer` …
+    pub kind: String,
+    /// The endpoint whose clock it is, if it is one's.
+    pub rank: Option<u32>,
+    /// Its smallest step, as measured, in ns.
+    pub tick_ns: f64,
+}
+
+/// How an anchor was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnchorMethod {
+    /// Parent, clock, parent.
+    Bracket,
+    /// As bracket, at the moment the clock steps, so that its tick does not count.
+    Edge,
+    /// Between two devices, to check the others; never used to align.
+    Peer,
+    /// Between two hosts, over the network.
+    Network,
+}
+
+impl Word for AnchorMethod {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("bracket", Self::Bracket),
+        ("edge", Self::Edge),
+        ("peer", Self::Peer),
+        ("network", Self::Network),
+    ];
+}
+
+/// One comparison of a clock with its parent: a line of `anchors.csv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Which clock.
+    pub clock: u32,
+    /// The clock that it is compared with; of a [peer](AnchorMethod::Peer) anchor, another device.
+    pub parent: u32,
+    /// Anchors of one window were taken at one go.
+    pub window: u32,
+    /// How.
+    pub method: AnchorMethod,
+    /// The parent before, in ns.
+    pub parent_before_ns: i64,
+    /// The clock, in ns.
+    pub clock_ns: i64,
+    /// The parent after, in ns.
+    pub parent_after_ns: i64,
+}
+
+impl Row for Anchor {
+    const COLUMNS: &'static [&'static str] =
+        &["clock", "parent", "window", "method", "parent_before_ns", "clock_ns", "parent_after_ns"];
+
+    fn write(&self, line: &mut Line<'_>) {
+        line.cell(self.clock);
+        line.cell(self.parent);
+        line.cell(self.window);
+        line.cell(self.method.word());
+        line.cell(self.parent_before_ns);
+        line.cell(self.clock_ns);
+        line.cell(self.parent_after_ns);
+    }
+}
+
+impl ReadRow for Anchor {
+    fn read(cells: &Cells<'_>) -> Result<Self, ProfileError> {
+        let anchor = Self {
+            clock: cells.whole(0, 0..=u32::MAX)?,
+            parent: cells.whole(1, 0..=u32::MAX)?,
+            window: cells.whole(2, 0..=u32::MAX)?,
+            method: cells.word(3)?,
+            parent_before_ns: stamp(cells, 4)?,
+            clock_ns: stamp(cells, 5)?,
+            parent_after_ns: stamp(cells, 6)?,
+        };
+        match anchor.parent_after_ns.checked_sub(anchor.parent_before_ns) {
+            Some(0..) => Ok(anchor),
+            _ => Err(cells.fault(6, format!("from {} on", anchor.parent_before_ns))),
+        }
+    }
+}
+
+/// A stamp on the reference clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aligned {
+    /// In ns of the reference clock.
+    pub ns: i64,
+    /// How far it may be off, in ns.
+    pub uncertainty_ns: f64,
+}
+
+/// How one clock runs against its parent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClockFit {
+    /// Which clock.
+    pub clock: u32,
+    /// Against which.
+    pub parent: u32,
+    /// How much faster the parent runs, in parts per million; `None` from one window.
+    pub rate_ppm: Option<f64>,
+    /// Half of a 95 % interval around the rate, in ppm; `None` from fewer than three windows.
+    pub rate_ci_ppm: Option<f64>,
+    /// The farthest a window is from the line between its neighbours, in ns: what interpolation
+    /// may miss.
+    pub wander_ns: f64,
+    /// The bound of the least sure place between the first and the last window, in ns.
+    pub bound_ns: f64,
+    /// Windows whose anchors contradict each other, so that only the narrowest was used.
+    pub contradictions: u32,
+    /// Each window in the order of time.
+    pub windows: Vec<Window>,
+}
+
+/// What the anchors of one window say together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    /// The middle of the window, in ns of the clock.
+    pub clock_ns: i64,
+    /// What to add to the clock to have the parent, in ns.
+    pub offset_ns: i64,
+    /// How far the offset may be off, in ns.
+    pub half_width_ns: f64,
+    /// How many anchors it is made of.
+    pub anchors: u32,
+}
+
+/// Stamps of one device compared directly with those of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Triangle {
+    /// One clock.
+    pub clock: u32,
+    /// The other.
+    pub peer: u32,
+    /// How many comparisons.
+    pub anchors: u32,
+    /// The median of how far the way over the host is from the direct one, in ns.
+    pub median_ns: f64,
+    /// The farthest, in ns.
+    pub max_ns: f64,
+    /// How far they may be apart if every bound holds, in ns.
+    pub bound_ns: f64,
+}
+
+/// Every clock against the reference.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Alignment {
+    fits: BTreeMap<u32, ClockFit>,
+}
+
+impl Alignment {
+    /// Fits all clocks.
+    ///
+    /// # Errors
+    /// A clock with two parents, with anchors that are not listed, or that never reaches clock 0.
+    pub fn fit(clocks: &[Clock], anchors: &[Anchor]) -> Result<Self, ProfileError> {
+        let mut by_clock: BTreeMap<u32, Vec<Anchor>> = BTreeMap::new();
+        for anchor in anchors.iter().filter(|anchor| anchor.method != AnchorMethod::Peer) {
+            by_clock.entry(anchor.clock).or_default().push(*anchor);
+        }
+        let mut fits = BTreeMap::new();
+        for (clock, anchors) in by_clock {
+            let Some(listed) = clocks.iter().find(|listed| listed.id == clock) else {
+                return Err(fault(clock, "has anchors and is not listed in run.yml"));
+            };
+            let parent = anchors[0].parent;
+            if clock == 0 || parent == clock || anchors.iter().any(|one| one.parent != parent) {
+                return Err(fault(clock, "must have one parent, and clock 0 none"));
+            }
+            fits.insert(clock, fit(clock, parent, listed.tick_ns, &anchors));
+        }
+        let alignment = Self { fits };
+        for clock in alignment.fits.keys() {
+            alignment.chain(*clock)?;
+        }
+        Ok(alignment)
+    }
+
+    /// How each clock runs.
+    pub fn fits(&self) -> impl Iterator<Item = &ClockFit> {
+        self.fits.values()
+    }
+
+    /// A stamp of a clock on the reference clock.
+    ///
+    /// # Errors
+    /// A clock that has no anchors.
+    pub fn to_reference(&self, clock: u32, ns: i64) -> Result<Aligned, ProfileError> {
+        let mut aligned = Aligned { ns, uncertainty_ns: 0.0 };
+        for fit in self.chain(clock)? {
+            let step = fit.to_parent(aligned.ns);
+            aligned.ns = step.ns;
+            aligned.uncertainty_ns += step.uncertainty_ns;
+        }
+        Ok(aligned)
+    }
+
+    /// What direct comparisons of devices say of the alignment.
+    pub fn triangles(&self, anchors: &[Anchor]) -> Vec<Triangle> {
+        let mut by_pair: BTreeMap<(u32, u32), Vec<(f64, f64)>> = BTreeMap::new();
+        for anchor in anchors.iter().filter(|anchor| anchor.method == AnchorMethod::Peer) {
+            let before = self.to_reference(anchor.parent, anchor.parent_before_ns);
+            let after = self.to_reference(anchor.parent, anchor.parent_after_ns);
+            let own = self.to_reference(anchor.clock, anchor.clock_ns);
+            let (Ok(before), Ok(after), Ok(own)) = (before, after, own) else { continue };
+            let off = own.ns as f64 - before.ns as f64 - (after.ns - before.ns) as f64 / 2.0;
+            let bound = own.uncertainty_ns
+                + before.uncertainty_ns.max(after.uncertainty_ns)
+                + (after.ns - before.ns) as f64 / 2.0;
+            by_pair.entry((anchor.clock, anchor.parent)).or_default().push((off.abs(), bound));
+        }
+        let triangle = |((clock, peer), mut found): ((u32, u32), Vec<(f64, f64)>)| {
+            found.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Triangle {
+                clock,
+                peer,
+                anchors: found.len() as u32,
+                median_ns: found[found.len() / 2].0,
+                max_ns: found[found.len() - 1].0,
+                bound_ns: found.iter().map(|(_, bound)| *bound).fold(0.0, f64::max),
+            }
+        };
+        by_pair.into_iter().map(triangle).collect()
+    }
+
+    fn chain(&self, clock: u32) -> Result<Vec<&ClockFit>, ProfileError> {
+        let mut chain = Vec::new();
+        let mut at = clock;
+        while at != 0 {
+            let Some(fit) = self.fits.get(&at) else {
+                return Err(fault(
+                    at,
+                    "has no anchors, so its times can't be compared with others",
+                ));
+            };
+            chain.push(fit);
+            if chain.len() > self.fits.len() {
+                return Err(fault(clock, "is its own ancestor"));
+            }
+            at = fit.parent;
+        }
+        Ok(chain)
+    }
+}
+
+impl ClockFit {
+    fn to_parent(&self, ns: i64) -> Aligned {
+        let next = self.windows.partition_point(|window| window.clock_ns <= ns);
+        let (offset, half_width) = match (next.checked_sub(1), self.windows.get(next)) {
+            (Some(last), Some(after)) => {
+                let before = self.windows[last];
+                let span = (after.clock_ns - before.clock_ns) as f64;
+                let share = (ns - before.clock_ns) as f64 / span;
+                let rise = (after.offset_ns - before.offset_ns) as f64;
+                let width = before.half_width_ns.max(after.half_width_ns) + self.wander_ns;
+                (before.offset_ns + (share * rise).round() as i64, width)
+            }
+            // Outside of all windows the rate goes on, and so does what is not known of it.
+            (_, after) => {
+                let edge = after.copied().unwrap_or_else(|| self.windows[self.windows.len() - 1]);
+                let away = ns.saturating_sub(edge.clock_ns) as f64;
+                let rate = self.rate_ppm.unwrap_or(0.0) * 1e-6;
+                let unsure_ppm = self.rate_ci_ppm.unwrap_or(RATE_MAX_PPM);
+                let width = edge.half_width_ns + self.wander_ns + away.abs() * unsure_ppm * 1e-6;
+                (edge.offset_ns.saturating_add((away * rate).round() as i64), width)
+            }
+        };
+        Aligned { ns: ns.saturating_add(offset), uncertainty_ns: half_width }
+    }
+}
+
+/// Crystals of computers stay within this.
+const RATE_MAX_PPM: f64 = 100.0;
+
+fn fit(clock: u32, parent: u32, tick_ns: f64, anchors: &[Anchor]) -> ClockFit {
+    let mut by_window: BTreeMap<u32, Vec<&Anchor>> = BTreeMap::new();
+    for anchor in anchors {
+        by_window.entry(anchor.window).or_default().push(anchor);
+    }
+    let narrowest = |window: &Vec<&Anchor>| {
+        let best = window.iter().min_by_key(|one| one.parent_after_ns - one.parent_before_ns);
+        best.map(|best| {
+            let bounds = bounds(best, tick_ns, best.clock_ns, 0.0);
+            (best.clock_ns, middle(bounds))
+        })
+    };
+    let points: Vec<(i64, i64)> = by_window.values().filter_map(narrowest).collect();
+    let (rate, rate_ci) = slope(&points);
+    let mut contradictions = 0;
+    let mut windows: Vec<Window> = by_window
+        .values()
+        .zip(&points)
+        .map(|(anchors, &(clock_ns, _))| {
+            let all = anchors.iter().map(|one| bounds(one, tick_ns, clock_ns, rate.unwrap_or(0.0)));
+            let common = all
+                .clone()
+                .fold((i64::MIN, i64::MAX), |(low, high), one| (low.max(one.0), high.min(one.1)));
+            let bounds = if common.0 <= common.1 {
+                common
+            } else {
+                contradictions += 1;
+                // A window has at least one anchor.
+                all.min_by_key(|(low, high)| high - low).unwrap_or(common)
+            };
+            Window {
+                clock_ns,
+                offset_ns: middle(bounds),
+                half_width_ns: (bounds.1 - bounds.0) as f64 / 2.0,
+                anchors: anchors.len() as u32,
+            }
+        })
+        .collect();
+    windows.sort_by_key(|window| window.clock_ns);
+    windows.dedup_by_key(|window| window.clock_ns);
+    let wander_ns = windows.windows(3).map(wander).fold(0.0, f64::max);
+    let widest = windows.iter().map(|window| window.half_width_ns).fold(0.0, f64::max);
+    ClockFit {
+        clock,
+        parent,
+        rate_ppm: rate.map(|rate| rate * 1e6),
+        rate_ci_ppm: rate_ci.map(|ci| ci * 1e6),
+        wander_ns,
+        bound_ns: widest + wander_ns,
+        contradictions,
+        windows,
+    }
+}
+
+/// The least and the greatest offset that an anchor allows at `at_ns` of the clock.
+fn bounds(anchor: &Anchor, tick_ns: f64, at_ns: i64, rate: f64) -> (i64, i64) {
+    let drift = (rate * anchor.clock_ns.saturating_sub(at_ns) as f64).round() as i64;
+    // What the clock shows may be a tick old, but not where the anchor sits on its step.
+    let tick = if anchor.method == AnchorMethod::Edge { 0 } else { tick_ns.ceil() as i64 };
+    let low = anchor.parent_before_ns.saturating_sub(anchor.clock_ns).saturating_sub(tick);
+    let high = anchor.parent_after_ns.saturating_sub(anchor.clock_ns);
+    (low.saturating_sub(drift), high.saturating_sub(drift))
+}
+
+fn middle((low, high): (i64, i64)) -> i64 {
+    low + high.saturating_sub(low) / 2
+}
+
+/// How far the middle of three windows is from the line between the others.
+fn wander(three: &[Window]) -> f64 {
+    let [before, middle, after] = three else { return 0.0 };
+    let share =
+        (middle.clock_ns - before.clock_ns) as f64 / (after.clock_ns - before.clock_ns) as f64;
+    let line = share * (after.offset_ns - before.offset_ns) as f64;
+    ((middle.offset_ns - before.offset_ns) as f64 - line).abs()
+}
+
+/// The slope of the least-squares line, and half of its 95 % interval.
+fn slope(points: &[(i64, i64)]) -> (Option<f64>, Option<f64>) {
+    let Some(&(x0, y0)) = points.first() else { return (None, None) };
+    let near: Vec<(f64, f64)> = points
+        .iter()
+        .map(|(x, y)| (x.saturating_sub(x0) as f64, y.saturating_sub(y0) as f64))
+        .collect();
+    let n = near.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| near.iter().map(of).sum::<f64>() / n;
+    let (mx, my) = (mean(|p| p.0), mean(|p| p.1));
+    let sxx: f64 = near.iter().map(|(x, _)| (x - mx).powi(2)).sum();
+    if sxx == 0.0 {
+        return (None, None);
+    }
+    let slope = near.iter().map(|(x, y)| (x - mx) * (y - my)).sum::<f64>() / sxx;
+    if near.len() < 3 {
+        return (Some(slope), None);
+    }
+    let left: f64 = near.iter().map(|(x, y)| (y - my - slope * (x - mx)).powi(2)).sum();
+    // 1.96 is right for many windows; of three it says too little, so the few are given more.
+    let quantile = 1.96 + 8.0 / (n - 2.0).powi(2);
+    (Some(slope), Some(quantile * (left / (n - 2.0) / sxx).sqrt()))
+}
+
+fn fault(clock: u32, fault: &str) -> ProfileError {
+    ProfileError::Clock { clock, fault: fault.to_owned() }
+}
+
+#[cfg(test)]
+#[path = "clock_tests.rs"]
+mod tests;

@@ -1,0 +1,141 @@
+//! What is wrong with a plan, a folder or a file, and where.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A plan or a folder that can't be written, read or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The system refused.
+    #[error("can't {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, such as `write`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not a profile folder.
+    #[error("{} is not a profile folder: it has no {missing}", dir.display())]
+    Foreign {
+        /// The folder.
+        dir: PathBuf,
+        /// The file that every profile has.
+        missing: &'static str,
+    },
+    /// A new profile can't go where something is.
+    #[error("{} is not empty", dir.display())]
+    NotEmpty {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// Another process writes to the profile.
+    #[error("another process is writing to {}", dir.display())]
+    Busy {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// One value of a table.
+    #[error("{file}:{line}, column {column}: `{value}`; allowed: {allowed}")]
+    Cell {
+        /// The file as it was named.
+        file: String,
+        /// Counted from 1, headings included.
+        line: u64,
+        /// The column's heading.
+        column: String,
+        /// What is there, shortened.
+        value: String,
+        /// What may be there.
+        allowed: String,
+    },
+    /// The headings of a table.
+    #[error("{file}:1: {fault}; allowed columns: {allowed}")]
+    Columns {
+        /// The file as it was named.
+        file: String,
+        /// What is wrong.
+        fault: String,
+        /// The columns, in the order of the documentation.
+        allowed: String,
+    },
+    /// One line of a table as a whole.
+    #[error("{file}:{line}: {fault}")]
+    Line {
+        /// The file as it was named.
+        file: String,
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong, with what is allowed.
+        fault: String,
+    },
+    /// One field of a JSON or YAML file.
+    #[error("{file}:{line}, field {field}: {fault}")]
+    Field {
+        /// The file as it was named.
+        file: String,
+        /// Counted from 1; 0 when the file as a whole is meant.
+        line: u64,
+        /// The path of the field, such as `endpoints[2].rank`.
+        field: String,
+        /// What is wrong, with what is allowed.
+        fault: String,
+    },
+    /// A value that a program gave.
+    #[error("{field} {value}: allowed: {allowed}")]
+    Value {
+        /// Which.
+        field: &'static str,
+        /// As it was given.
+        value: String,
+        /// What may be given.
+        allowed: String,
+    },
+    /// Clocks that can't be aligned.
+    #[error("clock {clock}: {fault}")]
+    Clock {
+        /// Its number in `run.yml`.
+        clock: u32,
+        /// What is wrong.
+        fault: String,
+    },
+}
+
+impl ProfileError {
+    /// How to mend it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Foreign { .. } => {
+                "give the folder that `polyrail profile --out DIR` wrote, or unpack it again if \
+                 it was copied in part"
+            }
+            Self::NotEmpty { .. } => "give a new folder, or go on with an old one by --resume",
+            Self::Busy { .. } => "wait for it or stop it; a profile that is under way can be read",
+            Self::Columns { .. } => "docs/profile-format.md describes the columns of each table",
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free some space and go on with --resume; every complete line was kept"
+            }
+            _ => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// Text from a file that is safe to put into a message.
+pub(crate) fn short(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,475 @@
+//! A profile folder: read it with [`Folder`], fill it with [`Recorder`].
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::clock::{Alignment, Anchor};
+use crate::error::ProfileError;
+use crate::plan::{Plan, Step};
+use crate::run::{Metadata, RUN_VERSION, Run};
+use crate::sample::Sample;
+use crate::table::{ReadRow, Row, heading_line, read_rows, write_row};
+use crate::thermal::Temperature;
+use crate::yaml;
+
+/// A folder that can be read, also while it is being filled.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    dir: PathBuf,
+    plan: Plan,
+    run: Run,
+}
+
+/// A folder that is being filled, by one process at a time. All methods but
+/// [`refine`](Self::refine) take `&self` and may be called from several threads at once.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: Folder,
+    session: u32,
+    done: Mutex<HashSet<(u32, u32)>>,
+    samples: Mutex<Appender>,
+    temperatures: Mutex<Appender>,
+    anchors: Mutex<Appender>,
+}
+
+/// A table that grows by whole lines.
+#[derive(Debug)]
+struct Appender {
+    path: PathBuf,
+    file: File,
+    /// How long the file is, up to the last line that was written whole.
+    whole_bytes: u64,
+    line: String,
+}
+
+impl Folder {
+    /// Begins a profile in a folder that does not exist or is empty: writes `run.yml` and
+    /// `plan.json` before anything is measured.
+    ///
+    /// # Errors
+    /// A folder that holds something, or that can't be written.
+    pub fn create(dir: impl AsRef<Path>, plan: &Plan, run: &Run) -> Result<Recorder, ProfileError> {
+        let dir = dir.as_ref();
+        plan.check()?;
+        fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
+        let mut entries = fs::read_dir(dir).map_err(ProfileError::io("read", dir))?;
+        if entries.next().is_some() {
+            return Err(ProfileError::NotEmpty { dir: dir.into() });
+        }
+        let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
+        let samples = folder.appender::<Sample>(SAMPLES)?;
+        folder.write_run(run)?;
+        folder.write_plan()?;
+        folder.recorder(samples, 0, HashSet::new())
+    }
+
+    /// Goes on with a profile that ended early. A line that was cut short is taken away.
+    ///
+    /// # Errors
+    /// A folder that is no profile, that another process fills, or that can't be read.
+    pub fn resume(dir: impl AsRef<Path>) -> Result<Recorder, ProfileError> {
+        let folder = Self::open(dir)?;
+        let appender = folder.appender::<Sample>(SAMPLES)?;
+        let samples = folder.samples()?;
+        let session = samples.iter().map(|sample| sample.session + 1).max().unwrap_or(0);
+        let done = samples.iter().map(|sample| (sample.configuration, sample.repetition));
+        folder.recorder(appender, session, done.collect())
+    }
+
+    /// Opens a profile for reading.
+    ///
+    /// # Errors
+    /// A folder that is no profile, or whose plan or `run.yml` can't be used.
+    pub fn open(dir: impl AsRef<Path>) -> Result<Self, ProfileError> {
+        let dir = dir.as_ref();
+        for missing in [PLAN, RUN, SAMPLES] {
+            match fs::metadata(dir.join(missing)) {
+                Ok(found) if found.is_file() => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(ProfileError::io("read", dir.join(missing))(error));
+                }
+                _ => return Err(ProfileError::Foreign { dir: dir.into(), missing }),
+            }
+        }
+        let plan = read_plan(&dir.join(PLAN))?;
+        let path = dir.join(RUN);
+        let run: Run = yaml::read(&read_text(&path)?, &path)?;
+        if run.schema_version != RUN_VERSION {
+            let fault = format!("{}; allowed: {RUN_VERSION}", run.schema_version);
+            return Err(field(&path, "schema_version", fault));
+        }
+        Ok(Self { dir: dir.into(), plan, run })
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What was to be measured.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How it was measured.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// All samples in the order in which they were taken.
+    ///
+    /// # Errors
+    /// A table that can't be read, or a sample that the plan does not know or that is there twice.
+    pub fn samples(&self) -> Result<Vec<Sample>, ProfileError> {
+        let path = self.dir.join(SAMPLES);
+        let samples: Vec<Sample> = read_rows(&path)?;
+        let mut seen = HashSet::with_capacity(samples.len());
+        for (place, sample) in samples.iter().enumerate() {
+            let fault = match self.check(sample) {
+                Err(fault) => fault,
+                Ok(()) if seen.insert((sample.configuration, sample.repetition)) => continue,
+                Ok(()) => format!(
+                    "configuration {}, repetition {} is there twice",
+                    sample.configuration, sample.repetition
+                ),
+            };
+            // This program writes no line twice and none over several lines.
+            return Err(ProfileError::Line {
+                file: path.display().to_string(),
+                line: place as u64 + 2,
+                fault,
+            });
+        }
+        Ok(samples)
+    }
+
+    /// The log of the devices; empty where there is none.
+    ///
+    /// # Errors
+    /// A table that can't be read.
+    pub fn temperatures(&self) -> Result<Vec<Temperature>, ProfileError> {
+        self.rows_if_there(TEMPERATURES)
+    }
+
+    /// Raw comparisons of clocks; empty where there is but one clock.
+    ///
+    /// # Errors
+    /// A table that can't be read.
+    pub fn anchors(&self) -> Result<Vec<Anchor>, ProfileError> {
+        self.rows_if_there(ANCHORS)
+    }
+
+    /// Every clock against the reference, computed anew from the anchors.
+    ///
+    /// # Errors
+    /// As [`Alignment::fit`], and anchors that can't be read.
+    pub fn alignment(&self) -> Result<Alignment, ProfileError> {
+        Alignment::fit(&self.run.clocks, &self.anchors()?)
+    }
+
+    /// What is known of an endpoint; `None` where its file is missing.
+    ///
+    /// # Errors
+    /// A file that can't be used.
+    pub fn metadata(&self, rank: u32) -> Result<Option<Metadata>, ProfileError> {
+        let path = self.dir.join(metadata_name(rank));
+        if !path.exists() {
+            return Ok(None);
+        }
+        let metadata: Metadata = yaml::read(&read_text(&path)?, &path)?;
+        if metadata.rank == rank {
+            return Ok(Some(metadata));
+        }
+        Err(field(&path, "rank", format!("{}; allowed: {rank}, as in the name", metadata.rank)))
+    }
+
+    fn check(&self, sample: &Sample) -> Result<(), String> {
+        let last = self.plan.configurations.len() - 1;
+        if sample.configuration as usize > last {
+            return Err(format!("configuration {}; allowed: 0 to {last}", sample.configuration));
+        }
+        let is_sentinel =
+            self.plan.sentinel.is_some_and(|one| one.configuration == sample.configuration);
+        if self.plan.is_sentinel(sample.repetition) && !is_sentinel {
+            return Err(format!(
+                "repetition {} of configuration {}; allowed: 0 to {}",
+                sample.repetition,
+                sample.configuration,
+                self.plan.repetitions - 1
+            ));
+        }
+        Ok(())
+    }
+
+    fn rows_if_there<R: ReadRow>(&self, name: &str) -> Result<Vec<R>, ProfileError> {
+        let path = self.dir.join(name);
+        if path.exists() { read_rows(&path) } else { Ok(Vec::new()) }
+    }
+
+    fn recorder(
+        self,
+        samples: Appender,
+        session: u32,
+        done: HashSet<(u32, u32)>,
+    ) -> Result<Recorder, ProfileError> {
+        let temperatures = self.appender::<Temperature>(TEMPERATURES)?;
+        let anchors = self.appender::<Anchor>(ANCHORS)?;
+        Ok(Recorder {
+            folder: self,
+            session,
+            done: Mutex::new(done),
+            samples: Mutex::new(samples),
+            temperatures: Mutex::new(temperatures),
+            anchors: Mutex::new(anchors),
+        })
+    }
+
+    fn appender<R: Row>(&self, name: &str) -> Result<Appender, ProfileError> {
+        Appender::open(self.dir.join(name), &self.dir, &heading_line::<R>())
+    }
+
+    fn write_run(&self, run: &Run) -> Result<(), ProfileError> {
+        self.write_yaml(RUN, run)
+    }
+
+    fn write_plan(&self) -> Result<(), ProfileError> {
+        let mut text = json_text(&self.dir.join(PLAN), &self.plan)?;
+        text.push('\n');
+        replace(&self.dir.join(PLAN), text.as_bytes())
+    }
+
+    fn write_yaml(&self, name: &str, value: &impl serde::Serialize) -> Result<(), ProfileError> {
+        let path = self.dir.join(name);
+        let text = yaml::write(value).map_err(|error| field(&path, ".", error.to_string()))?;
+        replace(&path, text.as_bytes())
+    }
+}
+
+impl Recorder {
+    /// The folder, for reading.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// What [`Sample::session`] must be: how often the profile was taken up again.
+    pub fn session(&self) -> u32 {
+        self.session
+    }
+
+    /// The steps that are not there yet, in the order of the plan.
+    pub fn remaining(&self) -> Vec<Step> {
+        self.folder.plan.remaining(&lock(&self.done))
+    }
+
+    /// Adds a sample. It is in the file, though not yet safe from a loss of power, when this
+    /// returns.
+    ///
+    /// # Errors
+    /// A sample that the plan does not know or that is there already, and a full disk; then the
+    /// file ends with the last whole line, and later calls may succeed.
+    pub fn append(&self, sample: &Sample) -> Result<(), ProfileError> {
+        let refused = |allowed| ProfileError::Value {
+            field: "sample",
+            value: format!("{} of {}", sample.repetition, sample.configuration),
+            allowed,
+        };
+        self.folder.check(sample).map_err(refused)?;
+        let mut done = lock(&self.done);
+        let key = (sample.configuration, sample.repetition);
+        if done.contains(&key) {
+            return Err(refused("each repetition of a configuration once".into()));
+        }
+        lock(&self.samples).append(sample)?;
+        done.insert(key);
+        Ok(())
+    }
+
+    /// Adds a look at a device.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn append_temperature(&self, temperature: &Temperature) -> Result<(), ProfileError> {
+        lock(&self.temperatures).append(temperature)
+    }
+
+    /// Adds a comparison of clocks.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn append_anchor(&self, anchor: &Anchor) -> Result<(), ProfileError> {
+        lock(&self.anchors).append(anchor)
+    }
+
+    /// Writes what is known of an endpoint in place of what was written before.
+    ///
+    /// # Errors
+    /// A rank that the plan does not have, and what the system refuses.
+    pub fn write_metadata(&self, metadata: &Metadata) -> Result<(), ProfileError> {
+        let ranks = self.folder.plan.endpoints.len();
+        if metadata.rank as usize >= ranks {
+            let allowed = format!("0 to {}", ranks - 1);
+            let value = metadata.rank.to_string();
+            return Err(ProfileError::Value { field: "metadata.rank", value, allowed });
+        }
+        self.folder.write_yaml(&metadata_name(metadata.rank), metadata)
+    }
+
+    /// Writes `run.yml` in place of what was written before; readers see either the old or the new.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn write_run(&mut self, run: &Run) -> Result<(), ProfileError> {
+        self.folder.write_run(run)?;
+        self.folder.run = run.clone();
+        Ok(())
+    }
+
+    /// Adds sizes to the plan and writes it, and returns how many were new.
+    ///
+    /// # Errors
+    /// As [`Plan::refine`], and what the system refuses.
+    pub fn refine(
+        &mut self,
+        extra: impl IntoIterator<Item = (u32, u32, crate::PathKind, u64)>,
+    ) -> Result<usize, ProfileError> {
+        let before = self.folder.plan.clone();
+        let added = self.folder.plan.refine(extra)?;
+        if let Err(error) = self.folder.write_plan() {
+            self.folder.plan = before;
+            return Err(error);
+        }
+        Ok(added)
+    }
+
+    /// Writes everything that follows from the rest: the execution log and the traces, see
+    /// [`Folder::write_derived`]; call it at the end of a run, also of one that was cut short.
+    ///
+    /// # Errors
+    /// As [`Folder::write_derived`].
+    pub fn finish(&mut self, run: &Run) -> Result<(), ProfileError> {
+        self.write_run(run)?;
+        for table in [&self.samples, &self.temperatures, &self.anchors] {
+            let table = lock(table);
+            table.file.sync_all().map_err(ProfileError::io("write", &table.path))?;
+        }
+        self.folder.write_derived()
+    }
+}
+
+impl Appender {
+    /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
+    fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = file.map_err(ProfileError::io("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(ProfileError::Busy { dir: dir.into() });
+            }
+            Err(fs::TryLockError::Error(source)) => {
+                return Err(ProfileError::io("lock", &path)(source));
+            }
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(ProfileError::io("read", &path))?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let mut appender = Self { path, file, whole_bytes: whole as u64, line: String::new() };
+        appender.cut()?;
+        if whole == 0 {
+            heading.clone_into(&mut appender.line);
+            appender.write()?;
+        }
+        Ok(appender)
+    }
+
+    fn append(&mut self, row: &impl Row) -> Result<(), ProfileError> {
+        self.line.clear();
+        write_row(row, &mut self.line);
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), ProfileError> {
+        let written = self.file.write_all(self.line.as_bytes());
+        if let Err(source) = written {
+            // The half of a line would spoil the next; what can't be cut now is cut at resume.
+            let _ = self.cut();
+            return Err(ProfileError::io("write", &self.path)(source));
+        }
+        self.whole_bytes += self.line.len() as u64;
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Result<(), ProfileError> {
+        let cut = self.file.set_len(self.whole_bytes);
+        let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.whole_bytes)));
+        cut.map(drop).map_err(ProfileError::io("write", &self.path))
+    }
+}
+
+/// Puts a file in its place as a whole, or leaves the old one.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
+    written.map_err(|source| {
+        // What is left of it only takes space.
+        let _ = fs::remove_file(&new);
+        ProfileError::io("write", path)(source)
+    })
+}
+
+fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
+    let text = read_text(path)?;
+    let mut json = serde_json::Deserializer::from_str(&text);
+    let plan: Plan = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let line = error.inner().line() as u64;
+        let file = path.display().to_string();
+        let fault = error.inner().to_string();
+        ProfileError::Field { file, line, field: error.path().to_string(), fault }
+    })?;
+    json.end().map_err(|error| field(path, ".", error.to_string()))?;
+    plan.check().map_err(|error| match error {
+        ProfileError::Value { field: name, value, allowed } => {
+            field(path, name, format!("{value}; allowed: {allowed}"))
+        }
+        other => other,
+    })?;
+    Ok(plan)
+}
+
+fn read_text(path: &Path) -> Result<String, ProfileError> {
+    fs::read_to_string(path).map_err(ProfileError::io("read", path))
+}
+
+fn json_text(path: &Path, value: &impl serde::Serialize) -> Result<String, ProfileError> {
+    serde_json::to_string_pretty(value).map_err(|error| field(path, ".", error.to_string()))
+}
+
+fn field(path: &Path, field: &str, fault: String) -> ProfileError {
+    let file = path.display().to_string();
+    ProfileError::Field { file, line: 0, field: field.to_owned(), fault }
+}
+
+fn metadata_name(rank: u32) -> String {
+    format!("metadata_rank_{rank}.yml")
+}
+
+/// Every change under these locks is one call, so a thread that panicked left nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const PLAN: &str = "plan.json";
+const RUN: &str = "run.yml";
+const SAMPLES: &str = "samples.csv";
+const TEMPERATURES: &str = "temperatures.csv";
+const ANCHORS: &str = "anchors.csv";
+
+#[cfg(test)]
+#[path = "folder_tests.rs"]
+mod tests;

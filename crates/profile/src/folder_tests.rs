@@ -1,0 +1,252 @@
+use super::*;
+use crate::clock::AnchorMethod;
+use crate::plan::{Endpoint, EndpointKind, PathKind, PlanBuilder};
+use crate::sample::{End, Flags, Verify};
+
+fn plan() -> Plan {
+    let endpoint = |name: &str| Endpoint {
+        rank: 0,
+        kind: EndpointKind::Host,
+        name: name.into(),
+        host: "node".into(),
+        device: "numa0".into(),
+    };
+    let builder = PlanBuilder::new([endpoint("a"), endpoint("b")]).path(PathKind::Tcp);
+    builder.sizes([8, 4_096]).repetitions(3).build().unwrap()
+}
+
+fn sample(step: &Step) -> Sample {
+    Sample {
+        order: step.order,
+        configuration: step.configuration,
+        repetition: step.repetition,
+        posted_ns: 1_000 * step.order as i64,
+        t_oneway_ns: Some(-0.25),
+        t_host_ns: Some(1234.567),
+        bandwidth_bytes_per_s: Some(3.5e9),
+        clock_uncertainty_ns: Some(0.1),
+        source: End {
+            clock: Some(1),
+            start_ns: Some(i64::MIN),
+            end_ns: Some(i64::MAX),
+            temperature_c: Some(41.5),
+            sm_clock_mhz: Some(1_980),
+        },
+        verify: Verify::Ok,
+        flags: Flags::THROTTLED | Flags::IDLE,
+        ..Sample::default()
+    }
+}
+
+/// A folder with so many samples.
+fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("profile");
+    let recorder = Folder::create(&dir, &plan(), &Run::default()).unwrap();
+    for step in recorder.remaining().iter().take(count) {
+        recorder.append(&sample(step)).unwrap();
+    }
+    (root, dir)
+}
+
+fn fault(dir: &Path, name: &str, change: impl FnOnce(String) -> String) -> String {
+    let path = dir.join(name);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, change(text)).unwrap();
+    let error = Folder::open(dir).and_then(|folder| folder.samples()).unwrap_err();
+    error.to_string().replace(&dir.display().to_string(), "DIR")
+}
+
+#[test]
+fn what_is_recorded_reads_back_to_the_last_bit() {
+    let (_root, dir) = filled(5);
+    let folder = Folder::open(&dir).unwrap();
+    let steps = plan().steps();
+    let expected: Vec<Sample> = steps.iter().take(5).map(sample).collect();
+    assert_eq!(folder.samples().unwrap(), expected);
+    assert_eq!(*folder.plan(), plan());
+    assert_eq!(*folder.run(), Run::default());
+}
+
+#[test]
+fn a_line_that_was_cut_short_is_left_out_and_resume_goes_on_behind_it() {
+    let (_root, dir) = filled(5);
+    let path = dir.join(SAMPLES);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() - 7]).unwrap();
+    assert_eq!(Folder::open(&dir).unwrap().samples().unwrap().len(), 4);
+
+    let recorder = Folder::resume(&dir).unwrap();
+    assert_eq!(recorder.session(), 1);
+    let left = recorder.remaining();
+    assert_eq!(left.len(), plan().steps().len() - 4);
+    assert_eq!(left[0].order, 4);
+    for step in &left {
+        recorder.append(&Sample { session: 1, ..sample(step) }).unwrap();
+    }
+    assert!(recorder.remaining().is_empty());
+    assert_eq!(recorder.folder().samples().unwrap().len(), plan().steps().len());
+}
+
+#[test]
+fn a_folder_is_filled_by_one_process_at_a_time() {
+    let (_root, dir) = filled(1);
+    let _recorder = Folder::resume(&dir).unwrap();
+    let error = Folder::resume(&dir).unwrap_err();
+    assert!(matches!(error, ProfileError::Busy { .. }), "{error}");
+    assert!(Folder::open(&dir).unwrap().samples().is_ok(), "reading is always possible");
+}
+
+#[test]
+fn a_folder_that_holds_something_is_left_alone() {
+    let (_root, dir) = filled(1);
+    let before = fs::read(dir.join(SAMPLES)).unwrap();
+    let error = Folder::create(&dir, &plan(), &Run::default()).unwrap_err();
+    assert!(matches!(error, ProfileError::NotEmpty { .. }), "{error}");
+    assert!(error.help().unwrap().contains("--resume"));
+    assert_eq!(fs::read(dir.join(SAMPLES)).unwrap(), before);
+}
+
+#[test]
+fn foreign_and_truncated_folders_are_told_by_what_is_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let error = Folder::open(root.path()).unwrap_err().to_string();
+    assert!(error.ends_with("is not a profile folder: it has no plan.json"), "{error}");
+    let (_root, dir) = filled(1);
+    fs::remove_file(dir.join(SAMPLES)).unwrap();
+    let error = Folder::open(&dir).unwrap_err().to_string();
+    assert!(error.ends_with("it has no samples.csv"), "{error}");
+    assert!(Folder::open("/nonexistent/profile").is_err());
+}
+
+#[test]
+fn faults_of_tables_name_file_line_and_column() {
+    let (_root, dir) = filled(3);
+    let wrong = fault(&dir, SAMPLES, |text| {
+        text.replacen("1234.567", "soon", 2).replacen("soon", "1.5", 1)
+    });
+    assert_eq!(
+        wrong,
+        "DIR/samples.csv:3, column t_host_ns: `soon`; allowed: a number, 0e0 to 2.6e15"
+    );
+    let (_root, dir) = filled(1);
+    let wrong = fault(&dir, SAMPLES, |text| text.replace("throttled", "tired"));
+    assert!(wrong.starts_with("DIR/samples.csv:2, column flags: `tired|idle`; allowed: any of"));
+    let (_root, dir) = filled(1);
+    let wrong = fault(&dir, SAMPLES, |text| text.replacen("repetition", "rep", 1));
+    assert!(wrong.starts_with("DIR/samples.csv:1: `rep` is no column of this table"), "{wrong}");
+    let (_root, dir) = filled(1);
+    let wrong = fault(&dir, SAMPLES, |text| {
+        let last = text.lines().last().unwrap().to_owned();
+        text + &last + "\n"
+    });
+    assert!(wrong.starts_with("DIR/samples.csv:3: configuration"), "{wrong}");
+    assert!(wrong.ends_with("is there twice"), "{wrong}");
+}
+
+#[test]
+fn samples_of_another_plan_are_refused() {
+    let (_root, dir) = filled(0);
+    let recorder = Folder::resume(&dir).unwrap();
+    let step = plan().steps()[0];
+    let error = recorder.append(&Sample { configuration: 4, ..sample(&step) }).unwrap_err();
+    assert_eq!(error.to_string(), "sample 0 of 4: allowed: configuration 4; allowed: 0 to 3");
+    let error = recorder.append(&Sample { repetition: 3, ..sample(&step) }).unwrap_err();
+    assert!(error.to_string().ends_with("allowed: 0 to 2"), "{error}");
+    recorder.append(&sample(&step)).unwrap();
+    assert!(recorder.append(&sample(&step)).is_err(), "not twice");
+}
+
+#[test]
+fn faults_of_the_plan_and_the_run_name_the_field() {
+    let (_root, dir) = filled(0);
+    let wrong = fault(&dir, PLAN, |text| text.replace("\"tcp\"", "\"udp\""));
+    assert!(wrong.contains("plan.json:"), "{wrong}");
+    assert!(wrong.contains("field configurations[0].path: unknown variant `udp`"), "{wrong}");
+    let (_root, dir) = filled(0);
+    let wrong = fault(&dir, PLAN, |text| text.replacen("\"seed\": 42", "\"seed\": 43", 1));
+    assert!(wrong.contains("field order_fnv1a64: "), "{wrong}");
+    let (_root, dir) = filled(0);
+    let wrong = fault(&dir, PLAN, |text| text[..text.len() / 2].to_owned());
+    assert!(wrong.contains("plan.json:"), "{wrong}");
+    let (_root, dir) = filled(0);
+    let wrong = fault(&dir, RUN, |text| text.replace("state: running", "state: walking"));
+    assert!(wrong.contains("field state: unknown variant `walking`"), "{wrong}");
+    let (_root, dir) = filled(0);
+    let wrong = fault(&dir, RUN, |text| text.replace("schema_version: 1", "schema_version: 9"));
+    assert_eq!(wrong, "DIR/run.yml:0, field schema_version: 9; allowed: 1");
+}
+
+#[test]
+fn logs_of_devices_clocks_and_endpoints_read_back() {
+    let (_root, dir) = filled(0);
+    let recorder = Folder::resume(&dir).unwrap();
+    let look = Temperature {
+        at_ns: 7,
+        rank: 1,
+        temperature_c: Some(55.5),
+        power_w: Some(300.25),
+        clock_reasons: Some(0x44),
+        ..Temperature::default()
+    };
+    recorder.append_temperature(&look).unwrap();
+    let anchor = Anchor {
+        clock: 1,
+        parent: 0,
+        window: 3,
+        method: AnchorMethod::Edge,
+        parent_before_ns: -5,
+        clock_ns: 100,
+        parent_after_ns: 5,
+    };
+    recorder.append_anchor(&anchor).unwrap();
+    let metadata = Metadata {
+        rank: 1,
+        pid: 77,
+        model: Some("NVIDIA H200".into()),
+        uuid: None,
+        pci_address: Some("0000:19:00.0".into()),
+        numa_node: Some(1),
+        driver: Some("570.1".into()),
+        details: [("ecc".to_owned(), true.into())].into(),
+    };
+    recorder.write_metadata(&metadata).unwrap();
+    let folder = recorder.folder();
+    assert_eq!(folder.temperatures().unwrap(), [look]);
+    assert!(look.is_throttled());
+    assert_eq!(folder.anchors().unwrap(), [anchor]);
+    assert_eq!(folder.metadata(1).unwrap(), Some(metadata.clone()));
+    assert_eq!(folder.metadata(0).unwrap(), None);
+    assert!(recorder.write_metadata(&Metadata { rank: 2, ..metadata }).is_err());
+    let path = dir.join(ANCHORS);
+    fs::write(&path, fs::read_to_string(&path).unwrap() + "1,0,3,edge,5,100,-5\n").unwrap();
+    let error = folder.anchors().unwrap_err().to_string();
+    assert!(error.contains("column parent_after_ns: `-5`; allowed: from 5 on"), "{error}");
+}
+
+#[test]
+fn a_full_disk_keeps_every_whole_line() {
+    // A device that is always full stands in for the disk.
+    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let path = PathBuf::from("/dev/full");
+    let mut appender = Appender { path, file: full, whole_bytes: 0, line: String::new() };
+    let error = appender.append(&sample(&plan().steps()[0])).unwrap_err();
+    assert!(error.help().unwrap().contains("--resume"), "{error}");
+    assert_eq!(appender.whole_bytes, 0);
+}
+
+#[test]
+fn threads_may_record_at_the_same_time() {
+    let (_root, dir) = filled(0);
+    let recorder = Folder::resume(&dir).unwrap();
+    let steps = recorder.remaining();
+    std::thread::scope(|scope| {
+        for part in steps.chunks(3) {
+            let recorder = &recorder;
+            scope.spawn(move || {
+                part.iter().for_each(|step| recorder.append(&sample(step)).unwrap())
+            });
+        }
+    });
+    assert_eq!(recorder.folder().samples().unwrap().len(), steps.len());
+}

@@ -1,0 +1,71 @@
+//! The data of a profile: what is measured, the folder that it is kept in, and the traces that
+//! other programs open. `docs/profile-format.md` describes every file.
+//!
+//! * [`PlanBuilder`] makes a [`Plan`]; [`Plan::steps`] is its pseudo-random order.
+//! * [`Folder::create`] begins a folder, [`Folder::resume`] goes on with one; both give a
+//!   [`Recorder`] that takes each [`Sample`], [`Temperature`] and [`Anchor`] as it comes.
+//! * [`Folder::open`] reads one, strictly: what is wrong is named with file, line and column.
+//! * [`Alignment`] brings raw clocks onto one line of time, with a bound.
+//! * [`Folder::write_derived`] writes the execution log and the traces.
+//!
+//! ```
+//! use polyrail_profile::*;
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path().join("p");
+//! let node = |name: &str| Endpoint {
+//!     rank: 0, // the builder numbers them
+//!     kind: EndpointKind::Host,
+//!     name: name.into(),
+//!     host: "node1".into(),
+//!     device: "numa0".into(),
+//! };
+//! let plan = PlanBuilder::new([node("a"), node("b")]).path(PathKind::Tcp).repetitions(3).build()?;
+//! let mut recorder = Folder::create(&dir, &plan, &Run::default())?;
+//! for step in recorder.remaining().into_iter().take(10) {
+//!     // Transfer `step.warmups` times, then measure once.
+//!     recorder.append(&Sample {
+//!         order: step.order,
+//!         session: recorder.session(),
+//!         configuration: step.configuration,
+//!         repetition: step.repetition,
+//!         t_host_ns: Some(1_500.0),
+//!         verify: Verify::Ok,
+//!         ..Sample::default()
+//!     })?;
+//! }
+//! recorder.finish(&Run { state: State::Interrupted, ..Run::default() })?;
+//! assert_eq!(Folder::open(&dir)?.samples()?.len(), 10);
+//! # Ok::<(), ProfileError>(())
+//! ```
+//!
+//! There is no I/O but that on files. All types are `Send + Sync`.
+#![forbid(unsafe_code)]
+
+pub mod protobuf;
+pub mod synthetic;
+
+mod clock;
+mod error;
+mod folder;
+mod order;
+mod plan;
+mod run;
+mod sample;
+mod table;
+mod thermal;
+mod trace;
+mod yaml;
+
+pub use clock::{Aligned, Alignment, Anchor, AnchorMethod, Clock, ClockFit, Triangle, Window};
+pub use error::ProfileError;
+pub use folder::{Folder, Recorder};
+pub use order::SplitMix64;
+pub use plan::{
+    Configuration, Endpoint, EndpointKind, Load, PLAN_VERSION, PathKind, Plan, PlanBuilder,
+    Sentinel, Step, default_sizes,
+};
+pub use run::{Layout, Metadata, RUN_VERSION, Run, State, allowed_environment};
+pub use sample::{End, Flags, Metric, Sample, Verify};
+pub use table::{Cells, Table, Unknown, Word};
+pub use thermal::Temperature;

@@ -1,0 +1,193 @@
+//! How a profile was made: `run.yml`, and `metadata_rank_N.yml` for each endpoint.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::clock::Clock;
+
+/// The version of `run.yml` and of the tables; raised when something changes its meaning or goes.
+pub const RUN_VERSION: u32 = 1;
+
+/// How a profile was made.
+///
+/// Fields that nobody filled in are `null` or empty; [`Run::default`] is such a one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// [`RUN_VERSION`].
+    pub schema_version: u32,
+    /// The version of the program.
+    pub polyrail_version: String,
+    /// The command line, without the program's name.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// The machine.
+    pub hostname: String,
+    /// Its kernel's release.
+    pub kernel: Option<String>,
+    /// How far it came.
+    pub state: State,
+    /// Why it ended early; `null` when it did not.
+    pub reason: Option<String>,
+    /// One process for all endpoints, or one for each.
+    pub layout: Layout,
+    /// Wall-clock time in ns since 1970 UTC at [`reference_ns`](Self::reference_ns): for people and
+    /// traces, never for durations.
+    pub unix_ns: i64,
+    /// The reference clock at that time, in ns.
+    pub reference_ns: i64,
+    /// Every clock; the one with id 0 is the reference.
+    pub clocks: Vec<Clock>,
+    /// The least that each metric's timer can show, as measured with nothing to transfer, in ns.
+    #[serde(default)]
+    pub timer_floor_ns: BTreeMap<String, f64>,
+    /// What measuring adds to a transfer, in percent, by size in bytes; empty if not measured.
+    #[serde(default)]
+    pub overhead_percent: BTreeMap<String, f64>,
+    /// Settings in effect.
+    #[serde(default)]
+    pub settings: BTreeMap<String, Value>,
+    /// Variables of the environment; only those that [`allowed_environment`] lets through.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// What switched itself off or differs from what was asked, one sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// How far a profile came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is under way, or its program was killed.
+    Running,
+    /// Every step was made.
+    Complete,
+    /// Somebody stopped it.
+    Interrupted,
+    /// Something failed.
+    Failed,
+}
+
+/// Who drives the endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// One process all of them.
+    OneProcess,
+    /// One process each.
+    ProcessPerEndpoint,
+}
+
+/// What is known of one endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// Which.
+    pub rank: u32,
+    /// Its process.
+    pub pid: u32,
+    /// The model of the device, such as `NVIDIA H200`.
+    pub model: Option<String>,
+    /// The identity that outlives a reboot.
+    pub uuid: Option<String>,
+    /// `0000:19:00.0`.
+    pub pci_address: Option<String>,
+    /// The memory node that it is nearest to.
+    pub numa_node: Option<u32>,
+    /// Version of the driver.
+    pub driver: Option<String>,
+    /// Temperatures, power and clocks over the run, and whatever else the program knows.
+    #[serde(default)]
+    pub details: BTreeMap<String, Value>,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            schema_version: RUN_VERSION,
+            polyrail_version: env!("CARGO_PKG_VERSION").to_owned(),
+            arguments: Vec::new(),
+            hostname: String::new(),
+            kernel: None,
+            state: State::Running,
+            reason: None,
+            layout: Layout::OneProcess,
+            unix_ns: 0,
+            reference_ns: 0,
+            clocks: vec![Clock {
+                id: 0,
+                name: "host".into(),
+                kind: "monotonic_raw".into(),
+                rank: None,
+                tick_ns: 1.0,
+            }],
+            timer_floor_ns: BTreeMap::new(),
+            overhead_percent: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            environment: BTreeMap::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+impl Run {
+    /// A time of the reference clock as wall-clock time, in ns since 1970 UTC.
+    pub fn to_unix_ns(&self, reference_ns: i64) -> i64 {
+        self.unix_ns.saturating_add(reference_ns.saturating_sub(self.reference_ns))
+    }
+}
+
+/// The variables that may stand in a folder that people pass on: those that change what is
+/// measured, and none whose name speaks of a secret.
+pub fn allowed_environment(
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> BTreeMap<String, String> {
+    let is_allowed = |name: &str| {
+        ALLOWED.contains(&name)
+            || ALLOWED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                && !SECRET.iter().any(|word| name.contains(word))
+    };
+    variables.into_iter().filter(|(name, _)| is_allowed(name)).collect()
+}
+
+const ALLOWED: [&str; 7] = [
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "LOCAL_RANK",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "RANK",
+    "WORLD_SIZE",
+];
+const ALLOWED_PREFIXES: [&str; 4] = ["NCCL_", "POLYRAIL_", "RCCL_", "UCCL_"];
+const SECRET: [&str; 7] = ["AUTH", "CREDENTIAL", "KEY", "PASS", "SECRET", "TOKEN", "URL"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_variables_that_change_the_measurement_are_kept() {
+        let given = [
+            ("NCCL_P2P_LEVEL", "NVL"),
+            ("POLYRAIL_AUTH_TOKEN", "x"),
+            ("AWS_SECRET_ACCESS_KEY", "x"),
+            ("CUDA_VISIBLE_DEVICES", "0,1"),
+            ("HOME", "/root"),
+        ];
+        let kept = allowed_environment(given.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(
+            kept.into_keys().collect::<Vec<_>>(),
+            ["CUDA_VISIBLE_DEVICES", "NCCL_P2P_LEVEL"]
+        );
+    }
+
+    #[test]
+    fn wall_clock_time_runs_from_the_base() {
+        let run = Run { unix_ns: 1_000, reference_ns: 70, ..Run::default() };
+        assert_eq!(run.to_unix_ns(80), 1_010);
+    }
+}

@@ -1,0 +1,346 @@
+//! One measured transfer, and what each of its figures means.
+
+use std::fmt;
+use std::ops::BitOr;
+
+use crate::error::ProfileError;
+use crate::table::{Cells, Line, ReadRow, Row, Word};
+
+/// A way to say how long a transfer took or how fast it was; one definition each, which the
+/// documentation and the report repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// From the start at either end to the end at both, on aligned clocks.
+    Oneway,
+    /// Half of a ping-pong.
+    HalfRoundTrip,
+    /// On the device, launch excluded.
+    Gpu,
+    /// From the post to its completion at the host.
+    Host,
+    /// Of a stream of transfers.
+    Bandwidth,
+}
+
+impl Metric {
+    /// All, in the order of preference for a latency.
+    pub const ALL: [Self; 5] =
+        [Self::Oneway, Self::Gpu, Self::HalfRoundTrip, Self::Host, Self::Bandwidth];
+
+    /// What exactly is measured.
+    pub fn definition(self) -> &'static str {
+        match self {
+            Self::Oneway => {
+                "max(end at the source, end at the sink) - max(start at the source, start at the \
+                 sink), each on the reference clock after alignment, in ns; \
+                 clock_uncertainty_ns bounds the error that the alignment adds"
+            }
+            Self::HalfRoundTrip => {
+                "half the time from sending a message to having the answer of the same size, \
+                 measured by one clock, in ns; where a sample is a train of round trips, their mean"
+            }
+            Self::Gpu => {
+                "time on the device from the moment a gate opens that holds the queued transfer \
+                 back to its completion, launch excluded, in ns"
+            }
+            Self::Host => {
+                "time on the host's clock from posting the transfer to knowing that every byte is \
+                 in place, launch and notification included, in ns"
+            }
+            Self::Bandwidth => {
+                "bytes in place divided by the time from the first post to the last completion of \
+                 a stream that keeps a window of transfers outstanding, in bytes/s"
+            }
+        }
+    }
+}
+
+impl Word for Metric {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("t_oneway", Self::Oneway),
+        ("t_rtt2", Self::HalfRoundTrip),
+        ("t_gpu", Self::Gpu),
+        ("t_host", Self::Host),
+        ("bandwidth", Self::Bandwidth),
+    ];
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// One measured transfer. What was not measured is `None`, never zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Its place in the order of the plan.
+    pub order: u64,
+    /// Counts the runs that filled the folder: 0 for the first, more after each resume.
+    pub session: u32,
+    /// Which configuration.
+    pub configuration: u32,
+    /// Which repetition of it.
+    pub repetition: u32,
+    /// When it was posted, on the reference clock, in ns.
+    pub posted_ns: i64,
+    /// [`Metric::Oneway`] in ns; a little below zero where the clocks are less sure than that.
+    pub t_oneway_ns: Option<f64>,
+    /// [`Metric::HalfRoundTrip`] in ns.
+    pub t_rtt2_ns: Option<f64>,
+    /// [`Metric::Gpu`] in ns.
+    pub t_gpu_ns: Option<f64>,
+    /// [`Metric::Host`] in ns.
+    pub t_host_ns: Option<f64>,
+    /// [`Metric::Bandwidth`] in bytes per second.
+    pub bandwidth_bytes_per_s: Option<f64>,
+    /// How far [`t_oneway_ns`](Self::t_oneway_ns) may be off by the clocks, in ns.
+    pub clock_uncertainty_ns: Option<f64>,
+    /// What the source saw.
+    pub source: End,
+    /// What the sink saw.
+    pub sink: End,
+    /// Whether the bytes that arrived were compared with those sent.
+    pub verify: Verify,
+    /// What makes it less than a good sample.
+    pub flags: Flags,
+}
+
+/// What one end of a transfer saw; times are raw, by that end's own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct End {
+    /// The number of the clock in `run.yml`.
+    pub clock: Option<u32>,
+    /// When it began, in ns of that clock.
+    pub start_ns: Option<i64>,
+    /// When it ended, in ns of that clock.
+    pub end_ns: Option<i64>,
+    /// The device's temperature in °C.
+    pub temperature_c: Option<f64>,
+    /// The device's processor clock in MHz.
+    pub sm_clock_mhz: Option<u32>,
+}
+
+/// Whether bytes were compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Not for this sample.
+    #[default]
+    Off,
+    /// Every byte was right.
+    Ok,
+    /// At least one byte was wrong.
+    Failed,
+}
+
+impl Word for Verify {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("ok", Self::Ok), ("failed", Self::Failed)];
+}
+
+/// What makes a sample less than a good one; samples are flagged and never dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// Nothing to say.
+    pub const NONE: Self = Self(0);
+    /// The device named a thermal or power reason for a lower clock.
+    pub const THROTTLED: Self = Self(1);
+    /// The clock was more than a quarter below its usual value.
+    pub const CLOCK_DROP: Self = Self(1 << 1);
+    /// The device had been idle and was not at its working clock.
+    pub const IDLE: Self = Self(1 << 2);
+    /// Another process used the device.
+    pub const FOREIGN_PROCESS: Self = Self(1 << 3);
+    /// The time is within three times of the timer's floor.
+    pub const NEAR_FLOOR: Self = Self(1 << 4);
+    /// The transfer failed and was made again, or one end has no stamps.
+    pub const INCOMPLETE: Self = Self(1 << 5);
+    /// Link or PCIe error counters moved.
+    pub const LINK_ERRORS: Self = Self(1 << 6);
+    /// A rail failed or came back meanwhile.
+    pub const RAIL_CHANGED: Self = Self(1 << 7);
+
+    /// Whether all flags of `other` are set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let words = text.split('|').filter(|word| !word.is_empty());
+        words.map(Self::from_word).try_fold(Self::NONE, |all, flag| Some(all | flag?))
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Word for Flags {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("throttled", Self::THROTTLED),
+        ("clock_drop", Self::CLOCK_DROP),
+        ("idle", Self::IDLE),
+        ("foreign_process", Self::FOREIGN_PROCESS),
+        ("near_floor", Self::NEAR_FLOOR),
+        ("incomplete", Self::INCOMPLETE),
+        ("link_errors", Self::LINK_ERRORS),
+        ("rail_changed", Self::RAIL_CHANGED),
+    ];
+}
+
+/// The words, joined by `|`.
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = Self::WORDS.iter().filter(|(_, flag)| self.contains(*flag));
+        for (place, (word, _)) in set.enumerate() {
+            if place > 0 {
+                f.write_str("|")?;
+            }
+            f.write_str(word)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sample {
+    /// A time in ns, or bytes per second for [`Metric::Bandwidth`].
+    pub fn metric(&self, metric: Metric) -> Option<f64> {
+        match metric {
+            Metric::Oneway => self.t_oneway_ns,
+            Metric::HalfRoundTrip => self.t_rtt2_ns,
+            Metric::Gpu => self.t_gpu_ns,
+            Metric::Host => self.t_host_ns,
+            Metric::Bandwidth => self.bandwidth_bytes_per_s,
+        }
+    }
+}
+
+impl Row for Sample {
+    const COLUMNS: &'static [&'static str] = &[
+        "order",
+        "session",
+        "configuration",
+        "repetition",
+        "posted_ns",
+        "t_oneway_ns",
+        "t_rtt2_ns",
+        "t_gpu_ns",
+        "t_host_ns",
+        "bandwidth_bytes_per_s",
+        "clock_uncertainty_ns",
+        "clock_src",
+        "start_src_ns",
+        "end_src_ns",
+        "temp_src_c",
+        "sm_clock_src_mhz",
+        "clock_dst",
+        "start_dst_ns",
+        "end_dst_ns",
+        "temp_dst_c",
+        "sm_clock_dst_mhz",
+        "verify",
+        "flags",
+    ];
+
+    fn write(&self, line: &mut Line<'_>) {
+        line.cell(self.order);
+        line.cell(self.session);
+        line.cell(self.configuration);
+        line.cell(self.repetition);
+        line.cell(self.posted_ns);
+        line.optional(self.t_oneway_ns);
+        line.optional(self.t_rtt2_ns);
+        line.optional(self.t_gpu_ns);
+        line.optional(self.t_host_ns);
+        line.optional(self.bandwidth_bytes_per_s);
+        line.optional(self.clock_uncertainty_ns);
+        for end in [&self.source, &self.sink] {
+            line.optional(end.clock);
+            line.optional(end.start_ns);
+            line.optional(end.end_ns);
+            line.optional(end.temperature_c);
+            line.optional(end.sm_clock_mhz);
+        }
+        line.cell(self.verify.word());
+        line.cell(self.flags);
+    }
+}
+
+impl ReadRow for Sample {
+    fn read(cells: &Cells<'_>) -> Result<Self, ProfileError> {
+        let time = |column| cells.optional(column, |cells| cells.number(column, 0.0..=TIME_MAX_NS));
+        let end = |first: usize| -> Result<End, ProfileError> {
+            let stamp = |column| cells.optional(column, |cells| stamp(cells, column));
+            Ok(End {
+                clock: cells.optional(first, |cells| cells.whole(first, 0..=u32::MAX))?,
+                start_ns: stamp(first + 1)?,
+                end_ns: stamp(first + 2)?,
+                temperature_c: cells
+                    .optional(first + 3, |cells| cells.number(first + 3, -100.0..=200.0))?,
+                sm_clock_mhz: cells
+                    .optional(first + 4, |cells| cells.whole(first + 4, 0..=100_000))?,
+            })
+        };
+        Ok(Self {
+            order: cells.whole(0, 0..=u64::MAX)?,
+            session: cells.whole(1, 0..=u32::MAX)?,
+            configuration: cells.whole(2, 0..=u32::MAX)?,
+            repetition: cells.whole(3, 0..=u32::MAX)?,
+            posted_ns: stamp(cells, 4)?,
+            t_oneway_ns: cells.optional(5, |cells| cells.number(5, -TIME_MAX_NS..=TIME_MAX_NS))?,
+            t_rtt2_ns: time(6)?,
+            t_gpu_ns: time(7)?,
+            t_host_ns: time(8)?,
+            bandwidth_bytes_per_s: cells.optional(9, |cells| cells.number(9, 0.0..=1e18))?,
+            clock_uncertainty_ns: time(10)?,
+            source: end(11)?,
+            sink: end(16)?,
+            verify: cells.word(21)?,
+            flags: Flags::parse(cells.text(22)).ok_or_else(|| {
+                cells.fault(22, format!("any of {}, joined by |", Flags::allowed()))
+            })?,
+        })
+    }
+}
+
+/// A stamp of some clock, in ns.
+pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileError> {
+    cells.whole(column, i64::MIN..=i64::MAX)
+}
+
+/// A transfer that took a month was not measured.
+const TIME_MAX_NS: f64 = 2.6e15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_words_and_read_back() {
+        let flags = Flags::THROTTLED | Flags::NEAR_FLOOR;
+        assert_eq!(flags.to_string(), "throttled|near_floor");
+        assert_eq!(Flags::parse("throttled|near_floor"), Some(flags));
+        assert_eq!(Flags::parse(""), Some(Flags::NONE));
+        assert_eq!(Flags::parse("throttled|odd"), None);
+        assert!(flags.contains(Flags::THROTTLED) && !flags.contains(Flags::IDLE));
+    }
+
+    #[test]
+    fn every_metric_has_a_word_and_a_definition() {
+        for metric in Metric::ALL {
+            assert_eq!(Metric::from_word(metric.word()), Some(metric));
+            assert!(metric.definition().contains(" in "), "a definition names its unit");
+        }
+    }
+}

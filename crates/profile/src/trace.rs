@@ -1,0 +1,115 @@
+//! What follows from the samples and is written for other programs: the execution log and traces.
+
+mod chrome;
+mod log;
+mod perfetto;
+
+use std::fs;
+
+use crate::clock::{Aligned, Alignment};
+use crate::error::ProfileError;
+use crate::folder::{Folder, replace};
+use crate::plan::Configuration;
+use crate::sample::{End, Sample};
+use crate::thermal::Temperature;
+
+/// The folder of the traces for PyTorch's tools. HTA opens every `.json` of the folder it is given,
+/// so they stand alone.
+const KINETO: &str = "kineto";
+
+/// Everything that the writers share.
+struct Source<'a> {
+    folder: &'a Folder,
+    alignment: Alignment,
+    events: Vec<Event<'a>>,
+    temperatures: Vec<Temperature>,
+    /// What all times in JSON traces are counted from, in ns since 1970 UTC; one for all ranks.
+    base_unix_ns: i64,
+}
+
+/// A sample with its times on the reference clock, as far as they are known.
+struct Event<'a> {
+    sample: Sample,
+    configuration: &'a Configuration,
+    name: String,
+    source: Option<Interval>,
+    sink: Option<Interval>,
+}
+
+/// On the reference clock, in ns.
+#[derive(Clone, Copy)]
+struct Interval {
+    start: Aligned,
+    end: Aligned,
+}
+
+impl Folder {
+    /// Writes `execution_log.csv`, `kineto/rank_N.pt.trace.json`, `rank_N_CPU_trace.json` and
+    /// `trace.pftrace` anew, with the alignment that the anchors give now. Times of clocks without
+    /// anchors are left out of them.
+    ///
+    /// # Errors
+    /// Tables that can't be read, anchors that make no sense, and what the system refuses.
+    pub fn write_derived(&self) -> Result<(), ProfileError> {
+        let source = Source::read(self)?;
+        replace(&self.dir().join("execution_log.csv"), log::write(&source).as_bytes())?;
+        let kineto = self.dir().join(KINETO);
+        fs::create_dir_all(&kineto).map_err(ProfileError::io("create", &kineto))?;
+        for endpoint in &self.plan().endpoints {
+            let rank = endpoint.rank;
+            let pid = self.metadata(rank)?.map(|metadata| metadata.pid);
+            let trace = chrome::kineto(&source, endpoint, pid);
+            replace(&kineto.join(format!("rank_{rank}.pt.trace.json")), trace.as_bytes())?;
+            let trace = chrome::cpu(&source, endpoint, pid);
+            replace(&self.dir().join(format!("rank_{rank}_CPU_trace.json")), trace.as_bytes())?;
+        }
+        replace(&self.dir().join("trace.pftrace"), &perfetto::write(&source))
+    }
+}
+
+impl<'a> Source<'a> {
+    fn read(folder: &'a Folder) -> Result<Self, ProfileError> {
+        let alignment = folder.alignment()?;
+        let interval = |end: &End| {
+            let (clock, start, stop) = (end.clock?, end.start_ns?, end.end_ns?);
+            let start = alignment.to_reference(clock, start).ok()?;
+            let end = alignment.to_reference(clock, stop).ok()?;
+            (start.ns <= end.ns).then_some(Interval { start, end })
+        };
+        let plan = folder.plan();
+        let events: Vec<Event<'_>> = folder
+            .samples()?
+            .into_iter()
+            .filter_map(|sample| {
+                // Reading checked that the plan has it.
+                let configuration = plan.configuration(sample.configuration)?;
+                Some(Event {
+                    name: plan.event_name(configuration, sample.repetition),
+                    source: interval(&sample.source),
+                    sink: interval(&sample.sink),
+                    sample,
+                    configuration,
+                })
+            })
+            .collect();
+        let temperatures = folder.temperatures()?;
+        let starts = events.iter().flat_map(|event| {
+            let ends = [event.source, event.sink].into_iter().flatten();
+            ends.map(|interval| interval.start.ns).chain([event.sample.posted_ns])
+        });
+        let looks = temperatures.iter().map(|look| look.at_ns);
+        let run = folder.run();
+        let first = starts.chain(looks).min().unwrap_or(run.reference_ns);
+        let base_unix_ns = run.to_unix_ns(first).div_euclid(1_000_000_000) * 1_000_000_000;
+        Ok(Self { folder, alignment, events, temperatures, base_unix_ns })
+    }
+
+    /// A time of the reference clock since the base, in ns.
+    fn since_base_ns(&self, reference_ns: i64) -> i64 {
+        self.folder.run().to_unix_ns(reference_ns).saturating_sub(self.base_unix_ns)
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_tests.rs"]
+mod tests;

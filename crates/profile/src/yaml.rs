@@ -1,0 +1,236 @@
+//! `run.yml` and `metadata_rank_N.yml`: plain YAML, written from and read into JSON values.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::{ProfileError, short};
+
+/// The text of anything that has a JSON form.
+pub(crate) fn write(value: &impl Serialize) -> serde_json::Result<String> {
+    let mut out = String::new();
+    block(&serde_json::to_value(value)?, 0, &mut out);
+    Ok(out)
+}
+
+/// Reads one document.
+pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ProfileError> {
+    let mut reader = Reader {
+        events: Parser::new_from_str(text),
+        file: path.display().to_string(),
+        lines: HashMap::new(),
+    };
+    let value = reader.document()?;
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let field = error.path().to_string();
+        // A field that is missing has no line; that of what it is missing from will do.
+        let line = reader.lines.get(&field).copied().unwrap_or(1);
+        reader.fault(line, &field, error.inner().to_string())
+    })
+}
+
+fn block(value: &Value, depth: usize, out: &mut String) {
+    let indent = "  ".repeat(depth);
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (name, value) in map {
+                let _ = write!(out, "{indent}{}:", scalar(&Value::String(name.clone())));
+                nested(value, depth, out);
+            }
+        }
+        Value::Array(list) if !list.is_empty() => {
+            for value in list {
+                let _ = write!(out, "{indent}-");
+                nested(value, depth, out);
+            }
+        }
+        value => {
+            let _ = writeln!(out, "{indent}{}", scalar(value));
+        }
+    }
+}
+
+/// What follows `name:` or `-`.
+fn nested(value: &Value, depth: usize, out: &mut String) {
+    let is_block = match value {
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        _ => false,
+    };
+    if is_block {
+        out.push('\n');
+        block(value, depth + 1, out);
+    } else {
+        let _ = writeln!(out, " {}", scalar(value));
+    }
+}
+
+/// Text stands without quotes only where no reader could take it for anything else; JSON's
+/// quotes mean the same in YAML.
+fn scalar(value: &Value) -> String {
+    let Value::String(text) = value else { return value.to_string() };
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.chars().all(|one| one.is_ascii_alphanumeric() || one == '_' || one == '-')
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
+    if is_word { text.clone() } else { value.to_string() }
+}
+
+const RESERVED: [&str; 10] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
+
+const DEPTH_LIMIT: usize = 32;
+
+struct Reader<'a> {
+    events: Parser<'a, StrInput<'a>>,
+    file: String,
+    /// The line of each field, by the path that errors name.
+    lines: HashMap<String, u64>,
+}
+
+impl<'a> Reader<'a> {
+    fn document(&mut self) -> Result<Value, ProfileError> {
+        loop {
+            let (event, line) = self.next()?;
+            match event {
+                Event::StreamStart | Event::DocumentStart(_) => {}
+                Event::StreamEnd => return Err(self.fault(1, ".", "the file is empty".into())),
+                event => return self.node(event, line, String::new(), 0),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'a>, u64), ProfileError> {
+        match self.events.next() {
+            Some(Ok((Event::Nothing, _))) => self.next(),
+            Some(Ok((event, span))) => Ok((event, span.start.line() as u64)),
+            Some(Err(error)) => {
+                Err(self.fault(error.marker().line() as u64, ".", error.info().to_owned()))
+            }
+            None => Ok((Event::StreamEnd, 1)),
+        }
+    }
+
+    fn node(
+        &mut self,
+        event: Event<'a>,
+        line: u64,
+        path: String,
+        depth: usize,
+    ) -> Result<Value, ProfileError> {
+        if depth > DEPTH_LIMIT {
+            return Err(self.fault(line, &path, "is nested too deeply".into()));
+        }
+        self.lines.insert(path.clone(), line);
+        match event {
+            Event::Scalar(text, ScalarStyle::Plain, 0, None) => Ok(plain(&text)),
+            Event::Scalar(text, _, 0, None) => Ok(Value::String(text.into_owned())),
+            Event::SequenceStart(0, None) => {
+                let mut list = Vec::new();
+                loop {
+                    let (event, line) = self.next()?;
+                    if matches!(event, Event::SequenceEnd) {
+                        return Ok(Value::Array(list));
+                    }
+                    let inner = format!("{path}[{}]", list.len());
+                    list.push(self.node(event, line, inner, depth + 1)?);
+                }
+            }
+            Event::MappingStart(0, None) => self.mapping(&path, depth),
+            Event::StreamEnd => Err(self.fault(line, &path, "the file ends too early".into())),
+            _ => Err(self.fault(line, &path, "has an anchor, an alias or a tag".into())),
+        }
+    }
+
+    fn mapping(&mut self, path: &str, depth: usize) -> Result<Value, ProfileError> {
+        let mut map = Map::new();
+        loop {
+            let (event, line) = self.next()?;
+            let name = match event {
+                Event::MappingEnd => return Ok(Value::Object(map)),
+                Event::Scalar(text, ..) => text.into_owned(),
+                _ => return Err(self.fault(line, path, "a name must be plain text".into())),
+            };
+            let dot = if path.is_empty() { "" } else { "." };
+            let inner = format!("{path}{dot}{name}");
+            if map.contains_key(&name) {
+                return Err(self.fault(line, &inner, "is there twice".into()));
+            }
+            let (event, line) = self.next()?;
+            let value = self.node(event, line, inner, depth + 1)?;
+            map.insert(name, value);
+        }
+    }
+
+    fn fault(&self, line: u64, field: &str, fault: String) -> ProfileError {
+        ProfileError::Field { file: self.file.clone(), line, field: short(field), fault }
+    }
+}
+
+/// What YAML 1.2's core schema makes of text without quotes.
+fn plain(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" => Value::Null,
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ if text.starts_with(|first: char| first.is_ascii_digit() || first == '-') => {
+            serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+        }
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ProfileError> {
+        read(text, Path::new("run.yml"))
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let value = json!({
+            "name": "a b", "no": "no", "empty": {}, "none": null, "list": [1, -2.5, "x", [], [3]],
+            "deep": {"er": [{"a": 1, "b": "1"}, {"c": true}]}, "odd: key": "line\nfeed \"q\" é #",
+            "big": u64::MAX, "text": "", "dash": "- x", "0": "0x1f",
+        });
+        let text = write(&value).unwrap();
+        assert_eq!(parse::<Value>(&text).unwrap(), value, "{text}");
+    }
+
+    #[test]
+    fn people_may_write_comments_and_bare_words() {
+        let value: Value = parse("# note\nname: node 1 # here\nranks: [0, 1]\n").unwrap();
+        assert_eq!(value, json!({"name": "node 1", "ranks": [0, 1]}));
+    }
+
+    #[test]
+    fn faults_name_the_line_and_the_field() {
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "only whether it reads is of interest")]
+        struct Inner {
+            rank: u32,
+        }
+        let fault =
+            |text: &str| parse::<HashMap<String, Vec<Inner>>>(text).unwrap_err().to_string();
+        let wrong = fault("a:\n  - rank: 1\n  - rank: x\n");
+        assert!(wrong.starts_with("run.yml:3, field a[1].rank: invalid type: string"), "{wrong}");
+        assert!(fault("a: 1\na: 2\n").contains("run.yml:2, field a: is there twice"));
+        assert!(fault("a: &x 1\n").contains("anchor"));
+        assert!(fault("").contains("empty"));
+        assert!(fault("a: [1,\n").starts_with("run.yml:"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_value_or_an_error(text in "[-a:\\[\\]{}&* \n\"']{0,40}") {
+            let _ = parse::<Value>(&text);
+        }
+    }
+}
