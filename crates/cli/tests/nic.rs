@@ -49,5 +49,8 @@ fn drivers_of_this_machine_do_not_answer_for_a_copy_of_another() {
     }
     let (code, _, stderr) = outcome(&["nic", "rss", "eth1", "equal=2", "--sysroot", root]);
     assert_eq!(code, 3);
-    assert!(stderr.contains("a copy of /proc and /sys has no drivers to ask"), "{stderr}");
+    assert!(
+        stderr.contains("a copy of /proc and /sys has neither drivers nor programs"),
+        "{stderr}"
+    );
 }

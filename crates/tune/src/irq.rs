@@ -3,6 +3,7 @@
 mod map;
 mod napi;
 mod policy;
+mod rivals;
 mod role;
 mod show;
 mod vectors;
@@ -10,7 +11,8 @@ mod watch;
 
 pub use map::{IrqMap, MapEntry};
 pub use policy::{Policy, PolicyOptions, plan, plan_from_map};
+pub use rivals::{rivals_running, stop_irqbalance};
 pub use role::Role;
-pub use show::{Shown, rivals_running, show};
+pub use show::{Shown, show};
 pub use vectors::{Vector, Vectors};
 pub use watch::{Sighting, Watch, Writer};

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod balancer;
 mod error;
 mod hash;
 mod host_id;

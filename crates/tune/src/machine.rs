@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_nic::{Ethtool, NicError, RssTable, rss_table, set_rss_table};
 
+use crate::balancer;
 use crate::irq::Vectors;
 use crate::target::{Target, VectorId};
 
@@ -78,6 +79,8 @@ pub enum Step {
     Open,
     /// The value was written: the kernel's subsystem decides here.
     Write,
+    /// A program was stopped or started.
+    Switch,
 }
 
 /// What a refused write means.
@@ -148,7 +151,7 @@ impl SysMachine {
         Ok(self.ethtool.insert(opened))
     }
 
-    /// Refuses to ask this machine's drivers about another machine.
+    /// Refuses to ask this machine's drivers and programs about another machine.
     fn require_drivers(&self, target: &Target) -> Result<(), Fault> {
         match self.root.is_live() {
             true => Ok(()),
@@ -156,7 +159,7 @@ impl SysMachine {
                 what: target.to_string(),
                 step: Step::Read,
                 source: io::ErrorKind::Unsupported.into(),
-                said: Some("a copy of /proc and /sys has no drivers to ask".to_owned()),
+                said: Some("a copy of /proc and /sys has neither drivers nor programs".to_owned()),
             }),
         }
     }
@@ -168,7 +171,7 @@ impl SysMachine {
                 None => return Err(gone(target)),
             },
             Target::File { path } => PathBuf::from(path),
-            Target::Ethtool { .. } | Target::Rss { .. } => return Err(gone(target)),
+            _ => return Err(gone(target)),
         };
         let path = self.root.path(path);
         // Truncating is what a shell does, and what makes a copy of the tree behave like files of
@@ -210,6 +213,9 @@ impl Machine for SysMachine {
                     Err(error) => Err(from_nic(&error, target, Step::Read)),
                 };
             }
+            Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
+                return Ok(balancer::read(&self.root, target));
+            }
         };
         let failed = |source| Fault {
             what: self.root.path(&path).display().to_string(),
@@ -238,6 +244,10 @@ impl Machine for SysMachine {
             let result = set_rss_table(nic, &table);
             return result.map_err(|error| from_nic(&error, target, Step::Write));
         }
+        if target.is_balancer() {
+            self.require_drivers(target)?;
+            return balancer::write(&self.root, target, value);
+        }
         let (mut file, path) = self.open(target)?;
         // One write: the kernel takes each as a whole value.
         file.write_all(format!("{value}\n").as_bytes()).map_err(|source| Fault {
@@ -249,7 +259,7 @@ impl Machine for SysMachine {
     }
 
     fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
-        if let Target::Ethtool { .. } | Target::Rss { .. } = target {
+        if !matches!(target, Target::Irq(_) | Target::File { .. }) {
             // Only the kernel knows whether CAP_NET_ADMIN is there; it says so at the write.
             return self.require_drivers(target);
         }
@@ -259,7 +269,7 @@ impl Machine for SysMachine {
                 None => return Err(gone(target)),
             },
             Target::File { path } => path.clone(),
-            Target::Ethtool { .. } | Target::Rss { .. } => return Ok(()),
+            _ => return Ok(()),
         };
         let path = self.root.path(path);
         match OpenOptions::new().write(true).open(&path) {
@@ -288,7 +298,7 @@ impl Machine for SysMachine {
                 _ => target.to_string(),
             },
             Target::File { path } => path.clone(),
-            Target::Ethtool { .. } | Target::Rss { .. } => target.to_string(),
+            _ => target.to_string(),
         }
     }
 
@@ -317,7 +327,7 @@ impl Fault {
             (Step::Open, EACCES | EPERM | EROFS) => Meaning::Denied,
             // EIO before Linux 6.11 or so, EPERM since.
             (Step::Write, EIO | EPERM) if matches!(target, Target::Irq(_)) => Meaning::Managed,
-            (Step::Write, EACCES | EPERM | EROFS) => Meaning::Denied,
+            (Step::Write | Step::Switch, EACCES | EPERM | EROFS) => Meaning::Denied,
             (Step::Write, EAGAIN | EBUSY) => Meaning::Transient,
             _ => Meaning::Hard,
         }
@@ -359,6 +369,7 @@ impl fmt::Display for Fault {
             Step::Read => "can't be read",
             Step::Open => "can't be opened for writing",
             Step::Write => "can't be written",
+            Step::Switch => "can't be stopped or started",
         };
         write!(f, "{} {did}: ", self.what)?;
         match &self.said {

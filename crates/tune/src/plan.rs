@@ -4,6 +4,7 @@ use polyrail_host::{CpuSet, Sysroot};
 use polyrail_nic::RssTable;
 use serde::{Deserialize, Serialize};
 
+use crate::balancer;
 use crate::error::TuneError;
 use crate::hash::fnv1a;
 use crate::host_id::HostId;
@@ -184,6 +185,14 @@ impl Plan {
                     new.parse::<RssTable>().map_err(|error| {
                         bad(format!("spreads packets of {} wrongly: {error}", yaml::short(nic)))
                     })?;
+                }
+                Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
+                    if ![balancer::RUNNING, balancer::STOPPED].contains(&new.as_str()) {
+                        let shown = yaml::short(new);
+                        return Err(bad(format!(
+                            "makes irqbalance `{shown}`; allowed: running, stopped"
+                        )));
+                    }
                 }
                 Target::File { .. } => {}
             }

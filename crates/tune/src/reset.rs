@@ -112,7 +112,8 @@ pub fn reset(
     Ok(restored)
 }
 
-/// Puts the first value of each target back, those first that make drivers forget others. Goes on
+/// Puts the first value of each target back, those first that make drivers forget others, and who
+/// would interfere last. Goes on
 /// after a failure: as much as can be is put back.
 pub(crate) fn put_back(machine: &mut dyn Machine, old: &[(Target, String)]) -> Vec<Restored> {
     let mut first: Vec<(&Target, &str)> = Vec::new();
@@ -122,7 +123,7 @@ pub(crate) fn put_back(machine: &mut dyn Machine, old: &[(Target, String)]) -> V
             first.push((target, value));
         }
     }
-    first.sort_by_key(|(target, _)| target.rank());
+    first.sort_by_key(|(target, _)| target.undo_rank());
     first.into_iter().map(|(target, value)| put_one_back(machine, target, value)).collect()
 }
 

@@ -25,6 +25,16 @@ pub enum Target {
     },
     /// The CPUs that an interrupt may go to, as a list like `0-3,8`.
     Irq(VectorId),
+    /// The service irqbalance, which moves interrupts by itself: `running` or `stopped`.
+    IrqbalanceService,
+    /// An irqbalance that no service manager has started, as above. `stopped` means that it is
+    /// paused, for nobody would know how to start it again.
+    IrqbalanceProcess {
+        /// Its number.
+        pid: u32,
+        /// When it was started, in clock ticks since boot: numbers are given again.
+        start_ticks: u64,
+    },
     /// A file of `/proc` or `/sys` that holds one value.
     File {
         /// The path on the machine.
@@ -49,25 +59,36 @@ impl Target {
     pub fn setting(&self) -> Option<&'static Setting> {
         match self {
             Self::Ethtool { setting, .. } => Setting::parse(setting),
-            Self::Rss { .. } | Self::Irq(_) | Self::File { .. } => None,
+            _ => None,
         }
     }
 
-    /// Where it stands when a plan is carried out: whatever resets a device comes first, since
-    /// drivers then forget the affinities of their interrupts.
+    /// Where it stands when a plan is carried out: first whoever would interfere, then whatever
+    /// resets a device, since drivers then forget the affinities of their interrupts.
     pub fn rank(&self) -> u8 {
         match self {
-            Self::Ethtool { setting, .. } if setting.starts_with("channels.") => 0,
-            Self::Ethtool { setting, .. } if setting.starts_with("rings.") => 1,
-            Self::Ethtool { .. } | Self::Rss { .. } => 2,
-            Self::Irq(_) => 3,
-            Self::File { .. } => 4,
+            Self::IrqbalanceService | Self::IrqbalanceProcess { .. } => 0,
+            Self::Ethtool { setting, .. } if setting.starts_with("channels.") => 1,
+            Self::Ethtool { setting, .. } if setting.starts_with("rings.") => 2,
+            Self::Ethtool { .. } | Self::Rss { .. } => 3,
+            Self::Irq(_) => 4,
+            Self::File { .. } => 5,
         }
+    }
+
+    /// As [`Self::rank`], when everything is put back: who would interfere starts again last.
+    pub fn undo_rank(&self) -> u8 {
+        if self.is_balancer() { u8::MAX } else { self.rank() }
+    }
+
+    /// Whether it is a program and no value.
+    pub fn is_balancer(&self) -> bool {
+        matches!(self, Self::IrqbalanceService | Self::IrqbalanceProcess { .. })
     }
 
     /// Whether a change may take the link down for a moment.
     pub fn resets_link(&self) -> bool {
-        self.rank() < 2
+        matches!(self, Self::Ethtool { .. }) && self.rank() < 3
     }
 }
 
@@ -77,6 +98,8 @@ impl fmt::Display for Target {
             Self::Ethtool { nic, setting } => write!(f, "{setting} of {nic}"),
             Self::Rss { nic } => write!(f, "RSS table of {nic}"),
             Self::Irq(id) => write!(f, "{id}"),
+            Self::IrqbalanceService => f.write_str(crate::balancer::UNIT),
+            Self::IrqbalanceProcess { pid, .. } => write!(f, "irqbalance (process {pid})"),
             Self::File { path } => f.write_str(path),
         }
     }

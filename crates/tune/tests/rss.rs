@@ -3,77 +3,21 @@
 
 mod common;
 
-use std::io;
-use std::time::Duration;
-
-use common::{Shaky, two_nics};
+use common::{Shaky, Standin, two_nics};
 use polyrail_host::Sysroot;
 use polyrail_tune::nic::{Spread, plan_rss};
 use polyrail_tune::{
-    ApplyOptions, Blame, Fault, Machine, Plan, RealDisk, StateDir, Step, Target, TuneError,
-    VectorId, Which, apply, reset,
+    ApplyOptions, Blame, Plan, RealDisk, StateDir, Target, TuneError, Which, apply, reset,
 };
 
 /// A machine whose interface `eth1` has a table.
-struct Driver {
-    inner: Shaky,
-    table: Option<String>,
-    /// The code with which it refuses every table.
-    refuses: Option<i32>,
-    /// It takes tables and does not use them.
-    ignores: bool,
+fn driver(root: Sysroot) -> Standin {
+    let table = Target::Rss { nic: "eth1".to_owned() };
+    Standin::new(root, |target| matches!(target, Target::Rss { .. })).with(table, "0-3 x32")
 }
 
-impl Driver {
-    fn new(root: Sysroot) -> Self {
-        let table = Some("0-3 x32".to_owned());
-        Self { inner: Shaky::new(root), table, refuses: None, ignores: false }
-    }
-}
-
-impl Machine for Driver {
-    fn read(&mut self, target: &Target) -> Result<Option<String>, Fault> {
-        match target {
-            Target::Rss { nic } if nic == "eth1" => Ok(self.table.clone()),
-            Target::Rss { .. } => Ok(None),
-            other => self.inner.read(other),
-        }
-    }
-
-    fn write(&mut self, target: &Target, value: &str) -> Result<(), Fault> {
-        let Target::Rss { .. } = target else { return self.inner.write(target, value) };
-        if let Some(code) = self.refuses {
-            let source = io::Error::from_raw_os_error(code);
-            return Err(Fault { what: target.to_string(), step: Step::Write, source, said: None });
-        }
-        if !self.ignores {
-            self.table = Some(value.to_owned());
-        }
-        Ok(())
-    }
-
-    fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
-        match target {
-            Target::Rss { .. } => Ok(()),
-            other => self.inner.try_open(other),
-        }
-    }
-
-    fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault> {
-        self.inner.effective(vector)
-    }
-
-    fn place(&mut self, target: &Target) -> String {
-        self.inner.place(target)
-    }
-
-    fn root(&self) -> &Sysroot {
-        self.inner.root()
-    }
-
-    fn pause(&mut self, duration: Duration) {
-        self.inner.pause(duration);
-    }
+fn table_of(driver: &Standin) -> Option<&str> {
+    driver.value(&Target::Rss { nic: "eth1".to_owned() })
 }
 
 #[test]
@@ -81,24 +25,24 @@ fn a_table_is_written_read_back_and_put_back_from_the_journal() {
     let fixture = two_nics(24);
     let folder = tempfile::tempdir().unwrap();
     let state = StateDir::new(folder.path());
-    let mut driver = Driver::new(fixture.root());
+    let mut machine = driver(fixture.root());
     for (spread, table, command) in [
         (Spread::Equal(2), "0-1 x64", "`ethtool -X eth1 equal 2`"),
         (Spread::Weights(vec![0, 3, 1]), "1*96,2*32", "`ethtool -X eth1 weight 0 3 1`"),
     ] {
-        let plan = plan_rss(&mut driver, "eth1", &spread).unwrap();
+        let plan = plan_rss(&mut machine, "eth1", &spread).unwrap();
         assert_eq!(plan.changes.len(), 1);
         assert_eq!(plan.changes[0].new, table);
         assert!(plan.changes[0].reason.contains(command), "{}", plan.changes[0].reason);
         assert_eq!(Plan::parse(&plan.to_json()).unwrap(), plan);
-        apply(&mut driver, &mut RealDisk, &state, &plan, &ApplyOptions::default()).unwrap();
-        assert_eq!(driver.table.as_deref(), Some(table));
+        apply(&mut machine, &mut RealDisk, &state, &plan, &ApplyOptions::default()).unwrap();
+        assert_eq!(table_of(&machine), Some(table));
     }
     // The same again is nothing to do.
-    let again = plan_rss(&mut driver, "eth1", &Spread::Weights(vec![0, 3, 1])).unwrap();
+    let again = plan_rss(&mut machine, "eth1", &Spread::Weights(vec![0, 3, 1])).unwrap();
     assert!(again.changes.is_empty() && again.unchanged.len() == 1);
-    reset(&mut driver, &mut RealDisk, &state, "nic", &Which::Pristine, false).unwrap();
-    assert_eq!(driver.table.as_deref(), Some("0-3 x32"));
+    reset(&mut machine, &mut RealDisk, &state, "nic", &Which::Pristine, false).unwrap();
+    assert_eq!(table_of(&machine), Some("0-3 x32"));
 }
 
 #[test]
@@ -111,39 +55,39 @@ fn a_driver_that_refuses_or_ignores_a_table_is_an_error_and_nothing_is_changed()
         let fixture = two_nics(24);
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::new(folder.path());
-        let mut driver = Driver { refuses, ignores, ..Driver::new(fixture.root()) };
-        let plan = plan_rss(&mut driver, "eth1", &Spread::Equal(2)).unwrap();
-        let error = apply(&mut driver, &mut RealDisk, &state, &plan, &ApplyOptions::default());
+        let mut machine = Standin { refuses, ignores, ..driver(fixture.root()) };
+        let plan = plan_rss(&mut machine, "eth1", &Spread::Equal(2)).unwrap();
+        let error = apply(&mut machine, &mut RealDisk, &state, &plan, &ApplyOptions::default());
         let error = error.unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert!(matches!(error, TuneError::RolledBack { .. }), "{error}");
-        assert_eq!(driver.table.as_deref(), Some("0-3 x32"));
+        assert_eq!(table_of(&machine), Some("0-3 x32"));
     }
 }
 
 #[test]
 fn what_can_not_be_spread_is_refused_before_anything_is_planned() {
     let fixture = two_nics(24);
-    let mut driver = Driver::new(fixture.root());
+    let mut machine = driver(fixture.root());
     for (nic, spread, words) in [
         ("eth10", Spread::Equal(2), "RSS of eth10: its driver tells no table"),
         ("eth1", Spread::Equal(0), "no queue is left; allowed: at least 1"),
         ("eth1", Spread::Equal(129), "129 queues are more than the 128 buckets"),
         ("eth1", Spread::Weights(vec![0, 0]), "all weights are 0"),
     ] {
-        let error = plan_rss(&mut driver, nic, &spread).unwrap_err();
+        let error = plan_rss(&mut machine, nic, &spread).unwrap_err();
         assert_eq!(error.blame(), Blame::Input);
         assert!(error.to_string().contains(words), "{error}");
     }
     // A copy of a machine has no drivers, and this machine's must not answer for it.
     let error = plan_rss(&mut Shaky::new(fixture.root()), "eth1", &Spread::Equal(1)).unwrap_err();
-    assert!(error.to_string().contains("has no drivers to ask"), "{error}");
+    assert!(error.to_string().contains("has neither drivers nor programs"), "{error}");
 }
 
 #[test]
 fn a_plan_with_a_table_that_can_not_be_is_no_plan() {
     let fixture = two_nics(24);
-    let plan = plan_rss(&mut Driver::new(fixture.root()), "eth1", &Spread::Equal(2)).unwrap();
+    let plan = plan_rss(&mut driver(fixture.root()), "eth1", &Spread::Equal(2)).unwrap();
     let text = plan.to_json().replace("0-1 x64", "0*4294967295");
     let error = Plan::parse(&text).unwrap_err().to_string();
     assert!(error.contains("spreads packets of eth1 wrongly: `0*4294967295`"), "{error}");

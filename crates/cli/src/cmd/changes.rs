@@ -435,6 +435,7 @@ fn short_target(target: &Target) -> String {
         Target::File { path } => path.clone(),
         Target::Ethtool { setting, .. } => setting.clone(),
         Target::Rss { .. } => "RSS table".to_owned(),
+        Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => target.to_string(),
     }
 }
 

@@ -94,6 +94,17 @@ struct Planning {
     /// Also plan vectors of storage and of devices themselves, if the map names them.
     #[arg(long, requires = "map")]
     include_others: bool,
+
+    /// What becomes of irqbalance, which moves interrupts by itself: `leave` warns of it, `stop`
+    /// stops it until `irq reset` starts it again (or the next boot does).
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "leave")]
+    irqbalance: Irqbalance,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Irqbalance {
+    Leave,
+    Stop,
 }
 
 #[derive(clap::Args)]
@@ -293,12 +304,10 @@ fn make_plan(nics: &[String], planning: &Planning, place: &Where) -> Result<Plan
             irq::plan(&mut machine, &topology, planning.policy, &options)?
         }
     };
-    for (pid, name) in irq::rivals_running(&place.root()) {
-        plan.warnings.push(format!(
-            "{name} (process {pid}) runs and will move interrupts back; tell it to leave them \
-             alone (irqbalance: --banmod=DRIVER), `polyrail irq watch` shows what it does"
-        ));
+    if planning.irqbalance == Irqbalance::Stop {
+        plan = irq::stop_irqbalance(&place.root(), plan);
     }
+    plan.warn_of_rivals(&place.root());
     Ok(plan)
 }
 
@@ -315,7 +324,13 @@ fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
 
 fn apply(args: &ApplyArgs) -> Result<ExitCode, TuneError> {
     let plan = match &args.plan {
-        Some(path) => changes::read_plan(path)?,
+        Some(path) => {
+            let plan = changes::read_plan(path)?;
+            match args.planning.irqbalance {
+                Irqbalance::Leave => plan,
+                Irqbalance::Stop => irq::stop_irqbalance(&args.place.root(), plan),
+            }
+        }
         None => make_plan(&args.nic, &args.planning, &args.place)?,
     };
     changes::carry_out(&args.place, &plan, &args.doing, args.json)

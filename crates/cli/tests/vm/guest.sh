@@ -255,6 +255,56 @@ expect 1 polyrail irq verify --allow-pending
 expect 0 polyrail irq reset
 finish
 
+# Two that move interrupts by themselves: one of a service manager, and one that somebody started.
+begin irqbalance
+mkdir -p /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+unit=/sys/fs/cgroup/system.slice/irqbalance.service
+mkdir -p $unit
+irq=$(irq_of "$(virtio_of eth2)-input.1")
+# Each fights for another CPU, so that it shows who is at work.
+printf '#!/bin/sh\nwhile :; do echo $1 >/proc/irq/%s/smp_affinity_list; usleep 100000; done\n' "$irq" >/bin/irqbalance
+cat >/bin/systemctl <<'END'
+#!/bin/sh
+unit=/sys/fs/cgroup/system.slice/irqbalance.service
+[ "$1 $3" = "--no-ask-password irqbalance.service" ] || exit 5
+case $2 in
+stop)
+    for pid in $(cat $unit/cgroup.procs); do kill -9 "$pid"; done
+    while [ -n "$(cat $unit/cgroup.procs)" ]; do usleep 10000; done ;;
+start) sh -c "echo \$\$ >$unit/cgroup.procs; exec irqbalance 15" >/dev/null 2>&1 & ;;
+esac
+END
+chmod +x /bin/irqbalance /bin/systemctl
+old=$(cat "/proc/irq/$irq/smp_affinity_list")
+affinity_is() { [ "$(cat "/proc/irq/$irq/smp_affinity_list")" = "$1" ]; }
+systemctl --no-ask-password start irqbalance.service
+until_true affinity_is 15
+expect 0 polyrail irq apply --settle 0s --nic eth2 --policy single --cpus 6 --irqbalance stop
+says "irqbalance.service"
+[ -z "$(cat $unit/cgroup.procs)" ] || fault "the service was not stopped"
+usleep 300000
+affinity_is 6 || fault "somebody moved the interrupt back"
+expect 0 polyrail irq verify --allow-pending
+expect 0 polyrail irq reset
+until_true affinity_is 15
+systemctl --no-ask-password stop irqbalance.service
+rmdir $unit
+irqbalance 14 &
+rival=$!
+until_true affinity_is 14
+expect 0 polyrail irq apply --settle 0s --nic eth2 --policy single --cpus 6 --irqbalance stop
+says "irqbalance (process $rival)"
+usleep 300000
+affinity_is 6 || fault "a paused process moved the interrupt back"
+expect 0 polyrail irq reset
+until_true affinity_is 14
+kill -9 $rival
+wait $rival 2>/dev/null
+rm /bin/irqbalance /bin/systemctl
+echo "$old" >"/proc/irq/$irq/smp_affinity_list"
+finish
+
 begin driver_named
 expect 0 polyrail irq apply --settle 0s --nic eth1 --policy single --cpus 3
 watch

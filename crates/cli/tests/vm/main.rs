@@ -36,6 +36,7 @@ scenarios! {
     a_cpu_that_goes_offline_inside_a_plan_is_noticed: "cpu_offline",
     a_managed_vector_is_skipped_and_no_failure: "managed",
     a_rival_that_rewrites_a_mask_each_second_is_named: "rival",
+    irqbalance_is_stopped_while_a_plan_holds_and_started_again: "irqbalance",
     a_driver_that_forgets_affinities_is_told_from_a_process: "driver_named",
     a_killed_apply_is_taken_back_from_the_journal_alone: "kill_9",
     an_interrupted_apply_takes_back_what_it_did: "interrupted",

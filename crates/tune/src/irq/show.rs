@@ -43,9 +43,6 @@ pub struct Shown {
     pub busiest_cpu: Option<u32>,
 }
 
-/// Programs that move interrupts by themselves, by the names that the kernel has for them.
-const RIVALS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
-
 /// Shows the vectors of `nics` (none means all), counting for `window` how often they come. A window of zero reads once.
 ///
 /// # Errors
@@ -112,15 +109,6 @@ pub fn show(
         });
     }
     Ok(shown)
-}
-
-/// Running programs that may move interrupts behind one's back: process and name.
-pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
-    let processes = root.list_optional("/proc").unwrap_or_default();
-    let numbers = processes.iter().filter_map(|name| name.parse::<u32>().ok());
-    // A process that ends meanwhile is no rival any more.
-    let named = numbers.filter_map(|pid| Some((pid, root.read(format!("/proc/{pid}/comm")).ok()?)));
-    named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
 }
 
 /// What came between two reads. CPUs may go and come meanwhile, and counters wrap at 2³².

@@ -105,7 +105,7 @@ impl Watch {
                     }
                 }
                 Target::File { path } => files.push(machine.root().path(path)),
-                Target::Ethtool { .. } | Target::Rss { .. } => {}
+                _ => {}
             }
         }
         files.retain(|file| file.exists());
@@ -149,6 +149,8 @@ impl Watch {
             // This process writes, too, when it carries the plan out again.
             let last = || writes?.iter().rfind(|write| files.contains(&write.path));
             let by = match (if is_good { last() } else { write }, writes) {
+                // Programs are no files, and the kernel starts none.
+                _ if one.target.is_balancer() => Writer::Unknown,
                 (Some(write), _) => Writer::Process {
                     pid: write.pid,
                     name: write.name.clone(),

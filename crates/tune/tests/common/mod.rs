@@ -118,6 +118,82 @@ impl Machine for Shaky {
     }
 }
 
+/// A machine that holds the values of some targets by itself: those of drivers and programs, which
+/// are in no file.
+pub(crate) struct Standin {
+    pub(crate) inner: Shaky,
+    pub(crate) is_mine: fn(&Target) -> bool,
+    pub(crate) values: BTreeMap<Target, String>,
+    /// The code with which it refuses every value of its own.
+    pub(crate) refuses: Option<i32>,
+    /// It takes values of its own and does not use them.
+    pub(crate) ignores: bool,
+    /// Every write in order.
+    pub(crate) log: Vec<Target>,
+}
+
+impl Standin {
+    pub(crate) fn new(root: Sysroot, is_mine: fn(&Target) -> bool) -> Self {
+        let (values, log) = (BTreeMap::new(), Vec::new());
+        Self { inner: Shaky::new(root), is_mine, values, refuses: None, ignores: false, log }
+    }
+
+    pub(crate) fn with(mut self, target: Target, value: &str) -> Self {
+        self.values.insert(target, value.to_owned());
+        self
+    }
+
+    pub(crate) fn value(&self, target: &Target) -> Option<&str> {
+        self.values.get(target).map(String::as_str)
+    }
+}
+
+impl Machine for Standin {
+    fn read(&mut self, target: &Target) -> Result<Option<String>, Fault> {
+        match (self.is_mine)(target) {
+            true => Ok(self.values.get(target).cloned()),
+            false => self.inner.read(target),
+        }
+    }
+
+    fn write(&mut self, target: &Target, value: &str) -> Result<(), Fault> {
+        self.log.push(target.clone());
+        if !(self.is_mine)(target) {
+            return self.inner.write(target, value);
+        }
+        if let Some(code) = self.refuses {
+            return Err(self.inner.fault(target, Step::Write, code));
+        }
+        if !self.ignores {
+            self.values.insert(target.clone(), value.to_owned());
+        }
+        Ok(())
+    }
+
+    fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
+        match (self.is_mine)(target) {
+            true => Ok(()),
+            false => self.inner.try_open(target),
+        }
+    }
+
+    fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault> {
+        self.inner.effective(vector)
+    }
+
+    fn place(&mut self, target: &Target) -> String {
+        self.inner.place(target)
+    }
+
+    fn root(&self) -> &Sysroot {
+        self.inner.root()
+    }
+
+    fn pause(&mut self, duration: Duration) {
+        self.inner.pause(duration);
+    }
+}
+
 /// A disk that is full after so many bytes.
 pub(crate) struct FullDisk {
     pub(crate) left: usize,

@@ -1,0 +1,72 @@
+//! Programs that move interrupts by themselves.
+
+use polyrail_host::Sysroot;
+
+use crate::balancer::{self, RUNNING, STOPPED};
+use crate::plan::Plan;
+use crate::target::Target;
+
+/// By the names that the kernel has for them.
+const RIVALS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
+
+/// Running programs that may move interrupts behind one's back: process and name.
+pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
+    let processes = root.list_optional("/proc").unwrap_or_default();
+    let numbers = processes.iter().filter_map(|name| name.parse::<u32>().ok());
+    // A process that ends meanwhile is no rival any more.
+    let named = numbers.filter_map(|pid| Some((pid, root.read(format!("/proc/{pid}/comm")).ok()?)));
+    named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
+}
+
+/// Adds to a plan that irqbalance is stopped before anything else, and so that taking the plan back
+/// starts it again after everything else. Says in the plan what was found.
+pub fn stop_irqbalance(root: &Sysroot, mut plan: Plan) -> Plan {
+    let planned: Vec<Target> = plan.wanted().map(|(target, ..)| target.clone()).collect();
+    let found = balancer::find(root);
+    if found.is_empty() && !planned.iter().any(Target::is_balancer) {
+        plan.warnings.push("irqbalance does not run, so there is nothing to stop".to_owned());
+    }
+    for target in found.into_iter().filter(|target| !planned.contains(target)) {
+        // One that ends meanwhile needs no stopping.
+        let Some(old) = balancer::read(root, &target) else { continue };
+        let reason = match (&target, old.as_str()) {
+            (_, STOPPED) => "it is stopped already",
+            (Target::IrqbalanceService, _) => {
+                "it would move interrupts back; `systemctl stop` until the reset"
+            }
+            _ => "it would move interrupts back; paused (SIGSTOP) until the reset",
+        };
+        plan.want(target, "irqbalance", old, STOPPED, reason);
+    }
+    plan.seal()
+}
+
+impl Plan {
+    /// Adds a warning for each program that may move interrupts back once the plan is carried out.
+    pub fn warn_of_rivals(&mut self, root: &Sysroot) {
+        let keeps_irqbalance = keeps_irqbalance(root, self);
+        for (pid, name) in rivals_running(root) {
+            if name != "irqbalance" {
+                self.warnings.push(format!(
+                    "{name} (process {pid}) runs and may move interrupts back; `polyrail irq \
+                     watch` shows what it does"
+                ));
+            } else if keeps_irqbalance {
+                self.warnings.push(format!(
+                    "irqbalance (process {pid}) runs and will move interrupts back; --irqbalance \
+                     stop stops it until the reset, its own --banmod=DRIVER makes it leave them \
+                     alone, and `polyrail irq watch` shows what it does"
+                ));
+            }
+        }
+    }
+}
+
+/// Whether the plan leaves an irqbalance at work that is there now.
+fn keeps_irqbalance(root: &Sysroot, plan: &Plan) -> bool {
+    let wanted: Vec<&Target> = plan.wanted().map(|(target, ..)| target).collect();
+    balancer::find(root).iter().any(|target| {
+        let is_running = balancer::read(root, target).as_deref() == Some(RUNNING);
+        is_running && !wanted.contains(&target)
+    })
+}
