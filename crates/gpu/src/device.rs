@@ -6,6 +6,8 @@ use std::sync::Arc;
 use polyrail_sys::Memory;
 
 use crate::error::GpuError;
+use crate::export::Export;
+use crate::memory::DeviceMemory;
 use crate::queue::RawQueue;
 
 /// Where a device is on the PCI bus. The one name of a device that all processes of a machine
@@ -66,4 +68,21 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Whether a queue of this device may copy from and to memory of the other one directly; makes
     /// it so if the hardware allows.
     fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError>;
+
+    /// What another process needs to get at memory of this device. Takes microseconds to
+    /// milliseconds.
+    fn export(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
+        let _ = memory;
+        let device = self.identity().to_string();
+        Err(GpuError::Unsupported { device, what: "exporting memory" })
+    }
+
+    /// Memory that another process has exported, of this device or of one that it reaches: it
+    /// counts as this device's, whose queues copy it, and is let go of with the last clone. The
+    /// other process must keep it as long. Takes milliseconds, less when it is here already.
+    fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
+        let _ = export;
+        let device = self.identity().to_string();
+        Err(GpuError::Unsupported { device, what: "importing memory" })
+    }
 }

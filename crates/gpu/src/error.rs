@@ -48,6 +48,15 @@ pub enum GpuError {
         /// The error's text, as the driver gives it.
         text: String,
     },
+    /// What should describe another process's memory doesn't.
+    #[error("exported memory {reason}")]
+    BadExport {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The memory that is to be imported is this process's own.
+    #[error("memory can't be imported into the process that exported it")]
+    OwnExport,
     /// The device can't do that.
     #[error("{what} is not possible on {device}")]
     Unsupported {
@@ -71,6 +80,7 @@ impl GpuError {
             Self::NotDeviceMemory { .. } => {
                 Some("register host memory with `register` instead".into())
             }
+            Self::OwnExport => Some("copy between the two regions directly".into()),
             _ => None,
         }
     }

@@ -4,11 +4,13 @@
 //! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`]
 //!   says when they are done, at the cost of a load.
 //!
-//! The rest of Polyrail knows devices only by these. With the feature `fake`, [`fake`] has one that
+//! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`, [`fake`] has one that
 //! needs no GPU and whose copies finish late, or fail, as a test wants.
 
+pub mod cuda;
 mod device;
 mod error;
+mod export;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod memory;
@@ -16,5 +18,6 @@ mod queue;
 
 pub use device::{Device, Identity, PciAddress};
 pub use error::GpuError;
+pub use export::Export;
 pub use memory::DeviceMemory;
 pub use queue::{Completion, Place, Queue, RawCopy, RawQueue, Ticket};

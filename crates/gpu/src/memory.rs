@@ -41,7 +41,12 @@ impl DeviceMemory {
         Self { device, base, len, _owner: Some(owner) }
     }
 
-    /// The device that it is on.
+    /// A range of it, which keeps the whole.
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfRange> {
+        Ok(Self { base: self.address(offset, len)?, len, ..self.clone() })
+    }
+
+    /// The device that it is on, or that has imported it.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }

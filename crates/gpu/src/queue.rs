@@ -86,10 +86,7 @@ enum Kept {
 impl Queue {
     /// A new queue of the device.
     pub fn new(device: &Arc<dyn Device>) -> Result<Self, GpuError> {
-        let raw = device.clone().open_queue()?;
-        let completion = raw.completion();
-        let (open, kept, under_way) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(Self { raw, completion, open, kept, under_way, spare: Vec::new() })
+        Ok(Self::from(device.clone().open_queue()?))
     }
 
     /// Adds a copy to the batch that [`Self::begin`] starts. Copies of a batch are made in any
@@ -145,6 +142,14 @@ impl Queue {
             kept.clear();
             self.spare.push(kept);
         }
+    }
+}
+
+impl From<Box<dyn RawQueue>> for Queue {
+    fn from(raw: Box<dyn RawQueue>) -> Self {
+        let completion = raw.completion();
+        let (open, kept, under_way) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { raw, completion, open, kept, under_way, spare: Vec::new() }
     }
 }
 

@@ -1,0 +1,233 @@
+//! One of NVIDIA's devices, or a part of one.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use polyrail_sys::Memory;
+
+use super::Cuda;
+use super::driver::{ContextHandle, Driver, Ordinal, PEER_ACCESS_ALREADY_ENABLED};
+use super::kernel::Kernels;
+use super::queue::{CudaQueue, QueueOptions};
+use super::share::Mappings;
+use crate::device::{Device, Identity};
+use crate::error::GpuError;
+use crate::export::Export;
+use crate::memory::DeviceMemory;
+use crate::queue::RawQueue;
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
+const PORTABLE: u32 = 1;
+
+/// A device. Its primary context is retained when a queue, memory or a peer first needs it, and
+/// released with the last clone.
+pub struct CudaDevice {
+    cuda: Arc<Cuda>,
+    ordinal: Ordinal,
+    identity: Identity,
+    context: OnceLock<ContextHandle>,
+    /// Held while the context is made.
+    making: Mutex<()>,
+    kernels: OnceLock<Option<Kernels>>,
+    mappings: Mappings,
+}
+
+/// The device's context is current on this thread as long as this lives; then again the one before.
+pub(super) struct Current<'a>(&'a Driver);
+
+impl CudaDevice {
+    pub(super) fn new(cuda: Arc<Cuda>, ordinal: Ordinal, identity: Identity) -> Arc<Self> {
+        Arc::new(Self {
+            cuda,
+            ordinal,
+            identity,
+            context: OnceLock::new(),
+            making: Mutex::new(()),
+            kernels: OnceLock::new(),
+            mappings: Mappings::default(),
+        })
+    }
+
+    /// The driver that the device belongs to.
+    pub fn cuda(&self) -> &Arc<Cuda> {
+        &self.cuda
+    }
+
+    /// Memory of the device, not zeroed. Freed with the last clone. Takes milliseconds.
+    pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        self.own_memory(bytes)
+    }
+
+    /// A queue with other ways of copying than [`Device::open_queue`] chooses: for measurements.
+    pub fn open_queue_with(
+        self: &Arc<Self>,
+        options: QueueOptions,
+    ) -> Result<Box<dyn RawQueue>, GpuError> {
+        Ok(Box::new(CudaQueue::open(self.clone(), options)?))
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        &self.cuda.driver
+    }
+
+    pub(super) fn ordinal(&self) -> Ordinal {
+        self.ordinal
+    }
+
+    pub(super) fn mappings(&self) -> &Mappings {
+        &self.mappings
+    }
+
+    /// The copy kernels, loaded when first asked for. `None` if the driver can't compile them,
+    /// which is said once.
+    pub(super) fn kernels(&self) -> Option<&Kernels> {
+        let load = || match Kernels::load(self) {
+            Ok(kernels) => Some(kernels),
+            Err(error) => {
+                let device = &self.identity;
+                tracing::warn!(%device, %error, "no copy kernel, scattered copies are made one by one");
+                None
+            }
+        };
+        self.kernels.get_or_init(load).as_ref()
+    }
+
+    /// The primary context, retained if it isn't yet.
+    pub(super) fn context(&self) -> Result<ContextHandle, GpuError> {
+        if let Some(context) = self.context.get() {
+            return Ok(*context);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = self.context.get() {
+            return Ok(*context);
+        }
+        let mut context = ContextHandle::NONE;
+        // SAFETY: the place is valid. It is released once, when the device is dropped.
+        unsafe { self.driver().primary_retain(&raw mut context, self.ordinal)? };
+        Ok(*self.context.get_or_init(|| context))
+    }
+
+    /// Makes the context current on this thread.
+    pub(super) fn current(&self) -> Result<Current<'_>, GpuError> {
+        let context = self.context()?;
+        // SAFETY: the context is retained as long as the device lives, which the guard borrows.
+        unsafe { self.driver().context_push(context)? };
+        Ok(Current(self.driver()))
+    }
+
+    pub(super) fn unsupported(&self, what: &'static str) -> GpuError {
+        GpuError::Unsupported { device: self.identity.to_string(), what }
+    }
+}
+
+impl Device for CudaDevice {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn pinned(&self, bytes: u64) -> Result<Memory, GpuError> {
+        if bytes == 0 {
+            return Ok(Memory::from(Vec::new()));
+        }
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let device = self.cuda.device(self.identity.index)?;
+        let mut base = std::ptr::null_mut();
+        {
+            let _current = device.current()?;
+            // SAFETY: the place is valid.
+            unsafe { device.driver().host_alloc(&raw mut base, size, PORTABLE)? };
+        }
+        let base = NonNull::new(base).ok_or_else(|| device.unsupported("pinned memory at 0"))?;
+        let owner = Arc::new(Pinned { device, base });
+        // SAFETY: the owner keeps the allocation of that size, and nobody else knows of it.
+        Ok(unsafe { Memory::owned(base.cast(), bytes, owner) })
+    }
+
+    fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
+        Ok(Box::new(CudaQueue::open(self, QueueOptions::default())?))
+    }
+
+    fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError> {
+        let other = other.identity();
+        if other.uuid == self.identity.uuid {
+            return Ok(true);
+        }
+        let peer = match self.cuda.device(other.index) {
+            Ok(peer) if peer.identity.uuid == other.uuid => peer,
+            // It is no device of this driver.
+            _ => return Ok(false),
+        };
+        let mut can = 0;
+        // SAFETY: the place is valid.
+        unsafe { self.driver().device_reaches(&raw mut can, self.ordinal, peer.ordinal)? };
+        if can == 0 {
+            return Ok(false);
+        }
+        let context = peer.context()?;
+        let _current = self.current()?;
+        // SAFETY: both contexts are alive. Whoever made the peer's reachable before, it stays so.
+        match unsafe { self.driver().context_reach(context, 0) } {
+            Err(refused) if refused.code != PEER_ACCESS_ALREADY_ENABLED => Err(refused.into()),
+            _ => Ok(true),
+        }
+    }
+
+    fn export(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
+        self.export_memory(memory)
+    }
+
+    fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
+        self.import_memory(export)
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.identity, f)
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        if let Some(Some(kernels)) = self.kernels.get()
+            && let Ok(_current) = self.current()
+        {
+            kernels.unload(self.driver());
+        }
+        if self.context.get().is_some() {
+            // SAFETY: retained once. Fails only when the process ends and the driver is gone first.
+            let _ = unsafe { self.driver().primary_release(self.ordinal) };
+        }
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped = ContextHandle::NONE;
+        // SAFETY: the place is valid; what is popped is what was pushed, since every call in
+        // between leaves the stack as it was.
+        let _ = unsafe { self.0.context_pop(&raw mut popped) };
+    }
+}
+
+/// Pinned host memory.
+struct Pinned {
+    device: Arc<CudaDevice>,
+    base: NonNull<c_void>,
+}
+
+// SAFETY: the pointer owns its allocation and is used only to free it.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.current() {
+            // SAFETY: allocated by `cuMemHostAlloc`, freed once, and nobody uses it any more.
+            let _ = unsafe { self.device.driver().host_free(self.base.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! How far a queue has come, without a call to the driver.
+//!
+//! The device itself writes the number of each batch to a word of pinned memory behind its copies.
+//! The word has 32 bits, which every device can write in stream order, and is extended to the 64 of
+//! the trait's numbers. Errors don't come that way, so a queue that doesn't get on is asked now and
+//! then.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use polyrail_sys::Memory;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::device::CudaDevice;
+use super::driver::{EventHandle, NOT_READY, NOT_SUPPORTED, Refused, StreamHandle};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::queue::Completion;
+
+/// Batches that may be under way, so that the numbers' low halves are never ambiguous.
+const UNDER_WAY_MAX: u64 = 1 << 30;
+/// `CU_STREAM_NON_BLOCKING`: no waiting for the legacy default stream.
+const NON_BLOCKING: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: u32 = 2;
+/// A line of the CPU's cache: nothing else is in the word's.
+const FLAG_BYTES: u64 = 64;
+
+/// A stream, what was begun on it, and what is done.
+pub(super) struct Progress {
+    device: Arc<CudaDevice>,
+    signal: Signal,
+    begun: AtomicU64,
+    /// Known to be done. Never more than what the signal says.
+    seen: AtomicU64,
+    failed: OnceLock<GpuError>,
+    /// When the driver was asked last, in milliseconds.
+    asked_ms: AtomicU64,
+    /// `None` once the queue is gone. Locked so that nobody asks about a stream that is destroyed.
+    stream: Mutex<Option<StreamHandle>>,
+}
+
+enum Signal {
+    /// The word that the device writes.
+    Written(Memory),
+    /// For devices that can't: an event behind each batch.
+    Events(Mutex<VecDeque<(u64, EventHandle)>>),
+}
+
+impl Progress {
+    /// A new stream of the device. Without `may_write` it counts by events.
+    pub(super) fn open(device: Arc<CudaDevice>, may_write: bool) -> Result<Arc<Self>, GpuError> {
+        let flag = device.pinned(FLAG_BYTES)?;
+        let mut stream = StreamHandle::NONE;
+        let signal = {
+            let _current = device.current()?;
+            // SAFETY: the place is valid.
+            unsafe { device.driver().stream_create(&raw mut stream, NON_BLOCKING)? };
+            // Whether the device can is known by trying: there is no attribute to ask for.
+            let written = match may_write {
+                // SAFETY: the flag is kept by the signal, which outlives the stream; on an error
+                // nothing is written.
+                true => unsafe { device.driver().stream_write(stream, address_of(&flag), 0, 0) },
+                false => Err(Refused { call: "cuStreamWriteValue32_v2", code: NOT_SUPPORTED }),
+            };
+            match written {
+                Ok(()) => Signal::Written(flag),
+                Err(refused) if refused.code == NOT_SUPPORTED => {
+                    if may_write {
+                        let device = device.identity();
+                        tracing::warn!(%device, "can't write in stream order, copies end by events");
+                    }
+                    Signal::Events(Mutex::default())
+                }
+                Err(refused) => {
+                    // SAFETY: the stream was just made and has nothing in it.
+                    let _ = unsafe { device.driver().stream_destroy(stream) };
+                    return Err(refused.into());
+                }
+            }
+        };
+        Ok(Arc::new(Self {
+            device,
+            signal,
+            begun: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            asked_ms: AtomicU64::new(0),
+            stream: Mutex::new(Some(stream)),
+        }))
+    }
+
+    /// The stream, which is open as long as its queue is.
+    pub(super) fn stream(&self) -> StreamHandle {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(StreamHandle::NONE)
+    }
+
+    /// The number of the next batch, or why there can't be one.
+    pub(super) fn next(&self) -> Result<u64, GpuError> {
+        let done = self.completed()?;
+        let begun = self.begun.load(Ordering::Relaxed);
+        if begun - done >= UNDER_WAY_MAX {
+            return Err(self.device.unsupported("having 2^30 batches under way"));
+        }
+        Ok(begun + 1)
+    }
+
+    /// Where a kernel that ends the batch must write its number, if it may.
+    pub(super) fn flag(&self) -> Option<u64> {
+        match &self.signal {
+            Signal::Written(flag) => Some(address_of(flag)),
+            Signal::Events(_) => None,
+        }
+    }
+
+    /// Puts the batch's end behind what is in the stream. The context must be current.
+    pub(super) fn mark(&self, stream: StreamHandle, number: u64) -> Result<(), GpuError> {
+        let driver = self.device.driver();
+        match &self.signal {
+            // SAFETY: the flag is kept as long as this, which outlives the stream's work.
+            Signal::Written(flag) => unsafe {
+                driver.stream_write(stream, address_of(flag), number as u32, 0)?;
+            },
+            Signal::Events(events) => {
+                let mut event = EventHandle::NONE;
+                // SAFETY: the place is valid; the event is destroyed when it has fired, or with
+                // this.
+                unsafe {
+                    driver.event_create(&raw mut event, NO_TIMING)?;
+                    driver.event_record(event, stream)?;
+                }
+                let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+                events.push_back((number, event));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the batch is in the stream.
+    pub(super) fn begin(&self, number: u64) {
+        self.begun.store(number, Ordering::Release);
+    }
+
+    /// Remembers why nothing is copied any more.
+    pub(super) fn fail(&self, error: GpuError) -> GpuError {
+        self.failed.get_or_init(|| error).clone()
+    }
+
+    /// Waits until the stream is empty. An error means that the device is lost.
+    pub(super) fn drain(&self) -> Result<(), GpuError> {
+        let _current = self.device.current()?;
+        // SAFETY: the stream is open, for the queue that calls this is.
+        unsafe { self.device.driver().stream_wait(self.stream())? };
+        Ok(())
+    }
+
+    /// Waits until all is done and closes the stream.
+    pub(super) fn close(&self) {
+        match self.drain() {
+            Ok(()) => {
+                self.seen.fetch_max(self.begun.load(Ordering::Relaxed), Ordering::Release);
+            }
+            Err(error) => {
+                self.fail(error);
+            }
+        }
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(stream), Ok(_current)) = (stream, self.device.current()) {
+            // SAFETY: it is taken, so nobody else has it.
+            let _ = unsafe { self.device.driver().stream_destroy(stream) };
+        }
+    }
+
+    /// Asks the driver whether the stream failed, at most once in a tick of the coarse clock (1 to
+    /// 4 ms, and reading it costs nanoseconds).
+    fn look_for_failure(&self) -> Result<(), GpuError> {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let asked_ms = self.asked_ms.load(Ordering::Relaxed);
+        let claim = |new| {
+            self.asked_ms.compare_exchange(asked_ms, new, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        if now_ms == asked_ms || claim(now_ms).is_err() {
+            return Ok(());
+        }
+        // Whoever has the lock asks, or is about to close.
+        let Ok(stream) = self.stream.try_lock() else { return Ok(()) };
+        let Some(handle) = *stream else { return Ok(()) };
+        let _current = self.device.current()?;
+        // SAFETY: the stream is open as long as it is locked.
+        match unsafe { self.device.driver().stream_query(handle) } {
+            Err(refused) if refused.code != NOT_READY => Err(self.fail(refused.into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// The last batch whose event has fired, if one has since the last time.
+    fn fired(&self, events: &Mutex<VecDeque<(u64, EventHandle)>>) -> Result<u64, GpuError> {
+        let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.seen.load(Ordering::Acquire);
+        if events.is_empty() {
+            return Ok(last);
+        }
+        let driver = self.device.driver();
+        let _current = self.device.current()?;
+        while let Some((number, event)) = events.front().copied() {
+            // SAFETY: the event is destroyed only when it leaves the queue.
+            match unsafe { driver.event_query(event) } {
+                Ok(()) => last = last.max(number),
+                Err(refused) if refused.code == NOT_READY => break,
+                Err(refused) => return Err(self.fail(refused.into())),
+            }
+            events.pop_front();
+            // SAFETY: it has left the queue.
+            let _ = unsafe { driver.event_destroy(event) };
+        }
+        Ok(last)
+    }
+}
+
+impl Completion for Progress {
+    fn completed(&self) -> Result<u64, GpuError> {
+        if let Some(error) = self.failed.get() {
+            return Err(error.clone());
+        }
+        // Loaded before the word, so that the word is never behind it.
+        let seen = self.seen.load(Ordering::Acquire);
+        let done = match &self.signal {
+            Signal::Written(flag) => extend(seen, load(flag)),
+            Signal::Events(events) => self.fired(events)?,
+        };
+        if done > seen {
+            self.seen.fetch_max(done, Ordering::AcqRel);
+        } else if seen < self.begun.load(Ordering::Acquire) {
+            self.look_for_failure()?;
+        }
+        Ok(done)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let Signal::Events(events) = &mut self.signal else { return };
+        let events = events.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(_current) = self.device.current() {
+            for (_, event) in events.drain(..) {
+                // SAFETY: it has left the queue, and the stream is gone.
+                let _ = unsafe { self.device.driver().event_destroy(event) };
+            }
+        }
+    }
+}
+
+/// The number that has these low bits and is at, or less than 2^32 above, one known before.
+fn extend(seen: u64, low: u32) -> u64 {
+    seen + u64::from(low.wrapping_sub(seen as u32))
+}
+
+fn address_of(flag: &Memory) -> u64 {
+    // 0 bytes from the start on are in every memory.
+    flag.address(0, 0).unwrap_or(0) as u64
+}
+
+fn load(flag: &Memory) -> u32 {
+    let word = address_of(flag) as *mut u32;
+    // SAFETY: the memory has room for the word, is aligned to pages, and is written by the device
+    // in one piece.
+    unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_halves_become_whole_numbers_across_every_wrap() {
+        for true_number in [0, 1, 7, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, (5 << 32) - 1, 9 << 32]
+        {
+            for behind in [0, 1, 1000, UNDER_WAY_MAX] {
+                let seen = u64::saturating_sub(true_number, behind);
+                assert_eq!(extend(seen, true_number as u32), true_number, "seen {seen}");
+            }
+        }
+    }
+}
