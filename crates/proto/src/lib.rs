@@ -28,5 +28,5 @@ pub use id::{Channel, FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};
-pub use receiver::{Admission, Landed, Receiver, ReceiverLimits, Settled, Verdict};
+pub use receiver::{Admission, Landed, LandingId, Receiver, ReceiverLimits, Settled, Verdict};
 pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

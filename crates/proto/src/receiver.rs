@@ -13,11 +13,15 @@
 //! copy can't spoil an intact one, and after a completion nothing of that transfer is written ever
 //! again, so that its memory may be reused.
 //!
+//! Payload for a device's memory is read elsewhere first and copied into place by the device. That
+//! copy can't be stopped, so from [`Receiver::detach`] to [`Receiver::handle_landed`] it counts like
+//! a system call, and its flow goes on with the next chunk.
+//!
 //! What is taken from a flow in the middle of a chunk (its sender cancelled the transfer, the user
 //! dropped the region) may be inside a system call as well. Those calls say so and are asked again,
 //! and until [`Receiver::is_quiet`] no acknowledgement leaves.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::id::{FlowIndex, TransferId};
 use crate::range_set::RangeSet;
@@ -34,8 +38,15 @@ pub struct Receiver {
     /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
     tracked_chunks: u64,
     claims: Vec<Claim>,
+    /// Chunks that devices copy into place; as many as the driver has room to read elsewhere.
+    detached: BTreeMap<u64, Claim>,
+    next_landing: u64,
     events: VecDeque<Landed>,
 }
+
+/// A chunk that a device copies into place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LandingId(u64);
 
 /// What a peer may make a receiver remember.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +139,8 @@ impl Receiver {
             active: HashMap::new(),
             tracked_chunks: 0,
             claims: Vec::new(),
+            detached: BTreeMap::new(),
+            next_landing: 0,
             events: VecDeque::new(),
         }
     }
@@ -183,14 +196,44 @@ impl Receiver {
         let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return Settled::Ack };
         let ended = std::mem::replace(claim, Claim::NONE);
         debug_assert!(!ended.reading, "end_landing comes first");
-        match (ended.target, ended.verdict) {
-            (_, Some(Verdict::Refuse(code))) => Settled::Refuse(code),
-            (Some(_), _) if !intact => Settled::Refuse(RefusalCode::Checksum),
-            (Some((transfer, chunk)), _) => {
+        self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
+    }
+
+    /// All bytes of the flow's chunk are read, but not where they belong: a device begins to copy
+    /// them there, and the flow is free for its next chunk. The copy must be followed by
+    /// [`Self::handle_landed`].
+    ///
+    /// `None` if nobody wants the bytes any more: then nothing may be copied, and
+    /// [`Self::handle_chunk_end`] says how the chunk ended.
+    pub fn detach(&mut self, flow: FlowIndex) -> Option<LandingId> {
+        if !self.begin_landing(flow) {
+            return None;
+        }
+        let claim = self.claims.get_mut(flow.0 as usize)?;
+        let claim = std::mem::replace(claim, Claim::NONE);
+        self.next_landing += 1;
+        self.detached.insert(self.next_landing, claim);
+        Some(LandingId(self.next_landing))
+    }
+
+    /// The copy is over, also if its flow is gone meanwhile: the bytes are in place, or why not.
+    pub fn handle_landed(&mut self, id: LandingId, landed: Admission) -> Settled {
+        let Some(mut ended) = self.detached.remove(&id.0) else { return Settled::Ack };
+        if ended.verdict != Some(Verdict::Land) {
+            ended.target = None;
+        }
+        self.settle(ended, landed)
+    }
+
+    fn settle(&mut self, ended: Claim, landed: Admission) -> Settled {
+        match (ended.target, ended.verdict, landed) {
+            (_, Some(Verdict::Refuse(code)), _) => Settled::Refuse(code),
+            (Some(_), _, Err(code)) => Settled::Refuse(code),
+            (Some((transfer, chunk)), _, Ok(())) => {
                 self.land(transfer, chunk, ended.payload);
                 Settled::Ack
             }
-            (None, _) => Settled::Ack,
+            (None, ..) => Settled::Ack,
         }
     }
 
@@ -217,7 +260,7 @@ impl Receiver {
             }
             self.drop_incoming(transfer, Verdict::Discard);
         }
-        !self.claims.iter().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
+        !self.all_claims().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
     }
 
     /// The driver no longer wants the data of a read or receive: what is under way of it lands no
@@ -232,7 +275,7 @@ impl Receiver {
             self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
         }
         let busy = |c: &Claim| c.reading && c.target.is_some() && c.context == (op, context);
-        !self.claims.iter().any(busy)
+        !self.all_claims().any(busy)
     }
 
     /// The places of the chunk on `flow` may not be written any more, for instance because their
@@ -252,7 +295,7 @@ impl Receiver {
     /// Whether no flow is inside a system call for a chunk that was taken from it. While one is, the
     /// driver sends no acknowledgement on any flow; that is a matter of microseconds.
     pub fn is_quiet(&self) -> bool {
-        !self.claims.iter().any(|c| c.reading && c.verdict != Some(Verdict::Land))
+        !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
     }
 
     /// The next transfer that is complete.
@@ -331,7 +374,8 @@ impl Receiver {
 
     /// Takes the chunk from the flow that was landing it, unless that is inside a system call.
     fn take_over(&mut self, target: (TransferId, u32)) -> bool {
-        match self.claims.iter_mut().find(|claim| claim.target == Some(target)) {
+        let mut claims = self.claims.iter_mut().chain(self.detached.values_mut());
+        match claims.find(|claim| claim.target == Some(target)) {
             Some(older) if older.reading => false,
             // The older flow is dead for its sender, so nobody hears this refusal. Were it an
             // acknowledgement, and heard, a chunk that never landed would count as landed.
@@ -385,11 +429,15 @@ impl Receiver {
         if let Some(incoming) = self.active.remove(&transfer.0) {
             self.tracked_chunks -= u64::from(incoming.chunk_count);
         }
-        for claim in &mut self.claims {
+        for claim in self.claims.iter_mut().chain(self.detached.values_mut()) {
             if claim.target.is_some_and(|(t, _)| t == transfer) {
                 claim.revoke(verdict);
             }
         }
+    }
+
+    fn all_claims(&self) -> impl Iterator<Item = &Claim> {
+        self.claims.iter().chain(self.detached.values())
     }
 
     fn claim_mut(&mut self, flow: FlowIndex) -> Result<&mut Claim, WireError> {

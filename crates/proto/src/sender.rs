@@ -152,6 +152,9 @@ pub enum Failure {
     /// A region of it was dropped.
     #[error("a region of the transfer was dropped")]
     RegionDropped,
+    /// A device failed to copy bytes of it.
+    #[error("a device failed to copy bytes of the transfer")]
+    Device,
 }
 
 /// Finds a transfer; stale once its slot is used again.

@@ -176,11 +176,13 @@ pub enum RefusalCode {
     Checksum = 7,
     /// The receiver's bounds are reached: send the chunk again later.
     Busy = 8,
+    /// The receiver's device failed to copy the bytes into its memory.
+    Device = 9,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::UnknownRegion,
         Self::StaleKey,
         Self::OutOfBounds,
@@ -189,6 +191,7 @@ impl RefusalCode {
         Self::NotExpected,
         Self::Checksum,
         Self::Busy,
+        Self::Device,
     ];
 
     /// Whether the same chunk may be taken when it is sent again.
@@ -212,6 +215,7 @@ impl RefusalCode {
             Self::NotExpected => "the peer no longer expects this data",
             Self::Checksum => "the checksum of a chunk differs",
             Self::Busy => "the peer's limits are reached",
+            Self::Device => "the peer's device failed to copy the bytes into its memory",
         }
     }
 }

@@ -163,3 +163,48 @@ fn what_the_driver_expels_lands_no_more_and_is_refused() {
     assert_eq!(verdict, Verdict::Refuse(RefusalCode::NotExpected));
     assert_eq!((r.poll_event(), r.active_count()), (None, 0));
 }
+
+#[test]
+fn a_device_copies_a_chunk_into_place_while_its_flow_brings_the_next() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 2));
+    let first = r.detach(A).unwrap();
+    begin(&mut r, A, chunk(1, 1, 2));
+    let second = r.detach(A).unwrap();
+    assert_eq!(r.handle_landed(second, Ok(())), Settled::Ack);
+    assert_eq!(r.poll_event(), None, "one is not in place yet");
+    // Its rail failed meanwhile: a second copy must wait for the first, and the first counts.
+    r.handle_flow_down(A);
+    assert_eq!(begin(&mut r, B, chunk(1, 0, 2)), Verdict::Refuse(RefusalCode::Busy));
+    r.handle_chunk_end(B, true);
+    assert_eq!(r.handle_landed(first, Ok(())), Settled::Ack);
+    assert_eq!(r.poll_event().map(|landed| landed.bytes), Some(20));
+    assert_eq!(r.handle_landed(first, Ok(())), Settled::Ack, "known no more");
+}
+
+#[test]
+fn a_cancel_is_true_only_when_the_device_is_done() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    let landing = r.detach(A).unwrap();
+    assert!(!r.retire(TransferId(1)) && !r.is_quiet());
+    assert_eq!(r.handle_landed(landing, Ok(())), Settled::Ack);
+    assert!(r.retire(TransferId(1)) && r.is_quiet());
+    assert_eq!(r.poll_event(), None, "it was cancelled");
+    // What is cancelled before it is copied is not copied.
+    begin(&mut r, A, chunk(2, 0, 1));
+    r.retire(TransferId(2));
+    assert_eq!(r.detach(A), None);
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+}
+
+#[test]
+fn a_copy_that_fails_is_refused() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    let landing = r.detach(A).unwrap();
+    let code = RefusalCode::Device;
+    assert_eq!(r.handle_landed(landing, Err(code)), Settled::Refuse(code));
+    assert_eq!(r.poll_event(), None);
+    assert!(!code.is_retryable());
+}
