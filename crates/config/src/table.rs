@@ -157,6 +157,14 @@ settings! {
         [alias::same("UCCL_TCPX_CHUNK_BYTES")];
 }
 
+"GPU memory" {
+    /// Pinned host memory of each flow and direction, through which GPU memory is sent and
+    /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
+    /// those that the GPU copies meanwhile: `staging_bytes` / `chunk_bytes` of them. More than the
+    /// processor's cache holds for all flows is slower.
+    staging_bytes: u64 = 4 * MIB, Kind::bytes(64 * KIB, GIB);
+}
+
 "Progress" {
     /// Who moves the data: progress threads of the engine (`proxy`) or the thread that posts and
     /// waits (`caller`).

@@ -128,6 +128,12 @@ impl Queue {
         }
     }
 
+    /// Forgets what was pushed and not begun.
+    pub fn discard(&mut self) {
+        self.open.clear();
+        self.kept.clear();
+    }
+
     /// Batches that are not known to be done.
     pub fn under_way(&mut self) -> usize {
         self.reap();
@@ -193,6 +199,11 @@ impl Ticket {
     /// Whether every byte of the batch is in place.
     pub fn is_done(&self) -> Result<bool, GpuError> {
         Ok(self.completion.completed()? >= self.number)
+    }
+
+    /// Whether `older` is done when this is: a batch of the same queue that was begun before.
+    pub fn includes(&self, older: &Self) -> bool {
+        Arc::ptr_eq(&self.completion, &older.completion) && self.number >= older.number
     }
 
     /// Waits, polling: for batches that take microseconds. Says whether it was done in time.

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
+use polyrail_gpu::DeviceMemory;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::Memory;
@@ -20,6 +21,7 @@ use crate::observer::{Observer, Watch};
 use crate::peer::PeerShared;
 use crate::rails::Rail;
 use crate::region::{Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice};
+use crate::region_memory::RegionMemory;
 use crate::request::{Prepared, Request};
 pub(crate) use crate::shared::EngineShared;
 use crate::stats::Stats;
@@ -233,6 +235,17 @@ impl Engine {
 
     /// Registers memory with the access that peers are to have.
     pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
+        self.shared().registry.register(self.shared().card.instance, memory.into(), access)
+    }
+
+    /// Registers memory of a device, such as a GPU: transfers of it take the same calls as those of
+    /// host memory, and may go between the two. Copies to and from the device overlap the sending.
+    pub fn register_device(
+        &self,
+        memory: DeviceMemory,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let memory = RegionMemory::Device(memory);
         self.shared().registry.register(self.shared().card.instance, memory, access)
     }
 

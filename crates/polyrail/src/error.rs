@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail_config::ConfigError;
+use polyrail_gpu::GpuError;
 use polyrail_proto::PlanError;
 use polyrail_proto::hello::HelloError;
 use polyrail_proto::wire::RefusalCode;
@@ -147,6 +148,9 @@ pub enum RegionError {
     /// The system gave no random bits for the key.
     #[error("the system gave no random bits for a key")]
     Randomness,
+    /// A device, or its driver, did not do what was asked.
+    #[error(transparent)]
+    Device(#[from] GpuError),
 }
 
 /// A request can't be prepared or posted. Nothing was changed.
@@ -264,6 +268,12 @@ pub enum TransferError {
     /// A region of it was dropped.
     #[error("a local region of the transfer was dropped")]
     RegionDropped,
+    /// A device here failed to copy bytes of it.
+    #[error("a device failed to copy bytes of the transfer: {why}")]
+    Device {
+        /// What the driver says.
+        why: String,
+    },
     /// A message is longer than the receive that it met.
     #[error("message of {len} bytes met a receive of {capacity}")]
     TooLong {

@@ -222,6 +222,7 @@ fn read_failure(failure: Failure) -> Option<RefusalCode> {
         Failure::Refused(RefusalCode::NotExpected) | Failure::Cancelled | Failure::PeerLost => None,
         Failure::Refused(code) => Some(code),
         Failure::RegionDropped => Some(RefusalCode::RegionDropped),
+        Failure::Device => Some(RefusalCode::Device),
         Failure::Deadline => Some(RefusalCode::Busy),
     }
 }

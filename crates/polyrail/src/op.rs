@@ -24,6 +24,8 @@ pub(crate) struct Op {
     /// Number on the wire once a sender has it, 0 before.
     transfer: AtomicU64,
     result: OnceLock<Result<Outcome, TransferError>>,
+    /// What a device said when it failed to copy.
+    device_error: OnceLock<String>,
     pool: Arc<OpsPool>,
 }
 
@@ -87,6 +89,7 @@ impl Op {
             bytes: AtomicU64::new(0),
             transfer: AtomicU64::new(0),
             result: OnceLock::new(),
+            device_error: OnceLock::new(),
             pool: pool.clone(),
         }))
     }
@@ -149,6 +152,9 @@ impl Op {
                 TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_text() }
             }
             Failure::RegionDropped => TransferError::RegionDropped,
+            Failure::Device => {
+                TransferError::Device { why: self.device_error.get().cloned().unwrap_or_default() }
+            }
         });
     }
 
@@ -220,6 +226,19 @@ impl Outgoing {
                 Purpose::Tell | Purpose::ReadData(_) => Time(0),
             },
         }
+    }
+
+    /// A device failed to copy bytes of it.
+    pub(crate) fn note_device_error(&self, why: String) {
+        let op = match self {
+            Self::Write(op) => op,
+            Self::Made(made) => match &made.purpose {
+                Purpose::SendData(op, _) => op,
+                _ => return,
+            },
+        };
+        // The first says why; what follows is its consequence.
+        let _ = op.device_error.set(why);
     }
 
     pub(crate) fn region(&self, index: u32) -> &RegionCore {

@@ -16,6 +16,7 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
@@ -101,6 +102,8 @@ pub(crate) struct RxSide {
     /// Parts of reads under way by their number.
     pub(crate) reads: HashMap<u64, ReadPart>,
     pub(crate) next_read: u64,
+    /// Chunks that devices copy into place.
+    pub(crate) landings: Vec<Landing>,
 }
 
 /// A receive that waits for its message.
@@ -198,6 +201,7 @@ impl PeerShared {
                 next_receive: 1,
                 reads: HashMap::new(),
                 next_read: 1,
+                landings: Vec::new(),
             }),
             phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),

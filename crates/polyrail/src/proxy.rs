@@ -23,6 +23,7 @@ use crate::peer::PeerShared;
 use crate::placement::Placement;
 use crate::rx_flow::RxFlow;
 use crate::signal::Signal;
+use crate::staging::Copiers;
 use crate::stats::ProxyStats;
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
@@ -33,6 +34,10 @@ const ACK_HOLD_NS: u64 = 20_000;
 /// While polling: rounds of some 40 ns for which the core is free.
 const LINGER_LONG: u32 = 64;
 const LINGER_SHORT: u32 = 6;
+/// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
+/// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
+const COPY_SPIN_NS: u64 = 200_000;
+pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(50);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
@@ -95,6 +100,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) scratch: &'a Memory,
     /// To be done when no lock is held.
     pub(crate) finishes: Vec<Finish>,
+    /// Queues of the devices whose memory is sent or received.
+    pub(crate) copiers: Copiers,
     /// Something came that a caller may be waiting for.
     pub(crate) for_caller: bool,
 }
@@ -213,6 +220,15 @@ impl Proxy {
                         note_at = now + CHECK_NS;
                     }
                     continue;
+                }
+                // A device that is done tells nobody, so it is asked.
+                if core.is_copying() && !expired() {
+                    now = monotonic_ns();
+                    if now - busy_at < COPY_SPIN_NS {
+                        core.poll(&self.poller);
+                        continue;
+                    }
+                    break;
                 }
                 if spin.is_zero() {
                     break;
@@ -334,12 +350,15 @@ impl Proxy {
         self.counters.passes.fetch_add(1, Ordering::Relaxed);
         let scratch = core.scratch.clone();
         let finishes = std::mem::take(&mut core.finishes);
-        let mut pass = Pass { engine, now, scratch: &scratch, finishes, for_caller: false };
+        let copiers = std::mem::take(&mut core.copiers);
+        let mut pass =
+            Pass { engine, now, scratch: &scratch, finishes, copiers, for_caller: false };
         while let Some(command) = self.commands.pop() {
             core.obey(command, self, &mut pass);
         }
         core.note_events();
-        let mut worked = core.read_ready(self, &mut pass);
+        let mut worked = core.collect_copied(self, &mut pass);
+        worked |= core.read_ready(self, &mut pass);
         worked |= core.write_wanted(self, &mut pass);
         if pass.now >= core.next_check {
             core.check_stalls(self, &mut pass);
@@ -359,6 +378,7 @@ impl Proxy {
             core.flush_owed(self, &mut pass);
         }
         core.finishes = pass.finishes;
+        core.copiers = pass.copiers;
         if worked {
             self.counters.busy_passes.fetch_add(1, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@ use polyrail_sys::{Memory, OutOfRange};
 
 use crate::error::RegionError;
 use crate::pin::Gate;
+use crate::region_memory::{Copies, RegionMemory};
 
 /// Registrations that an engine may hold at once.
 const REGIONS_MAX: usize = 1 << 20;
@@ -74,9 +75,10 @@ pub struct RemoteSlice {
 /// What the data path knows of a region.
 pub(crate) struct RegionCore {
     pub(crate) key: RegionKey,
-    pub(crate) memory: Memory,
+    pub(crate) memory: RegionMemory,
     pub(crate) access: Access,
     pub(crate) gate: Gate,
+    pub(crate) copies: Copies,
 }
 
 /// All regions of an engine, by slot.
@@ -154,12 +156,28 @@ impl Target {
     }
 }
 
+/// Finds the region of a place; places mostly stay in one region, or go round a few in order.
+#[derive(Default)]
+pub(crate) struct Finder {
+    at: usize,
+}
+
+impl Finder {
+    pub(crate) fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
+        let meant = |target: &Target| target.is_for(place);
+        let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
+        // `admit_all` put the region of every place into the list.
+        self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);
+        &targets[self.at]
+    }
+}
+
 impl Region {
     /// A region that no peer can reach by itself: for what a [`Mailbox`] takes in.
     pub fn private(memory: Memory) -> Self {
         let key = RegionKey { slot: u32::MAX, generation: 0, nonce: 0 };
         let access = Access::LOCAL;
-        let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
+        let core = Arc::new(RegionCore::new(key, memory.into(), access));
         let instance = InstanceId(0);
         Self { registration: Registration::new(core, None, instance) }
     }
@@ -201,17 +219,20 @@ impl Region {
     }
 
     /// Copies bytes out. A peer may write them at the same time; then each byte is old or new.
+    ///
+    /// From a device this is slow, by pinned memory that is made for the call: for a look at the
+    /// bytes, not for moving them.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
         let core = &self.registration.core;
         let _pin = core.gate.pin().ok_or(RegionError::Ended)?;
-        Ok(core.memory.read_at(offset, out)?)
+        core.memory.read_at(offset, out)
     }
 
     /// Copies bytes in. See [`Region::read_at`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
         let core = &self.registration.core;
         let _pin = core.gate.pin().ok_or(RegionError::Ended)?;
-        Ok(core.memory.write_at(offset, bytes)?)
+        core.memory.write_at(offset, bytes)
     }
 }
 
@@ -337,11 +358,11 @@ impl Registry {
     pub(crate) fn register(
         self: &Arc<Self>,
         instance: InstanceId,
-        memory: Memory,
+        memory: RegionMemory,
         access: Access,
     ) -> Result<Region, RegionError> {
         let make = |key| {
-            let core = Arc::new(RegionCore { key, memory, access, gate: Gate::new() });
+            let core = Arc::new(RegionCore::new(key, memory, access));
             (Entry::Region(core.clone()), core)
         };
         let core = self.insert(make)?;
@@ -491,12 +512,19 @@ impl Registration {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
+        self.core.copies.wait();
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+impl RegionCore {
+    fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
+        Self { key, memory, access, gate: Gate::new(), copies: Copies::default() }
     }
 }
 
@@ -529,7 +557,8 @@ mod tests {
     fn a_description_reaches_the_same_region() {
         let instance = InstanceId(u128::MAX - 7);
         let access = Access { remote_read: true, remote_write: false };
-        let region = registry().register(instance, Memory::from(vec![0; 100]), access).unwrap();
+        let region =
+            registry().register(instance, Memory::from(vec![0; 100]).into(), access).unwrap();
         let remote = RemoteRegion::decode(&region.describe()).unwrap();
         assert_eq!(remote.key, region.registration.core.key);
         assert_eq!((remote.instance, remote.len(), remote.access()), (instance, 100, access));
@@ -541,7 +570,8 @@ mod tests {
     fn each_way_to_miss_a_region_has_its_own_reason() {
         let registry = registry();
         let admit = |place: Place| registry.admit_all(&[place], |_| true, &mut Vec::new());
-        let register = || registry.register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL);
+        let register =
+            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
         let first = register().unwrap();
         let inside = place(&first, 0, 8);
         assert!(admit(inside).is_ok());
@@ -564,7 +594,8 @@ mod tests {
     #[test]
     fn a_region_that_was_ended_is_out_of_reach_for_its_clones_too() {
         let registry = registry();
-        let register = || registry.register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL);
+        let register =
+            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
         let region = register().unwrap();
         let clone = region.clone();
         region.end();
@@ -582,8 +613,9 @@ mod tests {
 
     #[test]
     fn a_dropped_region_lets_nobody_in() {
-        let region =
-            registry().register(InstanceId(1), Memory::from(vec![0; 8]), Access::ALL).unwrap();
+        let region = registry()
+            .register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL)
+            .unwrap();
         let slice = region.all();
         let pin = slice.region.gate.pin();
         assert!(pin.is_some());

@@ -1,6 +1,7 @@
 //! The receiving end of a flow: reads payload into its place and acknowledges it.
 
 use std::io;
+use std::mem::take;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -14,10 +15,12 @@ use polyrail_sys::{In, IoVecs, Memory, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
+use crate::landing::{Arrival, Arrivals, End};
 use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
 use crate::proxy::Pass;
-use crate::region::{Registry, Target};
+use crate::region::{Finder, Registry, Target};
+use crate::staging::Ring;
 use crate::tx_flow::Down;
 
 /// Payload that one visit reads before other flows get their turn.
@@ -34,6 +37,10 @@ pub(crate) struct RxFlow {
     socket: Arc<Socket>,
     reader: FrameReader,
     current: Current,
+    /// Chunks on their way to a device's memory.
+    arrivals: Arrivals,
+    /// The chunk that begins needs room in the ring.
+    waits_for_room: bool,
     /// Chunk frames that are through.
     sequence: u64,
     /// What the sender was told.
@@ -49,11 +56,16 @@ pub(crate) struct RxFlow {
 }
 
 /// The chunk that is being read.
+#[derive(Default)]
 struct Current {
     header: Option<ChunkHeader>,
     land: bool,
     /// The regions of its places, each once.
     targets: Vec<Target>,
+    /// If it is for a device's memory: its places.
+    places: Vec<Place>,
+    /// Where in the ring it is read to.
+    at: Option<u64>,
     crc: u32,
     began_ns: u64,
 }
@@ -74,13 +86,9 @@ impl RxFlow {
             rail,
             socket,
             reader: FrameReader::new(),
-            current: Current {
-                header: None,
-                land: false,
-                targets: Vec::new(),
-                crc: 0,
-                began_ns: 0,
-            },
+            current: Current::default(),
+            arrivals: Arrivals::default(),
+            waits_for_room: false,
             sequence: 0,
             acknowledged: 0,
             ack_every: u64::from((window_chunks / ACKS_PER_WINDOW).max(1)),
@@ -123,6 +131,9 @@ impl RxFlow {
     pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut read = 0;
         while self.readable && read < VISIT_BYTES {
+            if self.waits_for_room && !self.go_on(pass)? {
+                break;
+            }
             if pass.engine.inbox.must_pause() {
                 // The sender is held back by its window until somebody takes notifications.
                 return Ok(read > 0);
@@ -130,17 +141,96 @@ impl RxFlow {
             let bytes = self.receive_once(pass)?;
             read += bytes;
             if bytes > 0 {
-                self.parse(pass)?;
-                self.deliver(pass);
+                self.take_in(pass)?;
             }
         }
-        let between = !self.readable && self.reader.is_between_frames();
+        self.acknowledge();
+        Ok(read > 0)
+    }
+
+    /// Whether devices copy for it.
+    pub(crate) fn is_copying(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    /// Concludes the chunks that devices have copied into place, and goes on with what waited for
+    /// that. Says whether there were any.
+    pub(crate) fn collect(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        let mut any = false;
+        let peer = self.peer.clone();
+        while let Some((arrival, settled)) = self.arrivals.next(&peer, pass) {
+            any = true;
+            self.conclude(&arrival, settled, pass);
+        }
+        if any {
+            self.take_events();
+            self.deliver(pass);
+            if self.waits_for_room {
+                self.go_on(pass)?;
+            }
+            self.acknowledge();
+        }
+        Ok(any)
+    }
+
+    /// The flow is gone. Says whether devices still copy what it brought.
+    pub(crate) fn abandon(&self, rx: &mut RxSide) -> bool {
+        self.arrivals.abandon(rx);
+        rx.has_orphans()
+    }
+
+    /// Looks for room in the ring, and if there is goes on with what came. Says whether there is.
+    fn go_on(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        let payload = self.current.header.map_or(0, |header| header.payload_len);
+        let size = self.arrivals.ring.as_ref().map_or(0, |ring| ring.memory().len());
+        if size < payload.into() {
+            if !self.arrivals.is_empty() {
+                return Ok(false);
+            }
+            let mut devices = self.current.targets.iter().filter_map(|t| t.region.memory.device());
+            let made = devices.next().map(|device| {
+                Ring::new(&**device, pass.engine.settings.staging_bytes, payload.into())
+            });
+            match made {
+                Some(Ok(ring)) => self.arrivals.ring = Some(ring),
+                Some(Err(error)) => {
+                    let name = self.peer.name();
+                    tracing::error!(target: "polyrail::staging", peer = name, %error, "no staging");
+                    self.peer.rx().receiver.bar(self.flow, RefusalCode::Device);
+                    self.current.land = false;
+                }
+                None => self.current.land = false,
+            }
+        }
+        if self.current.land {
+            self.current.at =
+                self.arrivals.ring.as_mut().and_then(|ring| ring.take(payload.into()));
+            if self.current.at.is_none() {
+                return Ok(false);
+            }
+        }
+        self.waits_for_room = false;
+        self.take_in(pass)?;
+        Ok(true)
+    }
+
+    /// Acknowledges what landed, if it is time to.
+    fn acknowledge(&mut self) {
+        let idle = !self.readable && self.reader.is_between_frames() && self.arrivals.is_empty();
         if self.sequence > self.acknowledged
-            && (between || self.ack_now || self.sequence - self.acknowledged >= self.ack_every)
+            && (idle || self.ack_now || self.sequence - self.acknowledged >= self.ack_every)
         {
             self.queue_ack();
         }
-        Ok(read > 0)
+    }
+
+    fn take_in(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        self.parse(pass)?;
+        // Before anything is delivered: a cancel among it waits until nothing is landing.
+        let peer = self.peer.clone();
+        self.arrivals.begin_copies(&peer, pass);
+        self.deliver(pass);
+        Ok(())
     }
 
     /// Whether acknowledgements wait to be sent.
@@ -164,9 +254,15 @@ impl RxFlow {
     }
 
     fn wait_until_quiet(&self) {
-        while !self.peer.rx().receiver.is_quiet() {
-            // Another flow is inside a non-blocking system call for a chunk that was taken from it:
-            // microseconds.
+        loop {
+            let mut rx = self.peer.rx();
+            rx.settle();
+            if rx.receiver.is_quiet() {
+                break;
+            }
+            drop(rx);
+            // Another flow is inside a non-blocking system call for a chunk that was taken from it,
+            // or a device copies such a chunk: microseconds.
             std::thread::yield_now();
         }
     }
@@ -189,8 +285,11 @@ impl RxFlow {
     /// One system call: the rest of the payload into its place, then what fits of the next frames.
     fn receive_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, Down> {
         let left = self.reader.left();
-        let landing =
-            left > 0 && self.current.land && self.peer.rx().receiver.begin_landing(self.flow);
+        let staged = self.current.at.filter(|_| left > 0 && self.current.land);
+        let landing = left > 0
+            && self.current.land
+            && staged.is_none()
+            && self.peer.rx().receiver.begin_landing(self.flow);
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let pinned = landing && pin_all(&self.current.targets, &mut pins);
         if landing && !pinned {
@@ -201,11 +300,18 @@ impl RxFlow {
         }
         let mut into = IoVecs::<In>::new();
         let mut with_spare = true;
-        if pinned {
+        let mut staged_from = 0;
+        if let (Some(at), Some(ring)) = (staged, &self.arrivals.ring) {
+            let payload = self.current.header.map_or(left, |header| header.payload_len);
+            staged_from = at + u64::from(payload - left);
+            let pushed = into.push_memory(ring.memory(), staged_from, left.into());
+            pushed.map_err(|error| Down(error.to_string()))?;
+        } else if pinned {
             let mut finder = Finder::default();
             for place in self.reader.wanted() {
                 let target = finder.find(&self.current.targets, &place);
-                let memory = &target.region.memory;
+                // Chunks with a place in a device's memory are staged.
+                let Some(memory) = target.region.memory.host() else { continue };
                 let pushed = into.push_memory(memory, target.offset(&place), place.len);
                 pushed.map_err(|error| Down(error.to_string()))?;
             }
@@ -215,16 +321,24 @@ impl RxFlow {
             let pushed = into.push_memory(pass.scratch, 0, take);
             pushed.map_err(|error| Down(error.to_string()))?;
         }
-        let wants_crc = pinned && pass.engine.settings.verifies(&self.current.header);
+        let wants_crc =
+            (pinned || staged.is_some()) && pass.engine.settings.verifies(&self.current.header);
         let wanted: SmallVec<[Place; 4]> =
-            if wants_crc { self.reader.wanted().collect() } else { SmallVec::new() };
+            if wants_crc && pinned { self.reader.wanted().collect() } else { SmallVec::new() };
         if with_spare {
             into.push_buffer(self.reader.spare());
         }
         let room = into.bytes();
         let received = receive(self.socket.as_fd(), &mut into);
         if wants_crc && let Ok(bytes) = received {
-            self.current.crc = continue_crc(&self.current, &wanted, bytes)?;
+            self.current.crc = match &self.arrivals.ring {
+                Some(ring) if staged.is_some() => {
+                    let bytes = (bytes as u64).min(left.into());
+                    let continued = ring.memory().crc32c(self.current.crc, staged_from, bytes);
+                    continued.map_err(|error| Down(error.to_string()))?
+                }
+                _ => continue_crc(&self.current, &wanted, bytes)?,
+            };
         }
         drop(pins);
         if pinned && !self.peer.rx().receiver.end_landing(self.flow) {
@@ -235,7 +349,7 @@ impl RxFlow {
             Ok(bytes) => {
                 self.reader.advance(bytes);
                 self.readable = bytes == room;
-                if left > 0 && !pinned {
+                if left > 0 && !pinned && staged.is_none() {
                     self.stats().discarded_bytes.add((bytes as u64).min(left.into()));
                 }
                 Ok(bytes)
@@ -253,7 +367,8 @@ impl RxFlow {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         let side = &mut *rx;
-        loop {
+        while !self.waits_for_room {
+            let left = self.reader.left();
             match self.reader.next().map_err(|error| Down(error.to_string()))? {
                 ReaderEvent::Need(Need::Head | Need::Payload) => break,
                 ReaderEvent::Ack(ack) => match &mut self.acks {
@@ -278,27 +393,38 @@ impl RxFlow {
                     if header.flags.contains(Flags::ACK_NOW) {
                         self.ack_now = true;
                     }
+                    if self.current.land && !self.current.places.is_empty() {
+                        let (ring, len) = (&mut self.arrivals.ring, header.payload_len.into());
+                        self.current.at = ring.as_mut().and_then(|ring| ring.take(len));
+                        self.waits_for_room = self.current.at.is_none();
+                    }
                 }
                 ReaderEvent::Buffered { place, bytes } => {
                     let receiver = &mut side.receiver;
-                    if !self.current.land_buffered(self.flow, place, bytes, receiver)? {
+                    let landed = match (self.current.at, &self.arrivals.ring) {
+                        (Some(at), Some(ring)) if self.current.land => {
+                            self.current.stage_buffered(ring, at, left, bytes)?
+                        }
+                        _ => self.current.land_buffered(self.flow, place, bytes, receiver)?,
+                    };
+                    if !landed {
                         peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
                     }
                 }
                 ReaderEvent::End => {
-                    self.sequence += 1;
-                    let settled = self.current.end(self.flow, &mut side.receiver);
-                    if let Settled::Refuse(code) = settled {
-                        let refusal = AckFrame::Refusal { sequence: self.sequence, code };
-                        self.unsent.extend_from_slice(&refusal.encode());
-                        self.acknowledged = self.sequence;
-                    } else if let Some(header) = self.current.header.take() {
-                        let stats = &peer.arrivals[self.rail];
-                        stats.rx_bytes.add(header.payload_len.into());
-                        stats.rx_chunks.add(1);
-                        if let Some(trace) = &pass.engine.trace {
-                            let began = self.current.began_ns;
-                            trace.chunk_landed(&peer, self.flow, self.rail, &header, began);
+                    let in_ring = self.current.at.is_some();
+                    let end = self.current.end(self.flow, side);
+                    if let Some(header) = self.current.header.take() {
+                        let began_ns = self.current.began_ns;
+                        let arrival = Arrival { header, began_ns, end, in_ring };
+                        match arrival.end {
+                            End::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
+                                self.conclude(&arrival, settled, pass);
+                            }
+                            _ => self.arrivals.push(arrival),
+                        }
+                        while let Some((arrival, settled)) = self.arrivals.next_settled() {
+                            self.conclude(&arrival, settled, pass);
                         }
                     }
                     while let Some(landed) = side.receiver.poll_event() {
@@ -312,6 +438,31 @@ impl RxFlow {
             self.landed.push(landed);
         }
         Ok(())
+    }
+
+    /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
+    fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
+        self.sequence += 1;
+        if let Settled::Refuse(code) = settled {
+            let refusal = AckFrame::Refusal { sequence: self.sequence, code };
+            self.unsent.extend_from_slice(&refusal.encode());
+            self.acknowledged = self.sequence;
+            return;
+        }
+        let stats = self.stats();
+        stats.rx_bytes.add(arrival.header.payload_len.into());
+        stats.rx_chunks.add(1);
+        if let Some(trace) = &pass.engine.trace {
+            let (header, began) = (&arrival.header, arrival.began_ns);
+            trace.chunk_landed(&self.peer, self.flow, self.rail, header, began);
+        }
+    }
+
+    fn take_events(&mut self) {
+        let mut rx = self.peer.rx();
+        while let Some(landed) = rx.receiver.poll_event() {
+            self.landed.push(landed);
+        }
     }
 
     fn deliver(&mut self, pass: &mut Pass<'_>) {
@@ -337,6 +488,8 @@ impl Current {
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
         self.targets.clear();
+        self.places.clear();
+        self.at = None;
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
         let admit = || match header.op {
@@ -358,7 +511,24 @@ impl Current {
             }
         };
         let verdict = receiver.handle_chunk(flow, header, meta, admit);
+        if self.targets.iter().any(|target| target.region.memory.device().is_some()) {
+            self.places.extend_from_slice(places);
+        }
         verdict.map_err(|error| Down(error.to_string()))
+    }
+
+    /// Bytes for the ring, of which `left` were missing.
+    fn stage_buffered(
+        &mut self,
+        ring: &Ring,
+        at: u64,
+        left: u32,
+        bytes: &[u8],
+    ) -> Result<bool, Down> {
+        let payload = self.header.map_or(left, |header| header.payload_len);
+        let written = ring.memory().write_at(at + u64::from(payload - left), bytes);
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        written.map(|()| true).map_err(|error| Down(error.to_string()))
     }
 
     /// Says whether the bytes are in place.
@@ -375,7 +545,8 @@ impl Current {
         }
         let target = Finder::default().find(&self.targets, &place);
         let (region, offset) = (&target.region, target.offset(&place));
-        let done = region.gate.pin().map(|_pin| region.memory.write_at(offset, bytes));
+        let write = |memory: &Memory| memory.write_at(offset, bytes);
+        let done = region.gate.pin().and_then(|_pin| region.memory.host().map(write));
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.land = receiver.end_landing(flow);
         match done {
@@ -388,26 +559,16 @@ impl Current {
         }
     }
 
-    fn end(&mut self, flow: FlowIndex, receiver: &mut Receiver) -> Settled {
+    fn end(&mut self, flow: FlowIndex, side: &mut RxSide) -> End {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let intact = checked.is_none_or(|header| header.checksum == self.crc);
-        receiver.handle_chunk_end(flow, intact)
-    }
-}
-
-/// Finds the region of a place; places mostly stay in one region, or go round a few in order.
-#[derive(Default)]
-struct Finder {
-    at: usize,
-}
-
-impl Finder {
-    fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
-        let meant = |target: &Target| target.is_for(place);
-        let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
-        // `admit_all` put the region of every place into the list.
-        self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);
-        &targets[self.at]
+        let at = self.at.filter(|_| self.land && intact);
+        if let Some((at, id)) = at.and_then(|at| Some((at, side.receiver.detach(flow)?))) {
+            side.lands(id);
+            let (targets, places) = (take(&mut self.targets), take(&mut self.places));
+            return End::InRing { id, at, targets, places };
+        }
+        End::Settled(side.receiver.handle_chunk_end(flow, intact))
     }
 }
 
@@ -428,7 +589,8 @@ fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) -> Result<u32
     for place in wanted {
         let take = rest.min(place.len);
         let target = finder.find(&current.targets, place);
-        let (memory, offset): (&Memory, u64) = (&target.region.memory, target.offset(place));
+        let Some(memory) = target.region.memory.host() else { break };
+        let offset = target.offset(place);
         crc = memory.crc32c(crc, offset, take).map_err(|error| Down(error.to_string()))?;
         rest -= take;
     }

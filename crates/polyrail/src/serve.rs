@@ -99,8 +99,8 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
 
 /// The acknowledgement of the message follows: by then nothing of the transfer lands any more.
 fn retire(peer: &PeerShared, transfer: TransferId) {
-    while !peer.rx().receiver.retire(transfer) {
-        // A flow is inside a non-blocking system call: microseconds.
+    while !peer.rx().retire(transfer) {
+        // A flow is inside a non-blocking system call, or a device copies: microseconds.
         std::thread::yield_now();
     }
 }

@@ -17,6 +17,7 @@ const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
 
 pub(crate) struct EngineSettings {
     pub(crate) chunk_bytes: u64,
+    pub(crate) staging_bytes: u64,
     pub(crate) append_freq: u32,
     pub(crate) append_batch: u32,
     pub(crate) checksum: bool,
@@ -49,6 +50,7 @@ impl EngineSettings {
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
             chunk_bytes: config.chunk_bytes,
+            staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
             append_batch: config.append_batch,
             checksum: config.checksum == Checksum::Crc32c,

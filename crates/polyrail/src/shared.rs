@@ -26,6 +26,7 @@ use crate::rails;
 use crate::region::Registry;
 use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
+use crate::staging::Copiers;
 use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -414,7 +415,8 @@ impl EngineShared {
     pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
         let now = monotonic_ns();
         let scratch = &self.scratch;
-        Pass { engine: self, now, scratch, finishes: Vec::new(), for_caller: false }
+        let (finishes, copiers) = (Vec::new(), Copiers::default());
+        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false }
     }
 
     /// Has someone send: so many proxies are asked to.
@@ -488,8 +490,8 @@ impl EngineShared {
             over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
         }
         for (wire_op, context, op) in over {
-            while !peer.rx().receiver.expel(wire_op, context) {
-                // A flow is inside a non-blocking system call: microseconds.
+            while !peer.rx().expel(wire_op, context) {
+                // A flow is inside a non-blocking system call, or a device copies: microseconds.
                 std::thread::yield_now();
             }
             if failure != Failure::PeerLost {

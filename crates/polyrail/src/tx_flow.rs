@@ -9,7 +9,7 @@ use std::time::Duration;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send, tcp};
+use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send, tcp};
 use smallvec::SmallVec;
 use socket2::Socket;
 
@@ -19,6 +19,7 @@ use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
+use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
 use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
@@ -29,6 +30,8 @@ const GATHER_BYTES: u64 = 256 << 10;
 const VISIT_BYTES: usize = 4 << 20;
 /// Payload up to this size is copied behind its head: cheaper than a piece of its own.
 const BATCHED_BYTES: u32 = 512;
+/// Sent bytes of the batch that are kept until all is sent.
+const BATCH_KEPT_BYTES: usize = 64 << 10;
 const ACK_BUFFER_BYTES: usize = 256 * ACK_BYTES;
 
 pub(crate) struct TxFlow {
@@ -37,6 +40,10 @@ pub(crate) struct TxFlow {
     socket: Arc<Socket>,
     /// Frames that are being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
+    /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
+    staged: VecDeque<Staged>,
+    /// Pinned memory, from the first chunk in a device's memory on.
+    ring: Option<Ring>,
     /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
     /// other way: one piece for the system call instead of many.
     batch: Vec<u8>,
@@ -58,11 +65,28 @@ struct Frame {
     source: Outgoing,
     transfer: TransferId,
     chunk: u32,
+    body: Body,
     /// Bytes in the batch that are not sent: the head, and the payload if that is small.
     batched: usize,
     payload: u32,
     /// Payload that is not in the batch and not sent.
     outside: u32,
+}
+
+/// Where the payload of a frame is sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Body {
+    /// The regions that it belongs to.
+    Regions,
+    /// This place of the ring.
+    Ring(u64),
+}
+
+/// A chunk that is pulled and has no frame yet.
+struct Staged {
+    chunk: Chunk<Outgoing>,
+    body: Body,
+    tickets: Tickets,
 }
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
@@ -92,6 +116,8 @@ impl TxFlow {
             flow,
             socket,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
+            staged: VecDeque::new(),
+            ring: None,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -122,13 +148,17 @@ impl TxFlow {
         let mut written = 0;
         self.stuck = !self.writable;
         while self.writable && written < VISIT_BYTES {
-            if self.is_between_frames() {
-                self.pull(pass)?;
-                if let Some(arriving) = &mut arriving
-                    && !self.frames.is_empty()
-                {
-                    arriving.take_unsent(true, &mut self.batch);
-                }
+            let between = self.is_between_frames();
+            // A device copies the next chunks while this one is on the wire.
+            if between || !self.staged.is_empty() {
+                while self.pull(pass)? {}
+            }
+            self.send_staged(pass)?;
+            if let Some(arriving) = &mut arriving
+                && between
+                && !self.frames.is_empty()
+            {
+                arriving.take_unsent(true, &mut self.batch);
             }
             if self.is_between_frames() {
                 break;
@@ -191,7 +221,12 @@ impl TxFlow {
 
     /// Whether something is begun and not wholly with the kernel.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.is_between_frames()
+        !self.is_between_frames() || !self.staged.is_empty()
+    }
+
+    /// Whether a device copies for it.
+    pub(crate) fn is_copying(&self) -> bool {
+        !self.staged.is_empty()
     }
 
     fn is_between_frames(&self) -> bool {
@@ -223,18 +258,27 @@ impl TxFlow {
         Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
 
-    fn pull(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+    /// Takes what is to be sent next. Says whether there is room for more at once: a device that
+    /// copies a chunk can be given the next.
+    fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        // Whether a chunk needs room in the ring is known only when it is pulled.
+        let chunk_bytes = pass.engine.settings.chunk_bytes;
+        if self.ring.as_ref().is_some_and(|ring| !ring.has_room(chunk_bytes)) {
+            return Ok(false);
+        }
         let peer = self.peer.clone();
         let mut tx = peer.tx();
         fetch_posted(&peer, &mut tx, pass);
         let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
         let mut bytes = 0;
-        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES {
+        let mut is_staged = false;
+        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && !is_staged {
             let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
                 self.note_no_chunk(&tx, pass);
                 break;
             };
             bytes += u64::from(chunk.header.payload_len);
+            is_staged = is_on_device(&chunk);
             pulled.push(chunk);
         }
         // Nothing is left anywhere: nobody needs to look again before the next post.
@@ -251,10 +295,93 @@ impl TxFlow {
         if is_more && let Some(other) = peer.lanes.ask_another() {
             pass.engine.proxies.all[other].wake();
         }
-        pulled.into_iter().try_for_each(|chunk| self.queue(chunk, pass))
+        for chunk in pulled {
+            if is_on_device(&chunk) {
+                self.stage(chunk, pass)?;
+            } else if self.staged.is_empty() {
+                self.queue(chunk, Body::Regions, pass)?;
+            } else {
+                let (body, tickets) = (Body::Regions, Tickets::new());
+                self.staged.push_back(Staged { chunk, body, tickets });
+            }
+        }
+        Ok(is_staged)
     }
 
-    fn queue(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), Down> {
+    /// Has a chunk copied to the ring, where there is room for it.
+    fn stage(&mut self, chunk: Chunk<Outgoing>, pass: &mut Pass<'_>) -> Result<(), Down> {
+        let len = u64::from(chunk.header.payload_len);
+        match self.copy_to_ring(&chunk, len, pass) {
+            Ok((at, tickets)) => {
+                self.staged.push_back(Staged { chunk, body: Body::Ring(at), tickets });
+                Ok(())
+            }
+            Err(error) => Err(self.fail(&chunk, error, pass)),
+        }
+    }
+
+    fn copy_to_ring(
+        &mut self,
+        chunk: &Chunk<Outgoing>,
+        len: u64,
+        pass: &mut Pass<'_>,
+    ) -> Result<(u64, Tickets), CopyError> {
+        let (source, number) = (&chunk.source, chunk.header.chunk);
+        let parts = || {
+            let pieces = source.plan().pieces(number);
+            pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
+        };
+        let ring = match &mut self.ring {
+            Some(ring) => ring,
+            none => {
+                let settings = &pass.engine.settings;
+                let least = settings.chunk_bytes.max(len);
+                let device = parts().find_map(|(region, ..)| region.memory.device());
+                let device = device.ok_or(CopyError::RegionDropped)?;
+                none.insert(Ring::new(&**device, settings.staging_bytes, least)?)
+            }
+        };
+        // `pull` looked for room before.
+        let no_room = || CopyError::Device("no room in the staging ring".into());
+        let at = ring.take(len).ok_or_else(no_room)?;
+        let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
+        Ok((at, tickets))
+    }
+
+    /// Makes frames of the chunks that are copied.
+    fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        while let Some(first) = self.staged.front() {
+            match all_done(&first.tickets) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
+                    self.queue(chunk, body, pass)?;
+                }
+                Err(error) => {
+                    let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };
+                    pass.copiers.renew();
+                    return Err(self.fail(&chunk, error.into(), pass));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk was promised to the peer and can't be read any more: its transfer ends, and the flow
+    /// with it.
+    fn fail(&self, chunk: &Chunk<Outgoing>, error: CopyError, pass: &mut Pass<'_>) -> Down {
+        let (failure, why) = match error {
+            CopyError::RegionDropped => (Failure::RegionDropped, "a region was dropped".into()),
+            CopyError::Device(why) => (Failure::Device, why),
+        };
+        chunk.source.note_device_error(why.clone());
+        let mut tx = self.peer.tx();
+        tx.sender.end(chunk.header.transfer, failure);
+        drain_tx(&mut tx, pass);
+        Down(why)
+    }
+
+    fn queue(&mut self, chunk: Chunk<Outgoing>, body: Body, pass: &Pass<'_>) -> Result<(), Down> {
         let Chunk { mut header, source, .. } = chunk;
         let plan = source.plan();
         if pass.engine.settings.checksum {
@@ -264,18 +391,23 @@ impl TxFlow {
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
         header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
         if pass.engine.settings.checksum {
-            let mut crc = crc32c::crc32c(&self.batch[begin + CHUNK_HEADER_BYTES..]);
-            for piece in plan.pieces(header.chunk) {
-                let region = source.region(piece.local_region);
-                // If it is gone, sending finds out and ends the transfer.
-                let Some(_pin) = region.gate.pin() else { break };
-                let continued = region.memory.crc32c(crc, piece.local_offset, piece.len);
-                crc = continued.map_err(|error| Down(error.to_string()))?;
-            }
+            let crc = crc32c::crc32c(&self.batch[begin + CHUNK_HEADER_BYTES..]);
+            let crc = match (body, &self.ring) {
+                (Body::Ring(at), Some(ring)) => {
+                    let continued = ring.memory().crc32c(crc, at, header.payload_len.into());
+                    continued.map_err(|error| Down(error.to_string()))?
+                }
+                _ => continue_crc(crc, &source, header.chunk)?,
+            };
             ChunkHeader::set_checksum(&mut self.batch[begin..], crc);
         }
         let inside = header.payload_len <= BATCHED_BYTES
-            && copy_payload(&source, header.chunk, &mut self.batch);
+            && match (body, &self.ring) {
+                (Body::Ring(at), Some(ring)) => {
+                    copy_staged(ring, at, header.payload_len, &mut self.batch)
+                }
+                _ => copy_payload(&source, header.chunk, &mut self.batch),
+            };
         if let Some(since) = self.window_full_since.take() {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
             stats.window_full_ns.add(pass.now.saturating_sub(since));
@@ -294,6 +426,7 @@ impl TxFlow {
             source,
             transfer: header.transfer,
             chunk: header.chunk,
+            body,
             batched: self.batch.len() - begin,
             payload: header.payload_len,
             outside: if inside { 0 } else { header.payload_len },
@@ -324,6 +457,15 @@ impl TxFlow {
                 listed = end;
             }
             let mut skip = u64::from(frame.payload - frame.outside);
+            if let (Body::Ring(at), Some(ring)) = (frame.body, &self.ring) {
+                if from.is_full() {
+                    whole = false;
+                    break;
+                }
+                from.push_memory(ring.memory(), at + skip, frame.outside.into())
+                    .map_err(|error| SendError::System(io::Error::other(error)))?;
+                continue;
+            }
             for piece in frame.source.plan().pieces(frame.chunk) {
                 if skip >= piece.len {
                     skip -= piece.len;
@@ -339,7 +481,9 @@ impl TxFlow {
                     pins.push(region.gate.pin().ok_or(dropped)?);
                     pinned = Some(std::ptr::from_ref(region));
                 }
-                from.push_memory(&region.memory, piece.local_offset + skip, piece.len - skip)
+                // What is in a device's memory is sent from the ring.
+                let Some(memory) = region.memory.host() else { continue };
+                from.push_memory(memory, piece.local_offset + skip, piece.len - skip)
                     .map_err(|error| SendError::System(io::Error::other(error)))?;
                 skip = 0;
             }
@@ -375,6 +519,9 @@ impl TxFlow {
             }
             payload_bytes += u64::from(frame.payload);
             chunks += 1;
+            if let (Body::Ring(_), Some(ring)) = (frame.body, &mut self.ring) {
+                ring.release();
+            }
             self.frames.pop_front();
             if let Some(chunk) = self.traced.iter_mut().find(|chunk| chunk.written_ns == 0) {
                 chunk.written_ns = monotonic_ns();
@@ -383,6 +530,10 @@ impl TxFlow {
         self.batch_sent += rest;
         if self.batch_sent == self.batch.len() {
             self.batch.clear();
+            self.batch_sent = 0;
+        } else if self.batch_sent > BATCH_KEPT_BYTES {
+            // Frames come as fast as they go, and the batch is never empty.
+            self.batch.drain(..self.batch_sent);
             self.batch_sent = 0;
         }
         let stats = &self.peer.flows[self.flow.0 as usize].stats;
@@ -470,6 +621,33 @@ impl TxFlow {
     }
 }
 
+fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {
+    let mut pieces = chunk.source.plan().pieces(chunk.header.chunk);
+    pieces.any(|piece| chunk.source.region(piece.local_region).memory.device().is_some())
+}
+
+/// If a region is gone, sending finds out and ends the transfer.
+fn continue_crc(crc: u32, source: &Outgoing, chunk: u32) -> Result<u32, Down> {
+    let mut crc = crc;
+    for piece in source.plan().pieces(chunk) {
+        let region = source.region(piece.local_region);
+        let (Some(_pin), Some(memory)) = (region.gate.pin(), region.memory.host()) else { break };
+        let continued = memory.crc32c(crc, piece.local_offset, piece.len);
+        crc = continued.map_err(|error| Down(error.to_string()))?;
+    }
+    Ok(crc)
+}
+
+fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {
+    let at = out.len();
+    out.resize(at + len as usize, 0);
+    let copied = ring.memory().read_at(from, &mut out[at..]).is_ok();
+    if !copied {
+        out.truncate(at);
+    }
+    copied
+}
+
 /// Copies the payload of a small chunk; says whether it could. If a region is gone, sending finds
 /// out and ends the transfer.
 fn copy_payload(source: &Outgoing, chunk: u32, out: &mut Vec<u8>) -> bool {
@@ -479,7 +657,8 @@ fn copy_payload(source: &Outgoing, chunk: u32, out: &mut Vec<u8>) -> bool {
         let at = out.len();
         out.resize(at + piece.len as usize, 0);
         let pin = region.gate.pin();
-        if pin.is_none() || region.memory.read_at(piece.local_offset, &mut out[at..]).is_err() {
+        let read = |memory: &Memory| memory.read_at(piece.local_offset, &mut out[at..]).is_ok();
+        if pin.is_none() || !region.memory.host().is_some_and(read) {
             out.truncate(begin);
             return false;
         }

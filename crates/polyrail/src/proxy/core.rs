@@ -11,10 +11,11 @@ use polyrail_sys::{Memory, PollEvent, Poller};
 use slab::Slab;
 use socket2::Socket;
 
-use super::{Command, Pass, Proxy};
+use super::{COPY_SLEEP, Command, Pass, Proxy};
 use crate::finish::{Finish, drain_tx};
 use crate::peer::PeerShared;
 use crate::rx_flow::RxFlow;
+use crate::staging::Copiers;
 use crate::tx_flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
@@ -38,6 +39,10 @@ pub(super) struct Core {
     /// Flows with acknowledgements to send, and until when those may wait.
     pub(super) owing: Vec<usize>,
     pub(super) hold_acks_until: u64,
+    /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
+    landing: Vec<usize>,
+    orphans: Vec<Arc<PeerShared>>,
+    pub(super) copiers: Copiers,
     pub(super) scratch: Memory,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
@@ -49,6 +54,8 @@ struct Outbound {
     /// This proxy's place among those that send to the peer.
     lane: usize,
     flows: Vec<usize>,
+    /// A device copies for a flow.
+    copying: bool,
     /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
     /// what is wanted, which any of them clears when there is nothing new.
     unfinished: bool,
@@ -73,6 +80,9 @@ impl Core {
             events: Vec::new(),
             owing: Vec::new(),
             hold_acks_until: 0,
+            landing: Vec::new(),
+            orphans: Vec::new(),
+            copiers: Copiers::default(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
             next_check: 0,
             finishes: Vec::new(),
@@ -141,6 +151,9 @@ impl Core {
                 Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
                 Some(AnyFlow::Rx(flow)) => {
                     let read = flow.read(pass);
+                    if flow.is_copying() && !self.landing.contains(&key) {
+                        self.landing.push(key);
+                    }
                     if flow.owes_acks() && !self.owing.contains(&key) {
                         self.owing.push(key);
                     }
@@ -152,6 +165,9 @@ impl Core {
                         flow.take_acks(arriving.take_acks(), pass)?;
                         Ok(any)
                     });
+                    if arriving.is_copying() && !self.landing.contains(&key) {
+                        self.landing.push(key);
+                    }
                     if arriving.owes_acks() && !self.owing.contains(&key) {
                         self.owing.push(key);
                     }
@@ -182,6 +198,62 @@ impl Core {
         worked
     }
 
+    /// Whether devices copy for a flow of this proxy.
+    pub(super) fn is_copying(&self) -> bool {
+        !self.landing.is_empty()
+            || !self.orphans.is_empty()
+            || self.outbound.iter().any(|outbound| outbound.copying)
+    }
+
+    /// Concludes what devices have copied into place.
+    pub(super) fn collect_copied(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
+        for key in std::mem::take(&mut self.landing) {
+            let flow = self.flows.get_mut(key);
+            let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = flow else { continue };
+            match flow.collect(pass) {
+                Ok(any) => {
+                    worked |= any;
+                    self.note_arrivals(key);
+                }
+                Err(down) => {
+                    worked = true;
+                    self.drop_flow(key, down, proxy, pass);
+                }
+            }
+        }
+        self.orphans.retain(|peer| {
+            let mut rx = peer.rx();
+            rx.settle();
+            let mut landed = Vec::new();
+            while let Some(event) = rx.receiver.poll_event() {
+                landed.push(event);
+            }
+            let stays = rx.has_orphans();
+            drop(rx);
+            for event in landed {
+                worked = true;
+                pass.landed(peer, event);
+            }
+            stays
+        });
+        worked
+    }
+
+    /// Notes what a flow that was read has left to do.
+    fn note_arrivals(&mut self, key: usize) {
+        let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get(key) else { return };
+        if flow.owes_acks() && !self.owing.contains(&key) {
+            self.owing.push(key);
+        }
+        if flow.is_copying() && !self.landing.contains(&key) {
+            self.landing.push(key);
+        }
+        if flow.readable && !self.ready.contains(&key) {
+            self.ready.push(key);
+        }
+    }
+
     pub(super) fn write_wanted(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
@@ -191,22 +263,22 @@ impl Core {
                 continue;
             }
             outbound.unfinished = false;
+            outbound.copying = false;
             let mut stuck = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &outbound.flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
                 let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.lanes.wants(lane);
-                let (wrote, unfinished, is_stuck) = match self.flows.get_mut(*key) {
-                    Some(AnyFlow::Tx(flow)) if wanted(flow) => {
-                        (flow.write(pass, None), flow.is_unfinished(), flow.stuck)
-                    }
+                let (wrote, flow) = match self.flows.get_mut(*key) {
+                    Some(AnyFlow::Tx(flow)) if wanted(flow) => (flow.write(pass, None), flow),
                     Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {
-                        (flow.write(pass, Some(arriving)), flow.is_unfinished(), flow.stuck)
+                        (flow.write(pass, Some(arriving)), flow)
                     }
                     _ => continue,
                 };
-                outbound.unfinished |= unfinished;
-                stuck |= is_stuck;
+                outbound.unfinished |= flow.is_unfinished();
+                outbound.copying |= flow.is_copying();
+                stuck |= flow.stuck;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),
@@ -266,6 +338,7 @@ impl Core {
     pub(super) fn sleep_limit(&self, until: Option<Instant>) -> Option<Duration> {
         let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
         let check = in_flight.then_some(Duration::from_nanos(CHECK_NS));
+        let check = if self.is_copying() { Some(COPY_SLEEP) } else { check };
         let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
         match (check, rest) {
             (Some(check), Some(rest)) => Some(check.min(rest)),
@@ -339,7 +412,13 @@ impl Core {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
             let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
-            self.outbound.push(Outbound { peer, lane, flows: Vec::new(), unfinished: false });
+            self.outbound.push(Outbound {
+                peer,
+                lane,
+                flows: Vec::new(),
+                copying: false,
+                unfinished: false,
+            });
             self.outbound.len() - 1
         });
         &mut self.outbound[index].flows
@@ -387,10 +466,10 @@ impl Core {
         }
         match flow {
             AnyFlow::Tx(flow) => self.departed(key, &flow, &why, proxy, pass),
-            AnyFlow::Rx(flow) => arrived(&flow, &why, proxy, pass),
+            AnyFlow::Rx(flow) => self.arrived(&flow, &why, proxy, pass),
             AnyFlow::Both(flow, arriving) => {
                 self.departed(key, &flow, &why, proxy, pass);
-                arrived(&arriving, &why, proxy, pass);
+                self.arrived(&arriving, &why, proxy, pass);
             }
         }
     }
@@ -427,23 +506,26 @@ impl Core {
         pass.engine.wake_tx(peer);
         pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
     }
-}
 
-/// A flow from a peer is gone.
-fn arrived(flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-    let _ = proxy.poller.remove(flow.socket().as_fd());
-    let mut rx = flow.peer.rx();
-    rx.receiver.handle_flow_down(flow.flow);
-    let mut landed = Vec::new();
-    while let Some(event) = rx.receiver.poll_event() {
-        landed.push(event);
+    /// A flow from a peer is gone.
+    fn arrived(&mut self, flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let _ = proxy.poller.remove(flow.socket().as_fd());
+        let mut rx = flow.peer.rx();
+        rx.receiver.handle_flow_down(flow.flow);
+        if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {
+            self.orphans.push(flow.peer.clone());
+        }
+        let mut landed = Vec::new();
+        while let Some(event) = rx.receiver.poll_event() {
+            landed.push(event);
+        }
+        drop(rx);
+        for event in landed {
+            pass.landed(&flow.peer, event);
+        }
+        flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
+        pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
     }
-    drop(rx);
-    for event in landed {
-        pass.landed(&flow.peer, event);
-    }
-    flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
-    pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
 }
 
 impl AnyFlow {

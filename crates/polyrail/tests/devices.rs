@@ -1,0 +1,277 @@
+//! Memory of devices: staged through pinned memory, with a device that copies late, out of order
+//! between its queues, and fails when a test says so.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use common::relay::{Cut, RelayedPair};
+use common::*;
+use polyrail::{Access, DeviceMemory, Engine, RefusalCode, Region, Request, TransferError};
+use polyrail_gpu::fake::FakeDevice;
+
+const LATE: Duration = Duration::from_micros(300);
+
+const MODES: [&[(&str, &str)]; 5] = [
+    &[],
+    &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
+    &[("checksum", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    // A ring of one chunk: everything waits for room.
+    &[("staging_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
+    &[("staging_bytes", "64KiB"), ("chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+];
+
+fn device(index: u32) -> Arc<FakeDevice> {
+    FakeDevice::new(index, LATE, 7 + u64::from(index))
+}
+
+/// A region in a device's memory, and that memory.
+fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
+    let memory = device.memory(bytes);
+    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
+}
+
+fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
+    let transfer = p.a.write(&p.to_b, &from.all(), &remote(&p.a, to).all()).unwrap();
+    transfer.wait(LONG).map(|outcome| outcome.bytes)
+}
+
+#[test]
+fn a_write_from_device_to_device_arrives_byte_exact_in_any_size() {
+    let (here, there) = (device(0), device(1));
+    for mode in MODES {
+        let p = pair(mode);
+        for len in [0, 1, 8, 511, 513, 65_537, 1_000_003, 16 << 20] {
+            let want = pattern(len, 7);
+            let (source, _) = on(&here, &p.a, &want);
+            let (target, memory) = on(&there, &p.b, &vec![0; len]);
+            assert_eq!(write(&p, &source, &target), Ok(len as u64));
+            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn host_and_device_may_be_at_either_end() {
+    let device = device(0);
+    for mode in MODES {
+        let p = pair(mode);
+        let len = 3_000_001;
+        let want = pattern(len, 5);
+        let (first, last) = (filled(&p.a, len, 5), zeroed(&p.b, len));
+        let (middle_b, memory) = on(&device, &p.b, &vec![0; len]);
+        assert_eq!(write(&p, &first, &middle_b), Ok(len as u64));
+        assert!(FakeDevice::contents(&memory) == want);
+        let (middle_a, _) = on(&device, &p.a, &want);
+        assert_eq!(write(&p, &middle_a, &last), Ok(len as u64));
+        assert!(bytes(&last) == want, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
+    let device = device(0);
+    for mode in MODES {
+        let p = pair(mode);
+        let len = 2_000_003;
+        let (want, zeros) = (pattern(len, 9), vec![0; len]);
+        let (source, _) = on(&device, &p.b, &want);
+        let (target, memory) = on(&device, &p.a, &zeros);
+        finished(&p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap());
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+
+        let (inbox, memory) = on(&device, &p.a, &zeros);
+        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
+        finished(&receive);
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+    }
+}
+
+#[test]
+fn one_chunk_may_have_places_on_several_devices_and_the_host() {
+    let devices = [device(0), device(1)];
+    for mode in MODES {
+        let p = pair(mode);
+        let (count, len) = (3000u64, 48u64);
+        let want = pattern((count * len) as usize, 3);
+        let zeros = vec![0; want.len()];
+        let sources = [
+            on(&devices[0], &p.a, &want).0,
+            filled(&p.a, want.len(), 3),
+            on(&devices[1], &p.a, &want).0,
+        ];
+        let (first, first_memory) = on(&devices[1], &p.b, &zeros);
+        let (second, second_memory) = on(&devices[0], &p.b, &zeros);
+        let third = zeroed(&p.b, want.len());
+        let targets = [&first, &second, &third].map(|region| remote(&p.a, region));
+        let segments = (0..count).map(|i| {
+            let from = sources[(i % 3) as usize].slice(i * len, len).unwrap();
+            (from, targets[(i / 2 % 3) as usize].slice((count - 1 - i) * len, len).unwrap())
+        });
+        let request = Request::write(&p.to_b).segments(segments).notification(b"all".to_vec());
+        finished(&p.a.prepare(request).unwrap().post().unwrap());
+        assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
+        let got = [
+            FakeDevice::contents(&first_memory),
+            FakeDevice::contents(&second_memory),
+            bytes(&third),
+        ];
+        for i in 0..count as usize {
+            let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
+            assert_eq!(got[i / 2 % 3][to..to + 48], want[from..from + 48], "{i}, {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn many_small_transfers_at_once_arrive() {
+    let device = device(0);
+    let p = pair(&[("channels", "2"), ("proxy_layout", "merged")]);
+    let (count, len) = (2000u64, 700u64);
+    let want = pattern((count * len) as usize, 4);
+    let (source, _) = on(&device, &p.a, &want);
+    let (target, memory) = on(&device, &p.b, &vec![0; want.len()]);
+    let there = remote(&p.a, &target);
+    let transfers: Vec<_> = (0..count)
+        .map(|i| {
+            let from = source.slice(i * len, len).unwrap();
+            p.a.write(&p.to_b, &from, &there.slice(i * len, len).unwrap()).unwrap()
+        })
+        .collect();
+    transfers.iter().for_each(finished);
+    assert!(FakeDevice::contents(&memory) == want);
+}
+
+#[test]
+fn a_caller_that_drives_drives_the_copies_too() {
+    let device = device(0);
+    let p = pair(&[("progress", "caller")]);
+    let over = AtomicBool::new(false);
+    let want = pattern(5_000_000, 6);
+    let (source, _) = on(&device, &p.a, &want);
+    let (target, memory) = on(&device, &p.b, &vec![0; want.len()]);
+    std::thread::scope(|scope| {
+        let _tell = TellOnDrop(&over);
+        scope.spawn(|| {
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                p.b.wait_notification(Duration::from_millis(20));
+            }
+        });
+        assert_eq!(write(&p, &source, &target), Ok(want.len() as u64));
+    });
+    assert!(FakeDevice::contents(&memory) == want);
+}
+
+#[test]
+fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
+    let (here, there) = (device(0), device(1));
+    let p = RelayedPair::new(&[("chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
+    for round in 0..6 {
+        let want = pattern(24 << 20, round);
+        let (source, _) = on(&here, &p.a, &want);
+        let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+        let there = remote(&p.a, &target);
+        let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        p.ways_to_b[round as usize % 4].cut(Cut::Reset);
+        assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
+        assert!(FakeDevice::contents(&memory) == want, "round {round}");
+    }
+}
+
+#[test]
+fn a_device_that_fails_to_read_fails_the_transfer_and_not_the_engine() {
+    let p = pair(&[]);
+    let here = device(0);
+    let (source, _) = on(&here, &p.a, &pattern(8 << 20, 1));
+    let target = zeroed(&p.b, 8 << 20);
+    here.fail_after(3);
+    match write(&p, &source, &target) {
+        Err(TransferError::Device { why }) => assert!(why.contains("FAKE_COPY_FAILED"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(write(&p, &source, &target), Ok(8 << 20));
+    assert!(bytes(&target) == pattern(8 << 20, 1));
+}
+
+#[test]
+fn a_device_that_fails_to_write_fails_the_transfer_and_not_the_engine() {
+    let p = pair(&[]);
+    let there = device(0);
+    let source = filled(&p.a, 8 << 20, 1);
+    let (target, memory) = on(&there, &p.b, &vec![0; 8 << 20]);
+    there.fail_after(3);
+    match write(&p, &source, &target) {
+        Err(TransferError::Refused { code: RefusalCode::Device, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(write(&p, &source, &target), Ok(8 << 20));
+    assert!(FakeDevice::contents(&memory) == pattern(8 << 20, 1));
+}
+
+#[test]
+fn a_region_is_not_given_back_while_a_device_copies() {
+    let p = pair(&[]);
+    let (here, there) = (device(0), device(1));
+    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
+    let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
+    there.hold(true);
+    let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
+    // Until a copy is held back.
+    std::thread::sleep(Duration::from_millis(50));
+    std::thread::scope(|scope| {
+        let dropped = scope.spawn(move || drop(target));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!dropped.is_finished(), "a device is about to write there");
+        there.hold(false);
+    });
+    // Either all of it was landing when the region went, or a part was refused.
+    let ended = transfer.wait(LONG);
+    assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
+    let p = pair(&[]);
+    let there = device(0);
+    let (inbox, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
+    let source = filled(&p.a, 4 << 20, 2);
+    there.hold(true);
+    let receive = p.b.recv(&p.to_a, 1, &inbox.all()).unwrap();
+    let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, std::sync::atomic::Ordering::SeqCst);
+            there.hold(false);
+        });
+        receive.cancel();
+        assert!(matches!(receive.wait(LONG), Err(TransferError::Cancelled)));
+        assert!(released.load(std::sync::atomic::Ordering::SeqCst), "it was landing");
+    });
+    let after = FakeDevice::contents(&memory);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(FakeDevice::contents(&memory) == after, "nothing lands any more");
+    assert!(send.wait(LONG).is_err());
+}
+
+#[test]
+fn short_pinned_memory_makes_do_with_less_and_none_is_an_error() {
+    let p = pair(&[("rails", "127.0.0.1"), ("channels", "1"), ("chunk_bytes", "64KiB")]);
+    let here = device(0);
+    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
+    let target = zeroed(&p.b, 1 << 20);
+    here.limit_pinned(0);
+    match write(&p, &source, &target) {
+        Err(TransferError::Device { why }) => assert!(why.contains("OUT_OF_MEMORY"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    here.limit_pinned(100 << 10);
+    assert_eq!(write(&p, &source, &target), Ok(1 << 20));
+    assert!(bytes(&target) == pattern(1 << 20, 1));
+}
