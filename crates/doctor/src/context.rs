@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use polyrail_host::{CpuSet, Nic, Sysroot, Topology};
+use polyrail_host::{CpuSet, Distance, Nic, Sysroot, Topology};
+use polyrail_tune::Reach;
 
 use crate::check::Unknown;
 use crate::error::DoctorError;
@@ -88,6 +89,40 @@ impl Context {
         self.topology.nics.iter().filter(is_wanted).collect()
     }
 
+    /// The rails that data is spread over, and beside them the interfaces that are rather there for
+    /// the host itself, with the reason. Those that were named are all rails.
+    ///
+    /// Among several interfaces of one kind, one is no rail that carries a default route while at
+    /// least two others do not, or that no GPU shares a PCI switch with while at least two others
+    /// have one.
+    pub(crate) fn data_rails(&self) -> (Vec<&Nic>, Vec<(&Nic, &'static str)>) {
+        let rails = self.rails();
+        if !self.options.interfaces.is_empty() {
+            return (rails, Vec::new());
+        }
+        // Without routes the other sign is left.
+        let reach = Reach::read(&self.root, None).unwrap_or_default();
+        let has_route = |nic: &Nic| reach.carries(&nic.name).is_some();
+        let has_gpu = |nic: &Nic| {
+            let distances = self.topology.gpus.iter().map(|gpu| self.topology.distance(gpu, nic));
+            distances.flatten().any(|distance| distance <= Distance::Pxb)
+        };
+        let others = |nic: &Nic, is_rail: &dyn Fn(&Nic) -> bool| {
+            rails.iter().filter(|other| kind(other) == kind(nic) && is_rail(other)).count()
+        };
+        let (mut data, mut aside) = (Vec::new(), Vec::new());
+        for nic in &rails {
+            if has_route(nic) && others(nic, &|other| !has_route(other)) >= 2 {
+                aside.push((*nic, "it carries the default route"));
+            } else if !has_gpu(nic) && others(nic, &has_gpu) >= 2 {
+                aside.push((*nic, "it is behind no switch with a GPU, as its siblings are"));
+            } else {
+                data.push(*nic);
+            }
+        }
+        (data, aside)
+    }
+
     /// What was asked of an interface's driver, and the answer to `question` in particular.
     pub(crate) fn probe<T>(
         &self,
@@ -164,6 +199,13 @@ impl Context {
     }
 }
 
+/// By which interfaces are told to be alike: driver, and vendor and number of the device.
+pub(crate) fn kind(nic: &Nic) -> (Option<&str>, Option<u16>, Option<u16>) {
+    let pci = nic.pci.as_ref();
+    let (vendor, device) = (pci.and_then(|pci| pci.vendor), pci.and_then(|pci| pci.device));
+    (nic.driver.as_deref(), vendor, device)
+}
+
 pub(crate) const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
 
 fn parse(path: &str, text: &str) -> Result<u64, Unknown> {
@@ -185,6 +227,40 @@ mod tests {
             message.starts_with("interface `eth9` is not there; there are: eth0, eth1"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn the_interface_of_the_host_itself_is_no_rail_unless_it_is_named() {
+        let host = fixtures::a3_high();
+        let names = |interfaces: &[&str]| {
+            let interfaces = interfaces.iter().map(|name| (*name).to_owned()).collect();
+            let options = Options { interfaces, ..Options::default() };
+            let cx = Context::read(&host.root(), options).unwrap();
+            let (data, aside) = cx.data_rails();
+            let data: Vec<String> = data.iter().map(|nic| nic.name.clone()).collect();
+            (data.join(","), aside.iter().map(|(_, why)| *why).collect::<Vec<_>>().join(","))
+        };
+        let rails = || "eth1,eth2,eth3,eth4".to_owned();
+        assert_eq!(
+            names(&[]),
+            (rails(), "it is behind no switch with a GPU, as its siblings are".to_owned())
+        );
+        let route = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+                     eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n";
+        host.write("/proc/net/route", route);
+        assert_eq!(names(&[]), (rails(), "it carries the default route".to_owned()));
+        assert_eq!(names(&["eth0", "eth1"]), ("eth0,eth1".to_owned(), String::new()));
+        // Where every interface has a default route, none is there for the host alone.
+        let all: String = (0..5)
+            .map(|nic| format!("eth{nic} 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"))
+            .collect();
+        host.write("/proc/net/route", &format!("Iface\n{all}"));
+        assert_eq!(names(&[]).0, rails(), "the GPUs still tell");
+        // Two alike are both rails, although the host is reached by one.
+        let host = fixtures::cpu_holes();
+        host.write("/proc/net/route", route);
+        let cx = Context::read(&host.root(), Options::default()).unwrap();
+        assert_eq!(cx.data_rails().0.len(), 2);
     }
 
     #[test]

@@ -24,5 +24,5 @@ pub use checks::CHECKS;
 pub use context::{Context, Options};
 pub use error::DoctorError;
 pub use fix::plan_fix;
-pub use probes::{CoalesceProbe, NicProbe, Probes, RingProbe, RouteProbe};
+pub use probes::{CoalesceProbe, NicProbe, OffloadsProbe, Probes, RingProbe, RouteProbe};
 pub use report::{CheckReport, Report, SCHEMA_VERSION, Status, Summary, examine};

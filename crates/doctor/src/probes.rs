@@ -8,7 +8,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use polyrail_host::{Nic, Sysroot};
-use polyrail_nic::{Ethtool, Limits, NicError, RouteQuery, Routes, driver_stats, ntuple_rules};
+use polyrail_nic::{
+    Ethtool, Limits, NicError, Offloads, RouteQuery, Routes, driver_stats, ntuple_rules, offloads,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::DoctorError;
@@ -41,6 +43,8 @@ pub struct NicProbe {
     pub tcp_data_split: Option<u32>,
     /// Coalescing of interrupts.
     pub coalesce: Option<CoalesceProbe>,
+    /// What device and kernel do with many packets at once.
+    pub offloads: Option<OffloadsProbe>,
     /// Flow rules in use; present only where the driver can have some.
     pub ntuple_rules: Option<u32>,
     /// Counters of drops by the driver's names, those above zero.
@@ -65,6 +69,21 @@ pub struct CoalesceProbe {
     pub rx_usecs: Option<u32>,
     /// Whether the driver adapts that to the traffic.
     pub adaptive_rx: Option<bool>,
+}
+
+/// Offloads that are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadsProbe {
+    /// The device cuts long sends into packets.
+    pub tso: bool,
+    /// The kernel passes long sends on in one piece.
+    pub gso: bool,
+    /// The kernel puts received packets together.
+    pub gro: bool,
+    /// The device computes checksums of what is sent.
+    pub tx_checksum: bool,
+    /// The device checks checksums of what is received.
+    pub rx_checksum: bool,
 }
 
 /// A packet to be, and the interface that it would leave by.
@@ -110,6 +129,13 @@ impl Probes {
             match &mut ethtool {
                 Ok(ethtool) => probe.ask_ethtool(ethtool, &nic.name),
                 Err(error) => probe.error("ethtool", error),
+            }
+            match offloads(&nic.name) {
+                Ok(Offloads { tso, gso, gro, tx_checksum, rx_checksum }) => {
+                    let on = OffloadsProbe { tso, gso, gro, tx_checksum, rx_checksum };
+                    probe.offloads = Some(on);
+                }
+                Err(error) => probe.error("offloads", &error),
             }
             match ntuple_rules(&nic.name) {
                 Ok(rules) => probe.ntuple_rules = Some(rules),

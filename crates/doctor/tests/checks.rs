@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_doctor::{
-    CHECKS, CheckReport, CoalesceProbe, Context, NicProbe, Options, Probes, Report, RingProbe,
-    RouteProbe, Status, examine, plan_fix,
+    CHECKS, CheckReport, CoalesceProbe, Context, NicProbe, OffloadsProbe, Options, Probes, Report,
+    RingProbe, RouteProbe, Status, examine, plan_fix,
 };
 use polyrail_host::fixtures::{self, Device, Fixture, Machine};
 use polyrail_host::{CpuSet, Sysroot};
@@ -100,6 +100,13 @@ fn well() -> Setup {
             tx_ring: ring(1024, 8192),
             tcp_data_split: Some(2),
             coalesce: Some(CoalesceProbe { rx_usecs: Some(8), adaptive_rx: Some(true) }),
+            offloads: Some(OffloadsProbe {
+                tso: true,
+                gso: true,
+                gro: true,
+                tx_checksum: true,
+                rx_checksum: true,
+            }),
             ntuple_rules: Some(0),
             ..NicProbe::default()
         };
@@ -290,6 +297,7 @@ const FAULTS: &[Fault] = &[
         let off = CoalesceProbe { rx_usecs: Some(0), adaptive_rx: Some(false) };
         s.nic("eth0").coalesce = Some(off);
     }),
+    ("offloads-off", &[], |s| s.nic("eth1").offloads.as_mut().unwrap().gro = false),
     ("backlog-drops", &[], |s| s.put("/proc/net/softnet_stat", &softnet("000000ff", "00000000"))),
     ("receive-budget", &[], |s| s.put("/proc/net/softnet_stat", &softnet("00000000", "00000fff"))),
     ("conntrack-full", &[], |s| s.put("/proc/sys/net/netfilter/nf_conntrack_count", "262000")),
@@ -526,6 +534,60 @@ fn the_gve_pattern_is_found_on_a_machine_like_a3_high() {
     let pattern = subjects("irq-gve-pattern");
     assert!(pattern.contains(&"eth3".into()) && pattern.contains(&"eth4".into()), "{pattern:?}");
     assert_eq!(subjects("irq-off-node"), ["eth3", "eth4"], "the others are at node 0");
+}
+
+#[test]
+fn the_interface_of_the_host_itself_is_not_compared_with_the_rails() {
+    let host = fixtures::a3_high();
+    for nic in 1..=4 {
+        host.write(&format!("/sys/class/net/eth{nic}/mtu"), "8244");
+    }
+    host.write("/sys/class/net/eth0/mtu", "1460");
+    let report = examine(&Context::read(&host.root(), Options::default()).unwrap());
+    // eth0 has half the speed and another MTU, and that is as it should be.
+    for id in ["speed-mismatch", "mtu-mismatch"] {
+        let check = find(&report, id);
+        assert_eq!(check.status, Status::Clean, "{}", report.text());
+        assert!(check.evidence.iter().any(|seen| seen.value.contains("not compared")));
+    }
+    // All rails on the same CPUs are one finding, and not one for each two.
+    let shared = &find(&report, "irq-nics-share-cpu").findings;
+    assert_eq!(shared.len(), 1, "{}", report.text());
+    assert_eq!(shared[0].what, "4 rails interrupt the same 16 CPUs, 0-15");
+    assert_eq!(shared[0].subject.as_deref(), Some("eth1,eth2,eth3,eth4"));
+    // Named, it is a rail like any other.
+    let named: Vec<String> = (0..5).map(|nic| format!("eth{nic}")).collect();
+    let options = Options { interfaces: named, ..Options::default() };
+    let report = examine(&Context::read(&host.root(), options).unwrap());
+    assert_eq!(find(&report, "speed-mismatch").findings.len(), 1);
+}
+
+#[test]
+fn rails_that_share_in_different_ways_are_told_apart() {
+    let mut setup = well();
+    setup.machine.devices[2].node = 0;
+    // CPU 3 is shared, the others are not.
+    setup.vectors(1, [3, 4, 5, 6]);
+    let report = setup.report();
+    let findings = &find(&report, "irq-nics-share-cpu").findings;
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].what, "2 rails interrupt CPU 3");
+}
+
+#[test]
+fn each_offload_that_is_off_is_named_with_the_switch_that_mends_it() {
+    let mut setup = well();
+    let offloads = setup.nic("eth0").offloads.as_mut().unwrap();
+    (offloads.tso, offloads.gso) = (false, false);
+    setup.nic("eth1").offloads = None;
+    let report = setup.report();
+    let check = find(&report, "offloads-off");
+    assert_eq!(check.findings.len(), 1);
+    let finding = &check.findings[0];
+    let what = "tcp-segmentation-offload, generic-segmentation-offload are off";
+    assert_eq!((finding.what.as_str(), finding.subject.as_deref()), (what, Some("eth0")));
+    assert_eq!(finding.commands, ["ethtool -K eth0 tso on gso on"]);
+    assert_eq!(check.unknown.len(), 1, "the other did not tell: {:?}", check.unknown);
 }
 
 #[test]

@@ -22,12 +22,32 @@ pub struct DriverInfo {
     pub bus: String,
 }
 
+/// What an interface or its driver does with many packets at once, or instead of the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Offloads {
+    /// The device cuts long sends into packets (TSO).
+    pub tso: bool,
+    /// The kernel passes long sends on in one piece until the driver or the device cuts them (GSO).
+    pub gso: bool,
+    /// The kernel puts received packets together before TCP sees them (GRO).
+    pub gro: bool,
+    /// The device computes checksums of what is sent.
+    pub tx_checksum: bool,
+    /// The device checks checksums of what is received.
+    pub rx_checksum: bool,
+}
+
 const GDRVINFO: u32 = 0x03;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
 const GRXCLSRLCNT: u32 = 0x2e;
 const GRXRINGS: u32 = 0x2d;
+const GRXCSUM: u32 = 0x14;
+const GTXCSUM: u32 = 0x16;
+const GTSO: u32 = 0x1e;
+const GGSO: u32 = 0x23;
+const GGRO: u32 = 0x2b;
 
 const STRING_SET_STATS: u32 = 1;
 const STRING_BYTES: usize = 32;
@@ -90,6 +110,26 @@ pub fn ntuple_rules(nic: &str) -> Result<u32, NicError> {
     call(nic, "the flow rules", &mut request)?;
     // `rule_cnt` stands behind command, type, data and one `ethtool_rx_flow_spec` of 168 bytes.
     Ok(request[184 / 4])
+}
+
+/// Which offloads of `nic` are on, as `ethtool -k` shows them.
+///
+/// # Errors
+/// [`NicError::Refused`] if there is no such interface.
+pub fn offloads(nic: &str) -> Result<Offloads, NicError> {
+    let is_on = |number: u32| -> Result<bool, NicError> {
+        // `struct ethtool_value`: command and answer.
+        let mut request = command(number, 8);
+        call(nic, "the offloads", &mut request)?;
+        Ok(request[1] != 0)
+    };
+    Ok(Offloads {
+        tso: is_on(GTSO)?,
+        gso: is_on(GGSO)?,
+        gro: is_on(GGRO)?,
+        tx_checksum: is_on(GTXCSUM)?,
+        rx_checksum: is_on(GRXCSUM)?,
+    })
 }
 
 /// How many queues of `nic` receive now: those that packets can be spread over.

@@ -31,7 +31,9 @@ mod writers;
 pub use error::NicError;
 pub use ethtool::{Channels, Ethtool, Group, Limits, Rings, Rss, SETTINGS, Setting};
 pub use events::{Event, Events};
-pub use ioctl::{DriverInfo, driver_info, driver_stats, ntuple_rules, rx_queues};
+pub use ioctl::{
+    DriverInfo, Offloads, driver_info, driver_stats, ntuple_rules, offloads, rx_queues,
+};
 pub use netdev::{Napi, Netdev, Queue, QueueKind, QueueStats};
 pub use route::{Route, RouteQuery, Routes};
 pub use rss::{BadRssTable, RssTable, rss_table, set_rss_table};

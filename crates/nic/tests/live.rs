@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use polyrail_nic::{
     Ethtool, Events, Netdev, NicError, RouteQuery, Routes, Setting, WriteWatch, driver_info,
-    driver_stats,
+    driver_stats, offloads,
 };
 
 fn ifindex(nic: &str) -> u32 {
@@ -50,6 +50,14 @@ fn an_interface_that_is_not_there_is_refused_by_its_name() {
     assert!(error.help().unwrap().contains("ip -br link"));
     assert!(driver_info("none0").unwrap_err().is_absent());
     assert!(driver_stats(&"x".repeat(99)).unwrap_err().is_absent());
+}
+
+#[test]
+fn loopback_has_its_offloads_on() {
+    let found = offloads("lo").unwrap();
+    // Its own checksums can't be switched off, nor can it cut without them.
+    assert!(found.tx_checksum && found.rx_checksum && found.gso, "{found:?}");
+    assert!(offloads("none0").unwrap_err().is_absent());
 }
 
 #[test]

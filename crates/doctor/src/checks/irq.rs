@@ -1,5 +1,7 @@
 //! Where the interrupts of the NICs go.
 
+use std::collections::BTreeMap;
+
 use polyrail_host::{CpuSet, Nic};
 use polyrail_tune::irq::{Vector, Vectors};
 
@@ -67,7 +69,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "queues of different NICs interrupt the same CPUs",
         cost: Cost::Large,
         why: "Rails are meant to run at once, and a CPU that serves two of them halves both. It does not \
-              matter where the node has fewer CPUs than its NICs have queues.",
+              matter where the node has fewer CPUs than its NICs have queues, nor beside a NIC that is \
+              there for the host itself.",
         remedy: "Give each NIC CPUs of its own: `polyrail irq plan`.",
         needs_root: true,
         reversible: true,
@@ -137,20 +140,23 @@ fn each_rail(
     mut look: impl FnMut(&mut Outcome, &Placed<'_>),
 ) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    for placed in placed(cx, &mut outcome)? {
+    for placed in placed(cx, &cx.rails(), &mut outcome)? {
         look(&mut outcome, &placed);
     }
     Ok(no_rails_means_nothing(outcome))
 }
 
-fn placed<'a>(cx: &'a Context, outcome: &mut Outcome) -> Result<Vec<Placed<'a>>, Unknown> {
-    let rails = cx.rails();
+fn placed<'a>(
+    cx: &Context,
+    rails: &[&'a Nic],
+    outcome: &mut Outcome,
+) -> Result<Vec<Placed<'a>>, Unknown> {
     if rails.is_empty() {
         return Ok(Vec::new());
     }
     let known = Vectors::read(cx.root())?;
     let mut all = Vec::new();
-    for nic in rails {
+    for &nic in rails {
         let queues = known.of_nic(&nic.name).filter(|vector| vector.role.is_queue());
         match queues.map(|vector| Ok((vector.clone(), cpus_of(cx, vector.irq)?))).collect() {
             Ok(vectors) if Vec::is_empty(&vectors) => {
@@ -296,32 +302,44 @@ fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
 
 fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    let all = placed(cx, &mut outcome)?;
+    let (rails, _) = cx.data_rails();
+    let all = placed(cx, &rails, &mut outcome)?;
     if all.len() < 2 && outcome.unknown.is_empty() {
-        return Ok(Outcome::not_applicable("there are no two NICs with vectors"));
+        return Ok(Outcome::not_applicable("there are no two rails with vectors"));
     }
-    for (at, first) in all.iter().enumerate() {
-        for second in &all[at + 1..] {
-            let shared = first.cpus().intersection(&second.cpus());
-            let (name, other) = (&first.nic.name, &second.nic.name);
-            let near = cx.topology().cpus_near(first.nic.node);
-            let room = near.unwrap_or_else(|| cx.topology().cpus.online.clone()).len();
-            let on_node = all.iter().filter(|placed| placed.nic.node == first.nic.node);
-            let wanted: usize = on_node.map(|placed| placed.cpus().len()).sum();
-            if !shared.is_empty() && wanted <= room {
-                let mut finding = Finding::new(format!("{name} and {other} share CPUs {shared}"))
-                    .about(format!("{name},{other}"))
-                    .command(format!("polyrail irq plan {name} {other}"));
-                for placed in [first, second] {
-                    let on_shared = |cpus: &CpuSet| cpus.intersects(&shared);
-                    finding.evidence.extend(placed.evidence(on_shared).into_iter().take(1));
-                }
-                outcome.found(finding);
-            } else {
-                let value = format!("{name}: {}; {other}: {}", first.cpus(), second.cpus());
-                outcome.saw("/proc/irq/*/effective_affinity_list", value);
-            }
+    // A node with fewer CPUs than its rails use must share them.
+    let has_room = |one: &Placed<'_>| {
+        let near = cx.topology().cpus_near(one.nic.node);
+        let room = near.unwrap_or_else(|| cx.topology().cpus.online.clone()).len();
+        let on_node = all.iter().filter(|other| other.nic.node == one.nic.node);
+        on_node.map(|other| other.cpus().len()).sum::<usize>() <= room
+    };
+    // The CPUs that the same rails share, by the places of these rails in the list.
+    let mut shared: BTreeMap<Vec<usize>, CpuSet> = BTreeMap::new();
+    for cpu in all.iter().fold(CpuSet::new(), |used, one| used.union(&one.cpus())).iter() {
+        let here = (0..all.len()).filter(|at| all[*at].cpus().contains(cpu)).collect();
+        shared.entry(here).or_default().insert(cpu);
+    }
+    for (rails, cpus) in shared {
+        let rails: Vec<&Placed<'_>> = rails.into_iter().map(|at| &all[at]).collect();
+        let names: Vec<&str> = rails.iter().map(|one| one.nic.name.as_str()).collect();
+        if rails.len() < 2 || !rails.iter().any(|one| has_room(one)) {
+            let value = format!("{}: {cpus}", names.join(", "));
+            outcome.saw("/proc/irq/*/effective_affinity_list", value);
+            continue;
         }
+        let count = match cpus.len() {
+            1 => format!("CPU {cpus}"),
+            many => format!("the same {many} CPUs, {cpus}"),
+        };
+        let mut finding = Finding::new(format!("{} rails interrupt {count}", rails.len()))
+            .about(names.join(","))
+            .command(format!("polyrail irq plan {}", names.join(" ")));
+        for one in rails.iter().take(2) {
+            let on_shared = |vector: &CpuSet| vector.intersects(&cpus);
+            finding.evidence.extend(one.evidence(on_shared).into_iter().take(1));
+        }
+        outcome.found(finding);
     }
     Ok(no_rails_means_nothing(outcome))
 }
@@ -362,7 +380,8 @@ fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
                 Finding::new("irqbalance moves interrupts every ten seconds")
                     .because(path, name)
                     .command(
-                        "systemctl stop irqbalance   # or ban the NICs' drivers: irqbalance(1)",
+                        "polyrail irq apply --irqbalance stop   # until `irq reset`; or ban the \
+                         NICs' drivers: irqbalance(1)",
                     ),
             );
         }

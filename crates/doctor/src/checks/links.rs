@@ -2,7 +2,7 @@
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
-use crate::context::Context;
+use crate::context::{Context, kind};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -24,7 +24,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "NICs of one kind run at different speeds",
         cost: Cost::Large,
         why: "A NIC that negotiated a lower speed than its siblings is mostly a bad cable or switch \
-              port. Polyrail gives it less to carry, other programs wait for it.",
+              port. Polyrail gives it less to carry, other programs wait for it. Rails of one driver and \
+              device are compared; a NIC that is there for the host itself is left out.",
         remedy: "Look at cable, transceiver and switch port of the slower one.",
         needs_root: false,
         reversible: true,
@@ -87,7 +88,7 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(no_rails_means_nothing(outcome))
 }
 
-/// Compares a number of NICs that have the same driver and are up; `None` for a NIC is unknown.
+/// Compares a number of rails that are of one kind and up; `None` for a NIC is unknown.
 fn alike(
     cx: &Context,
     file: &str,
@@ -95,12 +96,13 @@ fn alike(
     finding: impl Fn(&polyrail_host::Nic, u32, u32) -> Finding,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let rails: Vec<_> = cx.rails().into_iter().filter(|nic| nic.is_up()).collect();
-    let mut drivers: Vec<_> = rails.iter().map(|nic| nic.driver.clone()).collect();
-    drivers.sort();
-    drivers.dedup();
-    for driver in drivers {
-        let group: Vec<_> = rails.iter().filter(|nic| nic.driver == driver).collect();
+    let (rails, aside) = cx.data_rails();
+    let rails: Vec<_> = rails.into_iter().filter(|nic| nic.is_up()).collect();
+    let mut kinds: Vec<_> = rails.iter().map(|nic| kind(nic)).collect();
+    kinds.sort();
+    kinds.dedup();
+    for kind_here in kinds {
+        let group: Vec<_> = rails.iter().filter(|nic| kind(nic) == kind_here).collect();
         if group.len() < 2 {
             continue;
         }
@@ -120,7 +122,11 @@ fn alike(
         }
     }
     if outcome.findings.is_empty() && outcome.seen.is_empty() && outcome.unknown.is_empty() {
-        return Outcome::not_applicable("no two NICs of one driver are up");
+        return Outcome::not_applicable("no two NICs of one kind are up");
+    }
+    for (nic, why) in aside {
+        let path = format!("/sys/class/net/{}/{file}", nic.name);
+        outcome.saw(path, format!("not compared, for {why}"));
     }
     outcome
 }

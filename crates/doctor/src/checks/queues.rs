@@ -83,6 +83,21 @@ pub(super) const CHECKS: &[Check] = &[
         reads: &["ethtool -c"],
         run: coalescing_off,
     },
+    Check {
+        id: "offloads-off",
+        group: Group::Queues,
+        title: "a NIC leaves to the CPU what it or the kernel could do at once",
+        cost: Cost::Large,
+        why: "Without TSO and GSO each packet passes the whole stack when it is sent, without GRO when \
+              it is received, and without checksums in the device every byte is read once more. Some \
+              is switched off on purpose, for packet captures and routers.",
+        remedy: "Switch it on with `ethtool -K`; where that says `fixed`, the device or the definition of \
+                 the virtual machine lacks it.",
+        needs_root: true,
+        reversible: true,
+        reads: &["ethtool -k"],
+        run: offloads_off,
+    },
 ];
 
 fn queues_below_max(cx: &Context) -> Result<Outcome, Unknown> {
@@ -285,6 +300,52 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
             // Devices that only know adaptive coalescing, or none, have no time.
             _ => outcome.unknown(format!("{}: its driver does not tell: {value}", nic.name)),
         }
+    }
+    Ok(no_rails_means_nothing(outcome))
+}
+
+fn offloads_off(cx: &Context) -> Result<Outcome, Unknown> {
+    let mut outcome = Outcome::default();
+    for nic in cx.rails() {
+        let on = match cx.probe(nic, "offloads", |probe| probe.offloads) {
+            Ok(on) => on,
+            Err(Unknown(why)) => {
+                outcome.unknown(why);
+                continue;
+            }
+        };
+        // In the order in which they rest on each other.
+        let all = [
+            ("tx-checksumming", "tx", on.tx_checksum),
+            ("rx-checksumming", "rx", on.rx_checksum),
+            ("tcp-segmentation-offload", "tso", on.tso),
+            ("generic-segmentation-offload", "gso", on.gso),
+            ("generic-receive-offload", "gro", on.gro),
+        ];
+        let asked = format!("ethtool -k {}", nic.name);
+        let off: Vec<_> = all.iter().filter(|(_, _, is_on)| !is_on).collect();
+        if off.is_empty() {
+            outcome.saw(asked, "tx, rx, tso, gso and gro are on");
+            continue;
+        }
+        let names: Vec<&str> = off.iter().map(|(name, ..)| *name).collect();
+        let switches: Vec<String> = off.iter().map(|(_, short, _)| format!("{short} on")).collect();
+        outcome.found(
+            Finding::new(format!(
+                "{} {} off",
+                names.join(", "),
+                match off.len() {
+                    1 => "is",
+                    _ => "are",
+                }
+            ))
+            .about(&nic.name)
+            .because(
+                asked,
+                names.iter().map(|name| format!("{name}: off")).collect::<Vec<_>>().join(", "),
+            )
+            .command(format!("ethtool -K {} {}", nic.name, switches.join(" "))),
+        );
     }
     Ok(no_rails_means_nothing(outcome))
 }
