@@ -2,10 +2,11 @@
 //! each queue that copies late, at random times, and fails when a test says so.
 
 use std::alloc::Layout;
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,11 +14,23 @@ use polyrail_sys::Memory;
 
 use crate::device::{Device, Identity, PciAddress};
 use crate::error::GpuError;
+use crate::export::{Export, Source, bad, process};
 use crate::memory::DeviceMemory;
 use crate::queue::{Completion, RawCopy, RawQueue};
 
 /// Set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;
+
+/// Exported memory by the number in its handle. Unlike a real device's it can be imported in the
+/// same process, where tests have both ends.
+static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
+
+/// Gone when its owner is, as a real export is.
+struct Exported {
+    owner: Weak<dyn Any + Send + Sync>,
+    base: u64,
+    len: u64,
+}
 
 /// The device. Its tests decide how late copies are and when they fail.
 #[derive(Debug)]
@@ -120,6 +133,32 @@ impl Device for FakeDevice {
 
     fn reaches(&self, _other: &dyn Device) -> Result<bool, GpuError> {
         Ok(true)
+    }
+
+    fn export(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
+        let unsupported = |what| GpuError::Unsupported { device: self.identity.to_string(), what };
+        let owner = memory.owner().ok_or_else(|| unsupported("exporting memory of others"))?;
+        let len = memory.len();
+        let base = memory.address(0, len).map_err(|_| unsupported("exporting no memory"))?;
+        let mut exported = EXPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = [0; 64];
+        handle[..8].copy_from_slice(&(exported.len() as u64).to_le_bytes());
+        exported.push(Exported { owner: Arc::downgrade(owner), base, len });
+        let source = Source::Handle { handle, size: len };
+        Ok(Export { process: process(), device: self.identity.uuid, offset: 0, len, source })
+    }
+
+    fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
+        let Source::Handle { handle, .. } = &export.source else { return Err(bad("is of CUDA")) };
+        let mut number = [0; 8];
+        number.copy_from_slice(&handle[..8]);
+        let exported = EXPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = exported.get(u64::from_le_bytes(number) as usize).filter(|_| export.is_own());
+        let found = found.ok_or_else(|| bad("is of another process"))?;
+        let owner = found.owner.upgrade().ok_or_else(|| bad("is gone"))?;
+        // SAFETY: the owner keeps the allocation.
+        let whole = unsafe { DeviceMemory::owned(self, found.base, found.len, owner) };
+        whole.part(export.offset, export.len).map_err(|_| bad("goes beyond its allocation"))
     }
 }
 
@@ -294,6 +333,22 @@ mod tests {
         one.begin().unwrap_err();
         other.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
         assert!(other.begin().unwrap().wait(LIMIT).unwrap());
+    }
+
+    #[test]
+    fn exported_memory_is_the_same_bytes_until_its_owner_is_gone() {
+        let (one, other) =
+            (FakeDevice::new(0, LATE, 1), FakeDevice::new(1, LATE, 1) as Arc<dyn Device>);
+        let memory = one.memory(b"0123456789");
+        let export = one.export(&memory.part(2, 4).unwrap()).unwrap();
+        let (bytes, none) = export.into_parts();
+        let export = Export::from_parts(&bytes, none).unwrap();
+        let imported = other.clone().import(&export).unwrap();
+        assert_eq!(FakeDevice::contents(&imported), b"2345");
+        drop(memory);
+        assert_eq!(FakeDevice::contents(&imported), b"2345", "an import keeps it");
+        drop(imported);
+        assert_eq!(other.import(&export).unwrap_err(), bad("is gone"));
     }
 
     #[test]

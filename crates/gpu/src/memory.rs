@@ -15,7 +15,7 @@ pub struct DeviceMemory {
     device: Arc<dyn Device>,
     base: u64,
     len: u64,
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceMemory {
@@ -25,7 +25,7 @@ impl DeviceMemory {
     /// `base` must be valid on `device` for `len` bytes until this value, its clones, and every
     /// region registered from them are gone.
     pub unsafe fn from_raw(device: Arc<dyn Device>, base: u64, len: u64) -> Self {
-        Self { device, base, len, _owner: None }
+        Self { device, base, len, owner: None }
     }
 
     /// Memory that `owner` keeps.
@@ -38,7 +38,7 @@ impl DeviceMemory {
         len: u64,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self { device, base, len, _owner: Some(owner) }
+        Self { device, base, len, owner: Some(owner) }
     }
 
     /// A range of it, which keeps the whole.
@@ -59,6 +59,12 @@ impl DeviceMemory {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Who keeps it, if that isn't the caller of [`Self::from_raw`].
+    #[cfg(feature = "fake")]
+    pub(crate) fn owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.owner.as_ref()
     }
 
     /// The device's address of a range, checked.

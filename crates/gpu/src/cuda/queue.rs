@@ -85,12 +85,16 @@ impl CudaQueue {
         }
         match self.method {
             Method::EnginesAtOnce if copies.len() > 1 => self.copy_at_once(copies)?,
-            _ if self.kernel.is_some() && copies.len() >= KERNEL_PIECES_MIN => {
+            _ if self.kernel.is_some() && copies.len() >= self.kernel_pieces_min() => {
                 self.copy_pieces(copies, number)?;
             }
             _ => copies.iter().try_for_each(|copy| self.copy(copy))?,
         }
         self.progress.mark(self.stream, number)
+    }
+
+    fn kernel_pieces_min(&self) -> usize {
+        if self.method == Method::Kernel { 1 } else { KERNEL_PIECES_MIN }
     }
 
     /// A single small copy, which a kernel makes and ends by itself. Says whether that was one.
