@@ -163,6 +163,27 @@ fn sample_writes_a_start_samples_and_an_end() {
 }
 
 #[test]
+fn sample_writes_over_no_file_unless_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.jsonl");
+    let sample = |more: &[&str]| {
+        let arguments = ["sample", "--interval", "100ms", "--time", "100ms", "--out"];
+        polyrail(&[arguments.as_slice(), more].concat())
+    };
+    assert_eq!(sample(&[text_of(&file)]).status.code(), Some(0));
+    let first = fs::read_to_string(&file).unwrap();
+    let output = sample(&[text_of(&file)]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = stderr(&output);
+    assert!(message.contains("run.jsonl is there already") && message.contains("--force"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), first);
+    assert_eq!(sample(&[text_of(&file), "--force"]).status.code(), Some(0));
+    assert_ne!(fs::read_to_string(&file).unwrap(), first);
+    // A device is there, too, and loses nothing.
+    assert_eq!(sample(&["/dev/null"]).status.code(), Some(0));
+}
+
+#[test]
 fn sample_refuses_what_is_not_there() {
     for (option, value, code, part) in [
         ("--pid", "4294967295", 2, "process 4294967295 is not there"),

@@ -1,8 +1,9 @@
 //! `polyrail irq`, `tune` and `nic` on the machine that the test runs on, which they leave as it is.
 //! What they change is tried in a virtual machine: `tests/vm`.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use polyrail_host::{fixtures, snapshot};
 use serde_json::Value;
@@ -31,9 +32,15 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
+fn vectors() -> Vec<Value> {
+    let document = json(&["irq", "show", "--interval", "0s", "--json"]);
+    assert_eq!(document["schema_version"], 1);
+    document["vectors"].as_array().unwrap().clone()
+}
+
 #[test]
 fn show_agrees_with_the_files_of_this_machine() {
-    for vector in json(&["irq", "show", "--interval", "0s", "--json"]).as_array().unwrap() {
+    for vector in vectors() {
         let irq = vector["irq"].as_u64().unwrap();
         let nic = vector["nic"].as_str().unwrap();
         assert!(Path::new("/sys/class/net").join(nic).exists());
@@ -51,15 +58,14 @@ fn a_plan_of_this_machine_reads_back_and_a_dry_run_changes_nothing() {
     let file = file.to_str().unwrap();
     let plan = json(&["irq", "plan", "--json", "-o", file]);
     assert_eq!(plan["schema_version"], 1);
-    let before = json(&["irq", "show", "--interval", "0s", "--json"]);
+    let before = vectors();
     let output = polyrail(&["irq", "apply", file, "--dry-run"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stderr(&output).contains("nothing was changed"));
     for change in plan["changes"].as_array().unwrap() {
         assert!(stdout(&output).contains(change["what"].as_str().unwrap()));
     }
-    let after = json(&["irq", "show", "--interval", "0s", "--json"]);
-    for (before, after) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
+    for (before, after) in before.iter().zip(vectors()) {
         assert_eq!(before["wanted"], after["wanted"]);
     }
 }
@@ -82,6 +88,8 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["irq", "verify"], "no plan was carried out"),
         (vec!["tune", "plan", "fast"], "throughput, latency, zerocopy"),
         (vec!["tune", "plan"], "tune list"),
+        (vec!["tune", "reset", "fast"], "known: latency, throughput, zerocopy"),
+        (vec!["tune", "reset", "through"], "never applied"),
         (vec!["nic", "channels", "none0"], "none0"),
         (vec!["nic", "rings", "lo", "rx"], "NAME=NUMBER"),
     ] {
@@ -139,6 +147,24 @@ fn watch_says_at_once_what_is_not_as_planned_already() {
         polyrail(&["irq", "watch", &plan, "--sysroot", &root, "--for", "200ms", "--every", "50ms"]);
     assert_eq!(code(&watched), 1);
     assert!(stderr(&watched).contains("8 of them are not as planned already"), "{watched:?}");
+
+    // What changes while it looks is a line of its own.
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    watching.args(["irq", "watch", &plan, "--json", "--for", "2s", "--every", "50ms"]);
+    watching.args(["--sysroot", &root]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut watching = watching.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(watching.stderr.as_mut().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("watching"), "{first}");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for irq in std::fs::read_dir(fixture.path().join("proc/irq")).unwrap() {
+        let file = irq.unwrap().path().join("smp_affinity_list");
+        std::fs::write(file, "63\n").unwrap_or_default();
+    }
+    let seen = stdout(&watching.wait_with_output().unwrap());
+    let seen: Vec<Value> = seen.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!seen.is_empty());
+    assert!(seen.iter().all(|line| line["schema_version"] == 1 && line["found"] == "63"));
 }
 
 #[test]
@@ -147,14 +173,50 @@ fn settings_of_a_copy_are_not_asked_of_this_machines_drivers() {
     let root = fixture.path().to_str().unwrap();
     let output = polyrail(&["nic", "rings", "lo", "--sysroot", root]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("a copy of a machine has not"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("which a copy of a machine has not"), "{}", stderr(&output));
 }
 
 #[test]
 fn with_nothing_to_take_back_reset_says_so_and_is_content() {
-    let output = polyrail(&["irq", "reset"]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(stderr(&output).contains("0 values looked at"));
+    for args in [["irq", "reset"].as_slice(), &["tune", "reset"], &["tune", "reset", "latency"]] {
+        let output = polyrail(args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(stderr(&output).contains("0 values looked at"));
+    }
+}
+
+#[test]
+fn every_json_is_a_document_with_a_version() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (plan, state) = (at("plan.json"), at("state"));
+    polyrail(&["irq", "plan", "--sysroot", &root, "-o", &plan]);
+    let copy = ["--sysroot", &root, "--state-dir", &state];
+    for (args, place) in [
+        (vec!["irq", "show", "--interval", "0s"], copy.as_slice()),
+        (vec!["irq", "plan"], &copy),
+        (vec!["irq", "verify", &plan], &copy),
+        (vec!["irq", "apply", &plan, "--dry-run"], &copy),
+        (vec!["irq", "apply", &plan, "--settle", "0s"], &copy),
+        (vec!["irq", "reset"], &copy),
+        (vec!["tune", "plan", "throughput"], &copy),
+        (vec!["tune", "reset"], &copy),
+        (vec!["nic", "stats", "lo"], &[]),
+        (vec!["nic", "reset"], &copy),
+        (vec!["doctor"], &copy[..2]),
+        (vec!["doctor", "--list"], &[]),
+        (vec!["doctor", "--undo"], &copy),
+        (vec!["topo"], &copy[..2]),
+        (vec!["bindings", "suggest"], &copy[..2]),
+    ] {
+        let output = polyrail(&[args.as_slice(), place, &["--json"]].concat());
+        let (text, words) = (stdout(&output), stderr(&output));
+        let document: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{args:?}: {error}: {text}{words}"));
+        assert_eq!(document["schema_version"], 1, "{args:?}: {text}");
+    }
 }
 
 #[test]

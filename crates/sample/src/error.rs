@@ -40,6 +40,12 @@ pub enum SampleError {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is a file already, which may hold what can't be measured again.
+    #[error("{} is there already", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A thread can't be made.
     #[error("the sampling thread can't be started: {source}")]
     Thread {
@@ -55,6 +61,7 @@ impl SampleError {
             Self::Cpus(error) => error.help(),
             Self::Interval { .. } => Some("one second is usual: --interval 1s".into()),
             Self::NoProcess { .. } => Some("`pidof NAME` finds numbers of processes".into()),
+            Self::Exists { .. } => Some("--force writes over it".into()),
             _ => None,
         }
     }

@@ -293,6 +293,13 @@ impl Session {
         parse(text).map_err(|(line, fault)| TuneError::BadJournal { path, line, fault })
     }
 
+    /// Whether it is of this name, or of one that begins with it: `tune` has `tune latency`. An empty
+    /// name is everybody's.
+    pub fn is_of(&self, name: &str) -> bool {
+        let rest = self.name.strip_prefix(name);
+        rest.is_some_and(|rest| name.is_empty() || rest.is_empty() || rest.starts_with(' '))
+    }
+
     /// Whether values may have to be put back.
     pub fn is_open(&self) -> bool {
         self.status != Status::Reset

@@ -38,7 +38,7 @@ pub struct Restored {
     pub failure: Option<String>,
 }
 
-/// Takes sessions back whose name begins with `name`; an empty name means all.
+/// Takes sessions back that are of `name`, as [`Session::is_of`] has it; an empty name means all.
 ///
 /// Sessions of earlier boots are left alone, for a boot forgets what they changed; `force` uses
 /// them all the same, and the readable lines of damaged journals.
@@ -58,7 +58,7 @@ pub fn reset(
 ) -> Result<Vec<Restored>, TuneError> {
     let here = HostId::read(machine.root())?;
     let sessions = state.sessions()?;
-    let of_name = |session: &&Session| session.name.starts_with(name);
+    let of_name = |session: &&Session| session.is_of(name);
     let of_boot = |session: &&Session| force || session.host.is_same_boot(&here);
     let chosen: Vec<&Session> = match which {
         Which::Latest => {

@@ -1,6 +1,7 @@
 //! What `irq`, `tune` and `nic` have in common: plans shown, carried out, checked and taken back.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -23,6 +24,18 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+
+/// The version of every JSON here but plans, which have their own; raised when a field changes its
+/// meaning or goes away.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// A result as JSON.
+#[derive(Serialize)]
+pub(crate) struct Document<'a, T> {
+    pub(crate) schema_version: u32,
+    #[serde(flatten)]
+    pub(crate) fields: &'a T,
+}
 
 /// Which machine, and where its sessions are kept.
 #[derive(clap::Args)]
@@ -111,12 +124,12 @@ impl Where {
         StateDir::new(&self.state_dir)
     }
 
-    /// The last session that still holds, of those whose name begins with `name`.
+    /// The last session of this name that still holds.
     pub(crate) fn last_session(&self, name: &str) -> Result<Option<Session>, TuneError> {
         let here = polyrail_tune::HostId::read(&self.root())?;
         let sessions = self.state().sessions()?;
         let holds = |session: &Session| {
-            session.is_open() && session.name.starts_with(name) && session.host.is_same_boot(&here)
+            session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
         };
         Ok(sessions.into_iter().rfind(holds))
     }
@@ -230,7 +243,7 @@ pub(crate) fn check(
     let managed = managed(place)?;
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
     let printed = match as_json {
-        true => print_json(&checked),
+        true => print_list("values", &checked),
         false => print(&checked_table(&checked).to_string()),
     };
     Ok(match is_good(&checked, pending_is_good) {
@@ -247,7 +260,7 @@ pub(crate) fn managed(place: &Where) -> Result<Vec<Target>, TuneError> {
     Ok(of_boot.flat_map(|session| session.managed).collect())
 }
 
-/// Takes sessions back whose names begin with `name`.
+/// Takes sessions of this name back.
 pub(crate) fn undo(
     place: &Where,
     name: &str,
@@ -278,7 +291,7 @@ pub(crate) fn undo(
         ]);
     }
     let printed = match as_json {
-        true => print_json(&restored),
+        true => print_list("restored", &restored),
         false => print(&table.to_string()),
     };
     let failed = restored.iter().filter(|one| one.failure.is_some()).count();
@@ -313,15 +326,20 @@ pub(crate) fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Writes the result of a command as JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> ExitCode {
-    match serde_json::to_string_pretty(value) {
+/// Writes the result of a command, a structure, as JSON with the version of its form.
+pub(crate) fn print_json(fields: &impl Serialize) -> ExitCode {
+    match serde_json::to_string_pretty(&Document { schema_version: SCHEMA_VERSION, fields }) {
         Ok(text) => print(&(text + "\n")),
         Err(error) => {
             eprintln!("polyrail: the result can't be written as JSON: {error}");
             ExitCode::from(exit::ENVIRONMENT)
         }
     }
+}
+
+/// As [`print_json`], for a list, which gets a name.
+pub(crate) fn print_list(name: &str, list: &impl Serialize) -> ExitCode {
+    print_json(&BTreeMap::from([(name, list)]))
 }
 
 fn dry_run(

@@ -1,5 +1,6 @@
 //! `polyrail doctor`: what is wrong with this host for fast TCP, and what mends it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use polyrail_tune::{
     refuse_disruptive, reset,
 };
 
-use super::changes::ssh_interface;
+use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::stdout::{print, refuse};
 
@@ -154,7 +155,7 @@ fn list(as_json: bool) -> String {
                 })
             })
             .collect();
-        return json(&serde_json::json!({ "schema_version": 1, "checks": checks }));
+        return versioned(&BTreeMap::from([("checks", checks)]));
     }
     let mut table = Table::default()
         .column("check", Align::Left)
@@ -182,7 +183,7 @@ fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
     refuse_disruptive(&plan, &Reach::read(root, ssh)?, false)?;
     let applied =
         apply(&mut machine, &mut RealDisk, &state(args, root), &plan, &ApplyOptions::default())?;
-    let mut text = if args.json { json(&applied) } else { changes(&plan) };
+    let mut text = if args.json { versioned(&applied) } else { changes(&plan) };
     if !args.json {
         text += &match applied.session {
             Some(session) => {
@@ -214,7 +215,7 @@ fn undo(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> 
     let failed = restored.iter().any(|restored| restored.failure.is_some());
     let code = if failed { exit::ENVIRONMENT } else { exit::OK };
     if args.json {
-        return Ok((json(&restored), code));
+        return Ok((versioned(&BTreeMap::from([("restored", &restored)])), code));
     }
     let mut text = String::new();
     for restored in &restored {
@@ -262,6 +263,11 @@ impl Failure {
 fn json(value: &impl serde::Serialize) -> String {
     // Text, numbers and lists of them: there is nothing here that JSON can't say.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+/// As [`json`], for what has no version of its own.
+fn versioned(fields: &impl serde::Serialize) -> String {
+    json(&Document { schema_version: SCHEMA_VERSION, fields })
 }
 
 fn rtt(text: &str) -> Result<Duration, String> {

@@ -229,7 +229,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
         eprintln!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
     }
     Ok(match args.json {
-        true => changes::print_json(&shown),
+        true => changes::print_list("vectors", &shown),
         false => changes::print(&shown_table(&shown).to_string()),
     })
 }

@@ -180,7 +180,7 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
         }
     }
     if args.json {
-        return Ok(changes::print_json(&shown));
+        return Ok(changes::print_list("settings", &shown));
     }
     let mut table = Table::default()
         .column("setting", Align::Left)

@@ -22,9 +22,13 @@ use crate::stdout::refuse;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Write to a file in place of standard output.
+    /// Write to a new file in place of standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+
+    /// Write over the file, if it is there.
+    #[arg(long, requires = "out")]
+    force: bool,
 
     /// Time between two samples.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
@@ -80,7 +84,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         sampler = sampler.with_queues(read_queues());
     }
     let (mut out, name): (Box<dyn Write>, String) = match &args.out {
-        Some(path) => (Box::new(create(path)?), path.display().to_string()),
+        Some(path) => (Box::new(create(path, args.force)?), path.display().to_string()),
         None => (Box::new(io::stdout().lock()), "standard output".into()),
     };
     let stopped = Arc::new(AtomicBool::new(false));
@@ -109,9 +113,22 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     Ok(exit::OK)
 }
 
-fn create(path: &Path) -> Result<std::fs::File, SampleError> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
-    file.map_err(|source| SampleError::Write { path: path.into(), source })
+fn create(path: &Path, may_overwrite: bool) -> Result<std::fs::File, SampleError> {
+    let failed = |source| SampleError::Write { path: path.into(), source };
+    if may_overwrite {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+        return file.map_err(failed);
+    }
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // Pipes and terminals are there, too, and lose nothing.
+            match path.metadata().map_err(failed)?.is_file() {
+                true => Err(SampleError::Exists { path: path.into() }),
+                false => OpenOptions::new().write(true).open(path).map_err(failed),
+            }
+        }
+        opened => opened.map_err(failed),
+    }
 }
 
 /// Sleeps, and says whether nobody asked for the end meanwhile.
@@ -136,7 +153,8 @@ fn exit_code(error: &SampleError) -> u8 {
     match error {
         SampleError::Interval { .. }
         | SampleError::NoInterface { .. }
-        | SampleError::NoProcess { .. } => exit::USAGE,
+        | SampleError::NoProcess { .. }
+        | SampleError::Exists { .. } => exit::USAGE,
         _ => exit::ENVIRONMENT,
     }
 }

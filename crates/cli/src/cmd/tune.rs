@@ -123,12 +123,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
         Command::Verify { json, place } => verify(*json, place),
         Command::Reset { profile, session, pristine, force, json, place } => {
-            let name = match profile {
-                Some(profile) => format!("tune {profile}"),
-                None => "tune".to_owned(),
-            };
             let undoing = Undoing::new(session.clone(), *pristine, *force);
-            changes::undo(place, &name, &undoing, *json)
+            put_back(profile.as_deref(), &undoing, *json, place)
         }
         Command::Confirm { place } => confirm(place),
         Command::Revert { session, after, place } => revert(session, *after, place),
@@ -230,6 +226,33 @@ fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
             Ok(ExitCode::from(exit::USAGE))
         }
     }
+}
+
+fn put_back(
+    profile: Option<&str>,
+    undoing: &Undoing,
+    as_json: bool,
+    place: &Where,
+) -> Result<ExitCode, TuneError> {
+    let Some(profile) = profile else {
+        return changes::undo(place, "tune", undoing, as_json);
+    };
+    let name = format!("tune {profile}");
+    // A profile of one's own is known by what was done with it.
+    let sessions = place.state().sessions()?;
+    let mut known: Vec<String> = Profile::built_in()?.into_iter().map(|one| one.name).collect();
+    let used = sessions.iter().filter_map(|session| session.name.strip_prefix("tune "));
+    known.extend(used.map(str::to_owned));
+    if !known.iter().any(|known| known == profile) {
+        known.sort();
+        known.dedup();
+        return Err(TuneError::Argument {
+            field: "profile",
+            value: profile.to_owned(),
+            fault: format!("is not known and was never applied; known: {}", known.join(", ")),
+        });
+    }
+    changes::undo(place, &name, undoing, as_json)
 }
 
 fn confirm(place: &Where) -> Result<ExitCode, TuneError> {

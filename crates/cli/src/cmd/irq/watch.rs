@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::super::changes::{self, Where};
+use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
 
 #[derive(clap::Args)]
@@ -147,7 +147,11 @@ impl Ears {
 
 fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
     let text = match as_json {
-        true => serde_json::to_string(sighting).unwrap_or_default(),
+        true => {
+            let (schema_version, fields) = (changes::SCHEMA_VERSION, sighting);
+            // Text, numbers and lists of them: there is nothing here that JSON can't say.
+            serde_json::to_string(&Document { schema_version, fields }).unwrap_or_default()
+        }
         false => line(sighting),
     };
     let mut stdout = std::io::stdout().lock();
