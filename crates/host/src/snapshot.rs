@@ -4,11 +4,8 @@
 //! numbers, UUIDs and keys are in none of these files.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use tempfile::TempDir;
 
 use crate::nvml::{self, NvmlReport};
 use crate::sysroot::{ReadError, Sysroot};
@@ -185,8 +182,7 @@ pub fn write(
     Ok(archive.summary)
 }
 
-/// A folder with `/proc` and `/sys`, or an archive of [`write()`], which is unpacked into a temporary
-/// folder that lives as long as the last clone of the result.
+/// A folder with `/proc` and `/sys`, or an archive of [`write()`], which is read into memory.
 ///
 /// # Errors
 /// [`SnapshotError::Open`].
@@ -195,28 +191,8 @@ pub fn open(path: &Path) -> Result<Sysroot, SnapshotError> {
     if fs::metadata(path).map_err(fail)?.is_dir() {
         return Ok(Sysroot::at(path));
     }
-    let folder = new_folder().map_err(fail)?;
     let file = fs::File::open(path).map_err(fail)?;
-    tar::Archive::new(io::BufReader::new(file)).unpack(folder.path()).map_err(fail)?;
-    let top = fs::read_dir(folder.path()).map_err(fail)?.collect::<io::Result<Vec<_>>>();
-    let has_files = |folder: &Path| folder.join("sys").is_dir();
-    let inner = top.map_err(fail)?.iter().map(fs::DirEntry::path).find(|path| has_files(path));
-    match inner {
-        Some(inner) => Ok(Sysroot::unpacked(inner, Arc::new(folder))),
-        None => Err(fail(io::Error::new(io::ErrorKind::InvalidData, "no folder in it holds sys"))),
-    }
-}
-
-/// In memory where there is room: some disks take seconds for ten thousand files.
-pub(crate) fn new_folder() -> io::Result<TempDir> {
-    const MEMORY: &str = "/dev/shm";
-    const ROOM_BYTES: u64 = 256 << 20;
-    match rustix::fs::statvfs(MEMORY) {
-        Ok(room) if room.f_bavail.saturating_mul(room.f_frsize) >= ROOM_BYTES => {
-            tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir())
-        }
-        _ => tempfile::tempdir(),
-    }
+    Sysroot::in_archive(path, io::BufReader::new(file)).map_err(fail)
 }
 
 struct Archive<'a, W: Write> {
@@ -276,15 +252,7 @@ impl<W: Write> Archive<'_, W> {
         if SECRET.iter().any(|word| name.contains(word)) || self.done.contains(path) {
             return Ok(());
         }
-        let source = self.root.path(path);
-        if !source.symlink_metadata().is_ok_and(|data| data.is_file()) {
-            return Ok(());
-        }
-        let mut content = Vec::new();
-        let read = fs::File::open(&source).and_then(|mut file| file.read_to_end(&mut content));
-        if read.is_err() {
-            return Ok(());
-        }
+        let Some(content) = self.root.content_of_file(path) else { return Ok(()) };
         self.done.insert(path.to_owned());
         self.add(path, &redacted(name, content))
     }
@@ -301,7 +269,7 @@ impl<W: Write> Archive<'_, W> {
 
     /// Adds a link as it is, and answers where it leads: below the root, as always.
     fn link(&mut self, path: &str) -> io::Result<Option<String>> {
-        let Ok(target) = fs::read_link(self.root.path(path)) else { return Ok(None) };
+        let Some(target) = self.root.link(path) else { return Ok(None) };
         let resolved = self.root.resolve(path);
         let folder = resolved.and_then(|folder| folder.to_str().map(str::to_owned));
         if target.is_relative() && self.done.insert(path.to_owned()) {

@@ -1,11 +1,13 @@
 //! The root of the file tree that is read: this machine's, or a copy of another's.
 
+pub(crate) mod tree;
+
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use tempfile::TempDir;
+use tree::Tree;
 
 /// Files of `/proc` and `/sys` are short; what is longer is none of theirs.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
@@ -14,8 +16,8 @@ const LONGEST_FILE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 pub struct Sysroot {
     root: PathBuf,
-    /// Keeps the folder of an unpacked archive.
-    _unpacked: Option<Arc<TempDir>>,
+    /// The files of an archive, which are on no disk.
+    archive: Option<Arc<Tree>>,
 }
 
 /// A file or folder that cannot be read, or does not say what it should.
@@ -54,24 +56,29 @@ impl Sysroot {
 
     /// A folder that holds copies of `/proc` and `/sys`. Whether it does is not checked.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self { root: folder.into(), _unpacked: None }
+        Self { root: folder.into(), archive: None }
     }
 
-    pub(crate) fn unpacked(root: PathBuf, folder: Arc<TempDir>) -> Self {
-        Self { root, _unpacked: Some(folder) }
+    /// The files of an archive, which is read once, into memory. `path` names it in messages.
+    ///
+    /// # Errors
+    /// As the archive's reader says, or if it is no copy of a machine.
+    pub(crate) fn in_archive(path: &Path, archive: impl io::Read) -> io::Result<Self> {
+        Ok(Self { root: path.to_owned(), archive: Some(Arc::new(Tree::read(archive)?)) })
     }
 
     /// Whether this is the running machine, which sockets and system calls can be asked about, too.
     pub fn is_live(&self) -> bool {
-        self.root == Path::new("/")
+        self.archive.is_none() && self.root == Path::new("/")
     }
 
-    /// The folder that stands for `/`.
+    /// The folder or archive that stands for `/`.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where `absolute`, like `/proc/stat`, is found. `..` in it never leads out of the root.
+    /// Where `absolute`, like `/proc/stat`, is found, for messages; only if the root is a folder is it
+    /// a path that can be opened: see [`Self::on_disk`]. `..` in it never leads out of the root.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let mut path = self.root.clone();
         for component in absolute.as_ref().components() {
@@ -82,9 +89,43 @@ impl Sysroot {
         path
     }
 
+    /// A path of `absolute` that can be opened, whether there is something or not. Of an archive all
+    /// files are written to a temporary folder for it, the first time; it lives as long as the last
+    /// clone of the root.
+    ///
+    /// # Errors
+    /// As the system says, when that folder can't be made.
+    pub fn on_disk(&self, absolute: impl AsRef<Path>) -> io::Result<PathBuf> {
+        match &self.archive {
+            None => Ok(self.path(absolute)),
+            Some(archive) => Ok(Self::at(archive.on_disk()?).path(absolute)),
+        }
+    }
+
     /// Whether there is something at `absolute`.
     pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
-        self.path(absolute).exists()
+        match &self.archive {
+            None => self.path(absolute).exists(),
+            Some(archive) => archive.is_folder(absolute.as_ref()).is_some(),
+        }
+    }
+
+    /// Whether there is a folder at `absolute`.
+    pub fn is_folder(&self, absolute: impl AsRef<Path>) -> bool {
+        match &self.archive {
+            None => self.path(absolute).is_dir(),
+            Some(archive) => archive.is_folder(absolute.as_ref()) == Some(true),
+        }
+    }
+
+    /// Whether the file at `absolute` says by its mode that nobody may write it. Archives say
+    /// nothing of it.
+    pub fn is_read_only(&self, absolute: impl AsRef<Path>) -> bool {
+        let mode = match &self.archive {
+            None => fs::metadata(self.path(absolute)).ok(),
+            Some(_) => None,
+        };
+        mode.is_some_and(|file| file.permissions().readonly())
     }
 
     /// The text of a file, without the newline and spaces at its end.
@@ -92,11 +133,15 @@ impl Sysroot {
     /// # Errors
     /// [`ReadError`] names the path: not there, not allowed, not text, above 64 MiB.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, ReadError> {
-        let path = self.path(absolute);
-        let mut text = match read_text(&path) {
-            Ok(text) => text,
-            Err(source) => return Err(ReadError::Io { path, source }),
+        let text = match &self.archive {
+            None => read_text(&self.path(&absolute)),
+            Some(archive) => archive.content(absolute.as_ref()).and_then(|content| {
+                let text = String::from_utf8(content.to_vec());
+                text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text"))
+            }),
         };
+        let mut text =
+            text.map_err(|source| ReadError::Io { path: self.path(absolute), source })?;
         text.truncate(text.trim_end().len());
         Ok(text)
     }
@@ -136,15 +181,12 @@ impl Sysroot {
     /// # Errors
     /// [`ReadError`] names the path. Names that are not text are left out: the kernel makes none.
     pub fn list(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, ReadError> {
-        let path = self.path(absolute);
-        let names = fs::read_dir(&path).and_then(|entries| {
-            let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
-            names.collect::<io::Result<Vec<_>>>()
-        });
-        let mut names: Vec<String> = match names {
-            Ok(names) => names.into_iter().flatten().collect(),
-            Err(source) => return Err(ReadError::Io { path, source }),
+        let names = match &self.archive {
+            None => names_on_disk(&self.path(&absolute)),
+            Some(archive) => archive.names(absolute.as_ref()).map(|names| names.cloned().collect()),
         };
+        let mut names =
+            names.map_err(|source| ReadError::Io { path: self.path(absolute), source })?;
         names.sort_by_cached_key(|name| natural_key(name));
         Ok(names)
     }
@@ -164,6 +206,9 @@ impl Sysroot {
     /// `/sys/devices/pci0000:00/0000:00:03.0` for `/sys/class/net/eth0/device`; `None` if it leads
     /// nowhere, or out of the root.
     pub fn resolve(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        if let Some(archive) = &self.archive {
+            return archive.resolve(absolute.as_ref());
+        }
         let root = self.root.canonicalize().ok()?;
         let target = self.path(absolute).canonicalize().ok()?;
         Some(Path::new("/").join(target.strip_prefix(root).ok()?))
@@ -172,8 +217,31 @@ impl Sysroot {
     /// The last part of where a link points, such as `gve` for `device/driver`. The target itself
     /// need not be there.
     pub fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.path(absolute)).ok()?;
-        Some(target.file_name()?.to_str()?.to_owned())
+        Some(self.link(absolute)?.file_name()?.to_str()?.to_owned())
+    }
+
+    /// What a link says; `None` if it is none.
+    pub(crate) fn link(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        match &self.archive {
+            None => fs::read_link(self.path(absolute)).ok(),
+            Some(archive) => archive.link(absolute.as_ref()).map(Path::to_owned),
+        }
+    }
+
+    /// The content of a file that is no link; `None` if it is something else or can't be read.
+    pub(crate) fn content_of_file(&self, absolute: impl AsRef<Path>) -> Option<Vec<u8>> {
+        match &self.archive {
+            None => {
+                let path = self.path(absolute);
+                path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+                fs::read(path).ok()
+            }
+            Some(archive) => {
+                let path = absolute.as_ref();
+                let is_link = archive.link(path).is_some();
+                archive.content(path).ok().filter(|_| !is_link).map(<[u8]>::to_vec)
+            }
+        }
     }
 
     /// An error about what a file says; `fault` is a phrase that follows its path.
@@ -231,6 +299,12 @@ fn read_text(path: &Path) -> io::Result<String> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
     }
     Ok(text)
+}
+
+/// Names that are not text are left out.
+fn names_on_disk(folder: &Path) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+    Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 fn is_absent(error: &io::Error) -> bool {

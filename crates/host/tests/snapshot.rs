@@ -23,13 +23,14 @@ fn a_snapshot_replays_as_the_machine_it_was_taken_of() {
         let replayed = snapshot::open(&path).unwrap();
         let before = Topology::read(&fixture.root()).unwrap();
         assert_eq!(Topology::read(&replayed).unwrap(), before);
-        // The folder lives as long as somebody reads from it.
-        let root = replayed.root().to_owned();
+        // Who needs the files on a disk has them as long as somebody reads from the archive.
+        let on_disk = replayed.on_disk("/").unwrap();
+        assert_eq!(Topology::read(&Sysroot::at(&on_disk)).unwrap(), before);
         let clone = replayed.clone();
         drop(replayed);
-        assert!(root.is_dir());
+        assert!(on_disk.is_dir());
         drop(clone);
-        assert!(!root.exists());
+        assert!(!on_disk.exists());
     }
 }
 
@@ -76,6 +77,22 @@ fn addresses_uuids_and_keys_stay_out() {
     assert!(!content.contains("SECRET") && !content.contains("42:01:0a:80"));
     assert!(content.contains("NVIDIA H100") && content.contains("a3-highgpu-8g"));
     assert!(content.contains("33554432"));
+}
+
+#[test]
+fn what_an_archive_lacks_is_absent_and_named_with_the_archive() {
+    let (_folder, path, _) = archive_of(&fixtures::laptop().root());
+    let root = snapshot::open(&path).unwrap();
+    assert!(!root.is_live() && root.root() == path);
+    assert_eq!(root.read_optional("/proc/none").unwrap(), None);
+    assert!(root.list_optional("/sys/none").unwrap().is_empty() && !root.exists("/etc/passwd"));
+    let error = root.read("/proc/none").unwrap_err();
+    assert!(error.is_absent() && error.to_string().contains("machine.tar/proc/none"), "{error}");
+    // Names are sorted by the numbers in them, as those of folders are.
+    assert_eq!(
+        root.list("/proc/irq").unwrap(),
+        fixtures::laptop().root().list("/proc/irq").unwrap()
+    );
 }
 
 #[test]
@@ -128,7 +145,7 @@ fn lstopo_opens_a_snapshot_and_sees_the_same_machine() {
     let replayed = snapshot::open(&path).unwrap();
     let output = Command::new("lstopo-no-graphics")
         .arg("-i")
-        .arg(replayed.root())
+        .arg(replayed.on_disk("/").unwrap())
         .args(["--of", "xml", "--filter", "io:all"])
         .output()
         .unwrap();

@@ -66,7 +66,8 @@ impl Flows {
 fn sockets(root: &Sysroot, pids: &[u32]) -> HashMap<u32, u32> {
     let mut sockets = HashMap::new();
     for &pid in pids {
-        let Ok(entries) = fs::read_dir(root.path(format!("/proc/{pid}/fd"))) else { continue };
+        let folder = root.on_disk(format!("/proc/{pid}/fd"));
+        let Ok(entries) = folder.and_then(fs::read_dir) else { continue };
         for entry in entries.flatten() {
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let inode = target.to_str().and_then(|text| {

@@ -16,8 +16,8 @@ pub(crate) struct Reread {
 
 impl Reread {
     pub(crate) fn open(root: &Sysroot, absolute: impl AsRef<Path>) -> io::Result<Self> {
-        let path = root.path(absolute);
-        Ok(Self { file: File::open(&path)?, path })
+        let path = root.path(&absolute);
+        Ok(Self { file: File::open(root.on_disk(absolute)?)?, path })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use polyrail_host::{CpuSet, Sysroot};
+use polyrail_host::{CpuSet, ReadError, Sysroot};
 use polyrail_nic::{Ethtool, NicError, RssTable, rss_table, set_rss_table};
 
 use crate::balancer;
@@ -217,16 +217,23 @@ impl Machine for SysMachine {
                 return Ok(balancer::read(&self.root, target));
             }
         };
-        let failed = |source| Fault {
-            what: self.root.path(&path).display().to_string(),
-            step: Step::Read,
-            source,
-            said: None,
-        };
-        match std::fs::read_to_string(self.root.path(&path)) {
+        match self.root.read(&path) {
             Ok(text) => Ok(Some(chosen(text.trim()).to_owned())),
-            Err(error) if matches!(error.raw_os_error(), Some(ENOENT | ENODEV | ENXIO)) => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(ReadError::Io { source, .. })
+                if source.kind() == io::ErrorKind::NotFound
+                    || matches!(source.raw_os_error(), Some(ENODEV | ENXIO)) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(Fault {
+                what: error.path().display().to_string(),
+                step: Step::Read,
+                source: match error {
+                    ReadError::Io { source, .. } => source,
+                    other => io::Error::other(other.to_string()),
+                },
+                said: None,
+            }),
         }
     }
 

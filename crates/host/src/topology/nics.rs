@@ -96,7 +96,7 @@ pub(super) fn read_all(
     for name in root.list_optional(FOLDER)? {
         let folder = format!("{FOLDER}/{name}");
         // Some files in this folder are no interfaces: `bonding_masters`.
-        if !root.path(&folder).is_dir() {
+        if !root.is_folder(&folder) {
             continue;
         }
         match root.exists(format!("{folder}/device")) {

@@ -136,8 +136,7 @@ fn want(
     };
     // Since Linux 6.11 the kernel says by the file's mode that it places a vector itself.
     let path = format!("/proc/irq/{}/smp_affinity_list", vector.irq);
-    let mode = std::fs::metadata(machine.root().path(path)).map(|file| file.permissions());
-    if mode.is_ok_and(|mode| mode.readonly()) {
+    if machine.root().is_read_only(path) {
         skip(plan, vector, "is managed: the kernel places it itself");
         return Ok(());
     }
