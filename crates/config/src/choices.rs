@@ -118,6 +118,14 @@ choices! {
         Off = "off",
     }
 
+    /// How bytes travel where there is more than one way.
+    PathChoice {
+        /// The fastest that both ends can take.
+        Auto = "auto",
+        /// Over the rails.
+        Tcp = "tcp",
+    }
+
     /// What the NCCL plugin shows to NCCL as a device.
     NcclDevices {
         /// All rails together.

@@ -1,7 +1,9 @@
 //! The table of all settings: the one place where a setting is declared.
 
 use crate::alias::{self, Alias};
-use crate::choices::{BindDevice, Checksum, LogLevel, NcclDevices, Preset, Progress, ProxyLayout};
+use crate::choices::{
+    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Preset, Progress, ProxyLayout,
+};
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
 use crate::value::Value;
@@ -158,6 +160,11 @@ settings! {
 }
 
 "GPU memory" {
+    /// How GPU memory travels between two ends on one host: `auto` lets a GPU copy from memory to
+    /// memory (NVLink, PCIe) where both ends can, `tcp` sends it over the rails like everything
+    /// else.
+    path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
+
     /// Pinned host memory of each flow and direction, through which GPU memory is sent and
     /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
     /// those that the GPU copies meanwhile: `staging_bytes` / `chunk_bytes` of them. More than the

@@ -128,6 +128,11 @@ impl Queue {
         }
     }
 
+    /// Whether it can still copy: after a failure it never will again, and a new queue may.
+    pub fn has_failed(&self) -> bool {
+        self.completion.completed().is_err()
+    }
+
     /// Forgets what was pushed and not begun.
     pub fn discard(&mut self) {
         self.open.clear();

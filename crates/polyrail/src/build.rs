@@ -66,6 +66,7 @@ pub(crate) fn start(
         config,
     };
     let shared = Arc::new(EngineShared::new(parts));
+    crate::direct::announce(&shared);
     let threads = spawn(&shared, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {
         tracing::warn!(target: "polyrail::config", "{warning}");

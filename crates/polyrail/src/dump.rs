@@ -191,6 +191,10 @@ fn describe(outgoing: &crate::op::Outgoing) -> (String, String) {
                 let (what, age) = of(op);
                 (format!("{what} ({failure}), the peer is being told"), age)
             }
+            Purpose::Notify(op) => {
+                let (what, age) = of(op);
+                (format!("notification of {what}"), age)
+            }
             Purpose::TellFor(op) => {
                 let (what, age) = of(op);
                 (format!("message for {what}"), age)

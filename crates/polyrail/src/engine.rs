@@ -15,6 +15,7 @@ use polyrail_proto::hello::Card;
 use polyrail_sys::Memory;
 
 use crate::build;
+use crate::direct::TransferPath;
 use crate::error::{EngineError, PeerError, PostError, RegionError};
 use crate::inbox::Notification;
 use crate::observer::{Observer, Watch};
@@ -391,7 +392,9 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
-        let prepared = Arc::new(Prepared::new(request, &self.shared().settings.request_limits())?);
+        let limits = self.shared().settings.request_limits();
+        let path = crate::direct::choose(self.shared(), &request);
+        let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }
 
@@ -547,6 +550,11 @@ impl PreparedTransfer {
     /// Payload bytes of each post.
     pub fn bytes(&self) -> u64 {
         self.prepared.plan.bytes()
+    }
+
+    /// How its bytes travel, and why so.
+    pub fn path(&self) -> &TransferPath {
+        &self.prepared.path
     }
 
     /// Segments after merging.

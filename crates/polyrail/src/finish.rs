@@ -98,6 +98,14 @@ impl TxSide {
         self.submit(now, WireOp::Control, Flags::NONE, 0, source, None);
     }
 
+    /// Sends the notification of a write whose bytes are in place.
+    pub(crate) fn submit_notification(&mut self, now: Time, op: &Arc<Op>) {
+        let (plan, meta) = (Plan::empty(), op.prepared.notification.clone());
+        let purpose = Purpose::Notify(op.clone());
+        let source = Outgoing::Made(Arc::new(Made { plan, regions: Vec::new(), meta, purpose }));
+        self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);
+    }
+
     /// Asks the peer for a sign of life: it acknowledges a write of nothing.
     pub(crate) fn ask(&mut self, now: Time) {
         let (plan, purpose) = (Plan::empty(), Purpose::Tell);
@@ -168,6 +176,7 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
             Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData(_) => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
+            Purpose::Notify(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         },
     };
     pass.finishes.push(finish);
@@ -191,7 +200,9 @@ fn failed(
         Outgoing::Write(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
         Outgoing::Made(made) => match &made.purpose {
             Purpose::Tell => {}
-            Purpose::TellFor(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
+            Purpose::TellFor(op) | Purpose::Notify(op) => {
+                pass.finishes.push(Finish::Failed(op.clone(), failure));
+            }
             // The peer is gone, so nothing lands any more either.
             Purpose::Cancel(op, why) => pass.finishes.push(Finish::Failed(op.clone(), *why)),
             Purpose::ReadData(read) => {

@@ -8,6 +8,7 @@
 
 mod build;
 mod control;
+mod direct;
 mod dump;
 mod engine;
 mod error;
@@ -38,6 +39,7 @@ mod trace;
 mod transfer;
 mod tx_flow;
 
+pub use direct::{PathKind, TransferPath};
 pub use engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
 pub use error::{EngineError, PeerError, PostError, RegionError, TransferError};
 pub use inbox::Notification;

@@ -11,6 +11,7 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 use crate::error::TransferError;
 use crate::region::{RegionCore, RegionSlice};
 use crate::request::Prepared;
+use crate::staging::{Tickets, all_done};
 
 /// A posted operation. Shared by the user's handle and whoever works on it.
 pub(crate) struct Op {
@@ -26,6 +27,8 @@ pub(crate) struct Op {
     result: OnceLock<Result<Outcome, TransferError>>,
     /// What a device said when it failed to copy.
     device_error: OnceLock<String>,
+    /// Where devices copy from end to end: when they are done.
+    copying: OnceLock<Tickets>,
     pool: Arc<OpsPool>,
 }
 
@@ -90,6 +93,7 @@ impl Op {
             transfer: AtomicU64::new(0),
             result: OnceLock::new(),
             device_error: OnceLock::new(),
+            copying: OnceLock::new(),
             pool: pool.clone(),
         }))
     }
@@ -130,6 +134,38 @@ impl Op {
         // AcqRel: whoever counts the last part has seen the bytes of the others.
         if self.parts.fetch_sub(1, Ordering::AcqRel) == 1 {
             let bytes = self.bytes.load(Ordering::Relaxed);
+            self.end(Ok(Outcome { bytes, duration: self.age() }));
+        }
+    }
+
+    pub(crate) fn set_copying(&self, tickets: Tickets) {
+        // Once, before anybody else knows of the operation.
+        let _ = self.copying.set(tickets);
+    }
+
+    /// Whether devices copy from end to end.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copying.get().is_some()
+    }
+
+    /// Whether the copies are done; if they failed, the operation is over with that.
+    pub(crate) fn is_copied(&self) -> bool {
+        match self.copying.get().map(all_done) {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => {
+                self.fail(TransferError::Device { why: error.to_string() });
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Looks whether the copies are done, and if so ends the operation. One with a notification
+    /// ends when that has arrived.
+    pub(crate) fn end_if_copied(&self) {
+        if !self.prepared.notify && !self.is_over() && self.is_copied() {
+            let bytes = self.prepared.plan.bytes();
+            self.bytes.store(bytes, Ordering::Relaxed);
             self.end(Ok(Outcome { bytes, duration: self.age() }));
         }
     }
@@ -210,6 +246,8 @@ pub(crate) enum Purpose {
     Cancel(Arc<Op>, Failure),
     /// Data for a read of the peer, by its number.
     ReadData(u64),
+    /// The notification of an operation whose bytes are in place.
+    Notify(Arc<Op>),
     /// Data of a send that met the peer's receive of this number.
     SendData(Arc<Op>, u64),
 }
@@ -220,9 +258,10 @@ impl Outgoing {
         match self {
             Self::Write(op) => op.posted,
             Self::Made(made) => match &made.purpose {
-                Purpose::SendData(op, _) | Purpose::TellFor(op) | Purpose::Cancel(op, _) => {
-                    op.posted
-                }
+                Purpose::SendData(op, _)
+                | Purpose::TellFor(op)
+                | Purpose::Cancel(op, _)
+                | Purpose::Notify(op) => op.posted,
                 Purpose::Tell | Purpose::ReadData(_) => Time(0),
             },
         }

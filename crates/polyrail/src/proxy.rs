@@ -19,6 +19,7 @@ use socket2::Socket;
 use self::core::{CHECK_NS, Core, run_finishes};
 use crate::engine::EngineShared;
 use crate::finish::Finish;
+use crate::op::Op;
 use crate::peer::PeerShared;
 use crate::placement::Placement;
 use crate::rx_flow::RxFlow;
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     DropPeer {
         peer: Arc<PeerShared>,
     },
+    /// Devices copy from end to end for it: somebody has to see when they are done.
+    Copying(Arc<Op>),
     /// Flows that were not read because the inbox was full may be read again.
     Resume,
 }

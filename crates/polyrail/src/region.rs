@@ -62,6 +62,7 @@ pub struct RemoteRegion {
     pub(crate) key: RegionKey,
     len: u64,
     access: Access,
+    is_on_device: bool,
 }
 
 /// A part of a [`RemoteRegion`].
@@ -208,7 +209,9 @@ impl Region {
     /// bytes and a connection can use the region as its [`Access`] allows.
     pub fn describe(&self) -> Vec<u8> {
         let core = &self.registration.core;
-        describe(self.registration.instance, core.key, core.memory.len(), core.access)
+        let is_on_device = core.memory.device().is_some();
+        let len = core.memory.len();
+        describe(self.registration.instance, core.key, len, core.access, is_on_device)
     }
 
     /// Ends the registration though there are clones: when this returns the memory is not touched
@@ -247,7 +250,7 @@ impl OpenMailbox {
     /// What a peer needs to write to it: give it to [`crate::Engine::import`] there. Every offset
     /// is inside, as far as the peer knows.
     pub fn describe(&self) -> Vec<u8> {
-        describe(self.instance, self.key, u64::MAX, MAILBOX)
+        describe(self.instance, self.key, u64::MAX, MAILBOX, false)
     }
 }
 
@@ -257,11 +260,18 @@ impl Drop for OpenMailbox {
     }
 }
 
-fn describe(instance: InstanceId, key: RegionKey, len: u64, access: Access) -> Vec<u8> {
+fn describe(
+    instance: InstanceId,
+    key: RegionKey,
+    len: u64,
+    access: Access,
+    is_on_device: bool,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
     out.extend_from_slice(&DESCRIPTION_MAGIC);
     out.push(DESCRIPTION_VERSION);
-    out.push(u8::from(access.remote_read) | u8::from(access.remote_write) << 1);
+    let flags = [access.remote_read, access.remote_write, is_on_device];
+    out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
     out.extend_from_slice(&instance.0.to_le_bytes());
     out.extend_from_slice(&key.slot.to_le_bytes());
     out.extend_from_slice(&key.generation.to_le_bytes());
@@ -312,7 +322,8 @@ impl RemoteRegion {
         let slots = u64_at(18);
         let key =
             RegionKey { slot: slots as u32, generation: (slots >> 32) as u32, nonce: u64_at(26) };
-        Ok(Self { instance, key, len: u64_at(34), access })
+        let is_on_device = rest[1] & 4 != 0;
+        Ok(Self { instance, key, len: u64_at(34), access, is_on_device })
     }
 
     /// Size in bytes.
@@ -323,6 +334,11 @@ impl RemoteRegion {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether its bytes are in a device's memory, such as a GPU's.
+    pub fn is_on_device(&self) -> bool {
+        self.is_on_device
     }
 
     /// What its engine allows.
@@ -433,6 +449,15 @@ impl Registry {
             }
         }
         Ok(())
+    }
+
+    /// The region of a key, unless it is gone.
+    pub(crate) fn region(&self, key: RegionKey) -> Option<Arc<RegionCore>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        match table.find(&Place { key, offset: 0, len: 0 }) {
+            Ok(Entry::Region(region)) => Some(region.clone()),
+            _ => None,
+        }
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use polyrail_proto::message::MAX_MESSAGE_PIECES;
 use polyrail_proto::{Plan, Segment};
 
+use crate::direct::{Copies, TransferPath};
 use crate::engine::Peer;
 use crate::error::PostError;
 use crate::observer::{Listener, OnEnd};
@@ -137,6 +138,17 @@ impl Request {
         self
     }
 
+    /// Whether any part of it is in a device's memory, here or at the peer.
+    pub(crate) fn touches_device(&self) -> bool {
+        let locals = self.locals.iter().chain(self.pairs.iter().map(|(local, _)| local));
+        self.pairs.iter().any(|(_, remote)| remote.region.is_on_device())
+            || locals.into_iter().any(|local| local.region.memory.device().is_some())
+    }
+
+    pub(crate) fn parts(&self) -> (Kind, &Peer, &[(RegionSlice, RemoteSlice)]) {
+        (self.kind, &self.peer, &self.pairs)
+    }
+
     fn new(peer: &Peer, kind: Kind) -> Self {
         Self {
             peer: peer.clone(),
@@ -160,6 +172,9 @@ pub(crate) struct Prepared {
     pub(crate) notification: Vec<u8>,
     /// A write without notification has none, which differs from an empty one.
     pub(crate) notify: bool,
+    pub(crate) path: TransferPath,
+    /// If it goes without the rails.
+    pub(crate) copies: Option<Copies>,
     timeout: Option<Duration>,
     pub(crate) listener: Option<Listener>,
 }
@@ -172,7 +187,11 @@ pub(crate) struct RequestLimits {
 }
 
 impl Prepared {
-    pub(crate) fn new(mut request: Request, limits: &RequestLimits) -> Result<Self, PostError> {
+    pub(crate) fn new(
+        mut request: Request,
+        (path, copies): (TransferPath, Option<Copies>),
+        limits: &RequestLimits,
+    ) -> Result<Self, PostError> {
         request.check_shape()?;
         let notify = request.notification.is_some();
         let notification = request.notification.take().unwrap_or_default();
@@ -199,6 +218,8 @@ impl Prepared {
             regions: regions.into_vec(),
             notify,
             notification,
+            path,
+            copies,
             timeout: request.timeout.or(limits.transfer_timeout),
             listener: request.listener,
         })

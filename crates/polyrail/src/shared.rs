@@ -14,6 +14,7 @@ use polyrail_sys::Memory;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::control::ControlHandle;
+use crate::direct::DirectQueues;
 use crate::engine::Peer;
 use crate::error::{PeerError, PostError, TransferError};
 use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
@@ -53,6 +54,7 @@ pub(crate) struct EngineShared {
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
+    pub(crate) direct: DirectQueues,
     peers: RwLock<Vec<Arc<PeerShared>>>,
     parted: Mutex<Parted>,
     next_peer: AtomicU32,
@@ -94,6 +96,7 @@ impl EngineShared {
             pool: Arc::new(OpsPool::new(config.ops_pool)),
             registry: Arc::default(),
             joined: Joined::default(),
+            direct: DirectQueues::default(),
             peers: RwLock::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
@@ -221,6 +224,10 @@ impl EngineShared {
         prepared.check_regions()?;
         let busy = PostError::Busy { limit: self.pool.limit() };
         let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
+        if let Some(copies) = &prepared.copies {
+            self.post_direct(&op, copies);
+            return Ok(op);
+        }
         match prepared.kind {
             Kind::Write | Kind::Send { .. } => {
                 if peer.posted.push(op.clone()).is_err() {
@@ -327,7 +334,8 @@ impl EngineShared {
     }
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
-        if op.is_over() {
+        // What a device has begun can't be stopped, and is over soon.
+        if op.is_over() || op.is_copying() {
             return;
         }
         let peer = &op.prepared.peer;

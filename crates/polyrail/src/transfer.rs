@@ -30,6 +30,9 @@ pub enum Status {
     Failed(TransferError),
 }
 
+/// How long a waiting call polls while devices copy; after that a proxy tells it.
+const COPY_SPIN: Duration = Duration::from_millis(20);
+
 impl Transfer {
     pub(crate) fn new(op: Arc<Op>, engine: Arc<EngineShared>) -> Self {
         Self { op, engine, detached: false }
@@ -39,6 +42,7 @@ impl Transfer {
     pub fn poll(&self) -> Status {
         if !self.op.is_over() {
             self.engine.help();
+            self.op.end_if_copied();
         }
         match self.op.result() {
             None => Status::Pending,
@@ -57,6 +61,7 @@ impl Transfer {
         let start = Instant::now();
         // Far in the future if the timeout is absurd.
         let until = start.checked_add(timeout);
+        self.wait_copied(until.map_or(COPY_SPIN, |until| (until - start).min(COPY_SPIN)));
         self.engine.wait_until(
             until,
             || self.op.is_over(),
@@ -67,6 +72,18 @@ impl Transfer {
         match self.op.result() {
             Some(result) => result.clone(),
             None => Err(TransferError::TimedOut { waited: start.elapsed() }),
+        }
+    }
+
+    /// Where devices copy from end to end: polls, since they tell nobody when they are done.
+    fn wait_copied(&self, limit: Duration) {
+        if !self.op.is_copying() || self.op.prepared.notify {
+            return;
+        }
+        let start = Instant::now();
+        while !self.op.is_over() && start.elapsed() < limit {
+            self.op.end_if_copied();
+            std::hint::spin_loop();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Memory of devices: staged through pinned memory, with a device that copies late, out of order
+//! Memory of devices that goes over rails: staged through pinned memory, with a device that copies late, out of order
 //! between its queues, and fails when a test says so.
 
 mod common;
@@ -12,15 +12,18 @@ use common::*;
 use polyrail::{Access, DeviceMemory, Engine, RefusalCode, Region, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 
+/// Both engines are in one process, where devices would copy from end to end.
+const TCP: (&str, &str) = ("path", "tcp");
+
 const LATE: Duration = Duration::from_micros(300);
 
 const MODES: [&[(&str, &str)]; 5] = [
-    &[],
-    &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[("checksum", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    &[TCP],
+    &[TCP, ("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
+    &[TCP, ("checksum", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
     // A ring of one chunk: everything waits for room.
-    &[("staging_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
-    &[("staging_bytes", "64KiB"), ("chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+    &[TCP, ("staging_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
+    &[TCP, ("staging_bytes", "64KiB"), ("chunk_bytes", "100KiB"), ("checksum", "crc32c")],
 ];
 
 fn device(index: u32) -> Arc<FakeDevice> {
@@ -129,7 +132,7 @@ fn one_chunk_may_have_places_on_several_devices_and_the_host() {
 #[test]
 fn many_small_transfers_at_once_arrive() {
     let device = device(0);
-    let p = pair(&[("channels", "2"), ("proxy_layout", "merged")]);
+    let p = pair(&[TCP, ("channels", "2"), ("proxy_layout", "merged")]);
     let (count, len) = (2000u64, 700u64);
     let want = pattern((count * len) as usize, 4);
     let (source, _) = on(&device, &p.a, &want);
@@ -148,7 +151,7 @@ fn many_small_transfers_at_once_arrive() {
 #[test]
 fn a_caller_that_drives_drives_the_copies_too() {
     let device = device(0);
-    let p = pair(&[("progress", "caller")]);
+    let p = pair(&[TCP, ("progress", "caller")]);
     let over = AtomicBool::new(false);
     let want = pattern(5_000_000, 6);
     let (source, _) = on(&device, &p.a, &want);
@@ -168,7 +171,7 @@ fn a_caller_that_drives_drives_the_copies_too() {
 #[test]
 fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
     let (here, there) = (device(0), device(1));
-    let p = RelayedPair::new(&[("chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
+    let p = RelayedPair::new(&[TCP, ("chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
     for round in 0..6 {
         let want = pattern(24 << 20, round);
         let (source, _) = on(&here, &p.a, &want);
@@ -184,7 +187,7 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
 
 #[test]
 fn a_device_that_fails_to_read_fails_the_transfer_and_not_the_engine() {
-    let p = pair(&[]);
+    let p = pair(&[TCP]);
     let here = device(0);
     let (source, _) = on(&here, &p.a, &pattern(8 << 20, 1));
     let target = zeroed(&p.b, 8 << 20);
@@ -199,7 +202,7 @@ fn a_device_that_fails_to_read_fails_the_transfer_and_not_the_engine() {
 
 #[test]
 fn a_device_that_fails_to_write_fails_the_transfer_and_not_the_engine() {
-    let p = pair(&[]);
+    let p = pair(&[TCP]);
     let there = device(0);
     let source = filled(&p.a, 8 << 20, 1);
     let (target, memory) = on(&there, &p.b, &vec![0; 8 << 20]);
@@ -214,7 +217,7 @@ fn a_device_that_fails_to_write_fails_the_transfer_and_not_the_engine() {
 
 #[test]
 fn a_region_is_not_given_back_while_a_device_copies() {
-    let p = pair(&[]);
+    let p = pair(&[TCP]);
     let (here, there) = (device(0), device(1));
     let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
     let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
@@ -235,7 +238,7 @@ fn a_region_is_not_given_back_while_a_device_copies() {
 
 #[test]
 fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
-    let p = pair(&[]);
+    let p = pair(&[TCP]);
     let there = device(0);
     let (inbox, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
     let source = filled(&p.a, 4 << 20, 2);
@@ -262,7 +265,7 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
 
 #[test]
 fn short_pinned_memory_makes_do_with_less_and_none_is_an_error() {
-    let p = pair(&[("rails", "127.0.0.1"), ("channels", "1"), ("chunk_bytes", "64KiB")]);
+    let p = pair(&[TCP, ("rails", "127.0.0.1"), ("channels", "1"), ("chunk_bytes", "64KiB")]);
     let here = device(0);
     let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
     let target = zeroed(&p.b, 1 << 20);

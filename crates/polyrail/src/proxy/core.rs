@@ -13,6 +13,7 @@ use socket2::Socket;
 
 use super::{COPY_SLEEP, Command, Pass, Proxy};
 use crate::finish::{Finish, drain_tx};
+use crate::op::Op;
 use crate::peer::PeerShared;
 use crate::rx_flow::RxFlow;
 use crate::staging::Copiers;
@@ -42,6 +43,8 @@ pub(super) struct Core {
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
     landing: Vec<usize>,
     orphans: Vec<Arc<PeerShared>>,
+    /// Operations that devices copy for from end to end.
+    copying: Vec<Arc<Op>>,
     pub(super) copiers: Copiers,
     pub(super) scratch: Memory,
     pub(super) next_check: u64,
@@ -82,6 +85,7 @@ impl Core {
             hold_acks_until: 0,
             landing: Vec::new(),
             orphans: Vec::new(),
+            copying: Vec::new(),
             copiers: Copiers::default(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
             next_check: 0,
@@ -202,6 +206,7 @@ impl Core {
     pub(super) fn is_copying(&self) -> bool {
         !self.landing.is_empty()
             || !self.orphans.is_empty()
+            || !self.copying.is_empty()
             || self.outbound.iter().any(|outbound| outbound.copying)
     }
 
@@ -235,6 +240,11 @@ impl Core {
                 worked = true;
                 pass.landed(peer, event);
             }
+            stays
+        });
+        self.copying.retain(|op| {
+            let stays = is_copying(op, pass);
+            worked |= !stays;
             stays
         });
         worked
@@ -382,6 +392,7 @@ impl Core {
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
             }
+            Command::Copying(op) => self.copying.push(op),
             Command::Resume => {
                 let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
                 for key in keys {
@@ -535,6 +546,21 @@ impl AnyFlow {
             Self::Rx(flow) => &flow.peer,
         }
     }
+}
+
+/// Ends the operation if devices have copied all of it; says whether they have not.
+fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
+    op.end_if_copied();
+    if op.is_over() {
+        return false;
+    }
+    let is_copied = op.is_copied();
+    if is_copied {
+        let peer = &op.prepared.peer;
+        peer.tx().submit_notification(polyrail_proto::Time(pass.now), op);
+        pass.engine.send_soon(peer);
+    }
+    !is_copied && !op.is_over()
 }
 
 pub(super) fn run_finishes(pass: &mut Pass<'_>) -> bool {

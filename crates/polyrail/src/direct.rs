@@ -1,0 +1,318 @@
+//! Transfers without a wire: a device copies from one end's memory to the other's, over NVLink,
+//! PCIe, or inside its own.
+//!
+//! The path is chosen when a request is prepared, and named with its reason. A post gives the
+//! copies to the device with the caller's own thread, which takes microseconds; whoever waits looks
+//! at the ticket, which is a load, and a proxy does so for those that nobody waits for.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use polyrail_config::PathChoice;
+use polyrail_gpu::{Device, DeviceMemory, GpuError, Place as CopyPlace, Queue};
+use polyrail_proto::wire::RefusalCode;
+use polyrail_proto::{InstanceId, RegionKey};
+
+use crate::error::TransferError;
+use crate::op::Op;
+use crate::pin::Pin;
+use crate::proxy::Command;
+use crate::region::{RegionCore, RegionSlice, RemoteSlice};
+use crate::region_memory::RegionMemory;
+use crate::request::{Kind, Request};
+use crate::shared::EngineShared;
+use crate::staging::{CopyError, Tickets};
+
+/// Queues of a device that transfers take turns on: so many of them are under way at once.
+const QUEUES: usize = 4;
+
+/// How the bytes of a request travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PathKind {
+    /// TCP over the rails, and through pinned host memory where an end is a device.
+    Tcp,
+    /// A device copies from memory to memory.
+    PeerCopy,
+}
+
+/// How the bytes of a request travel, and why so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferPath {
+    /// How.
+    pub kind: PathKind,
+    /// Why, as a fragment of a sentence.
+    pub reason: Cow<'static, str>,
+}
+
+/// One copy of a request.
+pub(crate) struct Part {
+    from: Arc<RegionCore>,
+    from_offset: u64,
+    to: Arc<RegionCore>,
+    to_offset: u64,
+    len: u64,
+}
+
+/// The copies of a request, and who makes them.
+pub(crate) struct Copies {
+    device: Arc<dyn Device>,
+    parts: Vec<Part>,
+}
+
+/// The queues of an engine for such copies.
+#[derive(Default)]
+pub(crate) struct DirectQueues(Mutex<Vec<DeviceQueues>>);
+
+struct DeviceQueues {
+    uuid: [u8; 16],
+    queues: Vec<Queue>,
+    next: usize,
+}
+
+/// The engines of this process.
+static ENGINES: Mutex<Vec<Weak<EngineShared>>> = Mutex::new(Vec::new());
+
+/// Makes an engine known to the others of this process.
+pub(crate) fn announce(engine: &Arc<EngineShared>) {
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    engines.retain(|engine| engine.strong_count() > 0);
+    engines.push(Arc::downgrade(engine));
+}
+
+fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
+    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut alive = engines.iter().filter_map(Weak::upgrade);
+    alive.find(|engine| engine.card.instance == instance)
+}
+
+impl TransferPath {
+    const HOST: Self = Self::tcp("neither end is a device's memory");
+
+    const fn tcp(reason: &'static str) -> Self {
+        Self { kind: PathKind::Tcp, reason: Cow::Borrowed(reason) }
+    }
+}
+
+impl fmt::Display for TransferPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.kind {
+            PathKind::Tcp => "tcp",
+            PathKind::PeerCopy => "peer copy",
+        };
+        write!(f, "{name}: {}", self.reason)
+    }
+}
+
+/// Which path a request takes, and if it is not over the rails, the copies.
+pub(crate) fn choose(
+    engine: &Arc<EngineShared>,
+    request: &Request,
+) -> (TransferPath, Option<Copies>) {
+    if !request.touches_device() {
+        return (TransferPath::HOST, None);
+    }
+    if engine.config.path == PathChoice::Tcp {
+        return (TransferPath::tcp("the setting path says so"), None);
+    }
+    match copies(engine, request) {
+        Ok((copies, reason)) => (TransferPath { kind: PathKind::PeerCopy, reason }, Some(copies)),
+        Err(reason) => (TransferPath { kind: PathKind::Tcp, reason }, None),
+    }
+}
+
+/// The copies of a request and why they are possible, or why not.
+fn copies(
+    engine: &Arc<EngineShared>,
+    request: &Request,
+) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
+    let (kind, peer, pairs) = request.parts();
+    if !matches!(kind, Kind::Write | Kind::Read) {
+        return Err("where a message goes is known when it meets its receive".into());
+    }
+    if !peer.shared.same_host {
+        return Err("the peer is on another host".into());
+    }
+    let Some((first, _)) = pairs.first() else { return Err("there are no bytes".into()) };
+    let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
+    let here = engine_here(peer.shared.instance());
+    let mut parts = Vec::with_capacity(pairs.len());
+    for (local, remote) in pairs {
+        let key = remote.region.key;
+        let far = match known.get(&key) {
+            Some(far) => far.clone(),
+            None => {
+                let far = match &here {
+                    Some(other) => other.registry.region(key),
+                    None => None,
+                };
+                let far = far.ok_or("the peer is another process")?;
+                known.insert(key, far.clone());
+                far
+            }
+        };
+        parts.push(part(kind, local, remote, far)?);
+    }
+    let other = known.values().find_map(|far| far.memory.device());
+    let device = first.region.memory.device().or(other).ok_or("an end is host memory")?.clone();
+    must_reach_all(&device, &parts)?;
+    let reason = format!("both ends are in this process, copied by {}", device.identity());
+    Ok((Copies { device, parts }, reason.into()))
+}
+
+/// Whether a queue of the device can copy from and to all memory of the parts.
+fn must_reach_all(device: &Arc<dyn Device>, parts: &[Part]) -> Result<(), String> {
+    let mut seen: Vec<&Arc<RegionCore>> = Vec::new();
+    for end in parts.iter().flat_map(|part| [&part.from, &part.to]) {
+        // Parts mostly stay in the same few regions; asking once more does no harm.
+        if seen.iter().rev().take(8).any(|known| Arc::ptr_eq(known, end)) {
+            continue;
+        }
+        seen.push(end);
+        let RegionMemory::Device(memory) = &end.memory else { continue };
+        match reaches(device, memory) {
+            Ok(true) => {}
+            Ok(false) => {
+                let (one, two) = (device.identity(), memory.device().identity());
+                return Err(format!("{one} can't reach {two}"));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+fn reaches(device: &Arc<dyn Device>, memory: &DeviceMemory) -> Result<bool, GpuError> {
+    let other = memory.device();
+    if other.identity().uuid == device.identity().uuid {
+        return Ok(true);
+    }
+    device.reaches(&**other)
+}
+
+/// A checked copy. What would be refused goes over the rails, where the peer refuses it.
+fn part(
+    kind: Kind,
+    local: &RegionSlice,
+    remote: &RemoteSlice,
+    far: Arc<RegionCore>,
+) -> Result<Part, &'static str> {
+    const REFUSED: &str = "the peer would refuse it";
+    let allowed = match kind {
+        Kind::Read => far.access.remote_read,
+        _ => far.access.remote_write,
+    };
+    let end = remote.offset.checked_add(remote.len);
+    let inside = end.is_some_and(|end| end <= far.memory.len());
+    if !allowed || !inside || local.len != remote.len {
+        return Err(REFUSED);
+    }
+    let near = (local.region.clone(), local.offset);
+    let far = (far, remote.offset);
+    let ((from, from_offset), (to, to_offset)) = match kind {
+        Kind::Read => (far, near),
+        _ => (near, far),
+    };
+    Ok(Part { from, from_offset, to, to_offset, len: local.len })
+}
+
+impl DirectQueues {
+    /// Begins all copies, on one queue.
+    fn begin(&self, copies: &Copies) -> Result<Tickets, CopyError> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let uuid = copies.device.identity().uuid;
+        let known = all.iter().position(|queues| queues.uuid == uuid);
+        let index = known.unwrap_or_else(|| {
+            all.push(DeviceQueues { uuid, queues: Vec::new(), next: 0 });
+            all.len() - 1
+        });
+        let begun = all[index].begin(copies);
+        if let Err(CopyError::Device(_)) = begun {
+            // After an error a queue may never copy again; another may.
+            all.swap_remove(index);
+        }
+        begun
+    }
+}
+
+impl DeviceQueues {
+    fn begin(&mut self, copies: &Copies) -> Result<Tickets, CopyError> {
+        self.queues.retain(|queue| !queue.has_failed());
+        if self.queues.len() < QUEUES {
+            self.queues.push(Queue::new(&copies.device)?);
+        }
+        self.next = (self.next + 1) % self.queues.len();
+        let queue = &mut self.queues[self.next];
+        let mut pinned: Vec<(&Arc<RegionCore>, Pin<'_>)> = Vec::new();
+        let pushed = push_all(queue, &copies.parts, &mut pinned);
+        if let Err(error) = pushed {
+            queue.discard();
+            return Err(error);
+        }
+        let ticket = queue.begin()?;
+        for (region, _pin) in &pinned {
+            region.copies.note(&ticket);
+        }
+        Ok(Tickets::from_iter([ticket]))
+    }
+}
+
+fn push_all<'a>(
+    queue: &mut Queue,
+    parts: &'a [Part],
+    pinned: &mut Vec<(&'a Arc<RegionCore>, Pin<'a>)>,
+) -> Result<(), CopyError> {
+    for part in parts {
+        for region in [&part.from, &part.to] {
+            // Parts mostly stay in the same two regions; another pin of one does no harm.
+            if !pinned.iter().rev().take(4).any(|(known, _)| Arc::ptr_eq(known, region)) {
+                let pin = region.gate.pin().ok_or(CopyError::RegionDropped)?;
+                pinned.push((region, pin));
+            }
+        }
+        let to = place(&part.to.memory, part.to_offset);
+        queue.push(to, place(&part.from.memory, part.from_offset), part.len)?;
+    }
+    Ok(())
+}
+
+fn place(memory: &RegionMemory, offset: u64) -> CopyPlace<'_> {
+    match memory {
+        RegionMemory::Host(memory) => CopyPlace::Host(memory, offset),
+        RegionMemory::Device(memory) => CopyPlace::Device(memory, offset),
+    }
+}
+
+impl EngineShared {
+    /// Begins the copies of an operation.
+    pub(crate) fn post_direct(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) {
+        match self.direct.begin(copies) {
+            Ok(tickets) => {
+                op.set_copying(tickets);
+                let peer = &op.prepared.peer;
+                let proxy = peer.lanes.proxies().first().copied().unwrap_or_default();
+                self.proxies.all[proxy].command(Command::Copying(op.clone()));
+            }
+            Err(CopyError::RegionDropped) => {
+                let local = op.prepared.check_regions().is_err();
+                op.fail(match local {
+                    true => TransferError::RegionDropped,
+                    false => TransferError::Refused {
+                        peer: op.prepared.peer_name(),
+                        code: RefusalCode::RegionDropped,
+                    },
+                });
+            }
+            Err(CopyError::Device(why)) => op.fail(TransferError::Device { why }),
+        }
+    }
+}
+
+impl Drop for DirectQueues {
+    fn drop(&mut self) {
+        // Each queue waits for what it has under way.
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

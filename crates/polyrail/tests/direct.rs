@@ -1,0 +1,210 @@
+//! Transfers that a device copies from end to end, with a device that copies late and fails when a
+//! test says so.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::*;
+use polyrail::{
+    Access, DeviceMemory, Engine, PathKind, RefusalCode, Region, Request, Status, TransferError,
+};
+use polyrail_gpu::fake::FakeDevice;
+
+const LATE: Duration = Duration::from_micros(300);
+
+fn device(index: u32) -> Arc<FakeDevice> {
+    FakeDevice::new(index, LATE, 7 + u64::from(index))
+}
+
+fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
+    let memory = device.memory(bytes);
+    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
+}
+
+fn sent_over_rails(engine: &Engine) -> u64 {
+    let stats = engine.stats();
+    stats.peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes).sum()
+}
+
+#[test]
+fn within_a_process_devices_copy_and_no_byte_goes_over_rails() {
+    let (here, there) = (device(0), device(1));
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let p = pair(mode);
+        for len in [1, 513, 1_000_003] {
+            let want = pattern(len, 7);
+            let (source, _) = on(&here, &p.a, &want);
+            let (target, memory) = on(&there, &p.b, &vec![0; len]);
+            let remote = remote(&p.a, &target);
+            assert!(remote.is_on_device());
+            let write = Request::write(&p.to_b).segment(source.all(), remote.all());
+            let prepared = p.a.prepare(write).unwrap();
+            assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
+            let outcome = prepared.post().unwrap().wait(LONG).unwrap();
+            assert_eq!(outcome.bytes, len as u64);
+            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
+
+            let (back, memory) = on(&here, &p.a, &vec![0; len]);
+            finished(&p.a.read(&p.to_b, &back.all(), &remote.all()).unwrap());
+            assert!(FakeDevice::contents(&memory) == want, "{len} bytes read, {mode:?}");
+        }
+        assert_eq!(sent_over_rails(&p.a) + sent_over_rails(&p.b), 0);
+    }
+}
+
+#[test]
+fn a_notification_comes_when_the_device_is_done() {
+    let device = device(0);
+    let p = pair(&[]);
+    let (source, _) = on(&device, &p.a, &pattern(100_000, 1));
+    let (target, memory) = on(&device, &p.b, &vec![0; 100_000]);
+    let there = remote(&p.a, &target).all();
+    let request = Request::write(&p.to_b).segment(source.all(), there).notification(b"x".to_vec());
+    device.hold(true);
+    let transfer = p.a.prepare(request).unwrap().post().unwrap();
+    assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
+    assert_eq!(transfer.poll(), Status::Pending);
+    device.hold(false);
+    assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"x");
+    assert!(FakeDevice::contents(&memory) == pattern(100_000, 1));
+    finished(&transfer);
+}
+
+#[test]
+fn scattered_blocks_of_several_regions_and_the_host_land_each_in_its_place() {
+    let devices = [device(0), device(1)];
+    let p = pair(&[]);
+    let (count, len) = (3000u64, 48u64);
+    let want = pattern((count * len) as usize, 3);
+    let sources = [on(&devices[0], &p.a, &want).0, filled(&p.a, want.len(), 3)];
+    let (first, first_memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+    let (second, second_memory) = on(&devices[0], &p.b, &vec![0; want.len()]);
+    let targets = [&first, &second].map(|region| remote(&p.a, region));
+    let segments = (0..count).map(|i| {
+        let from = sources[(i % 2) as usize].slice(i * len, len).unwrap();
+        (from, targets[(i / 2 % 2) as usize].slice((count - 1 - i) * len, len).unwrap())
+    });
+    let prepared = p.a.prepare(Request::write(&p.to_b).segments(segments)).unwrap();
+    assert_eq!(prepared.path().kind, PathKind::PeerCopy);
+    for _ in 0..2 {
+        finished(&prepared.post().unwrap());
+    }
+    let got = [FakeDevice::contents(&first_memory), FakeDevice::contents(&second_memory)];
+    for i in 0..count as usize {
+        let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
+        assert_eq!(got[i / 2 % 2][to..to + 48], want[from..from + 48], "{i}");
+    }
+}
+
+#[test]
+fn what_the_peer_does_not_allow_is_refused_as_over_rails() {
+    let device = device(0);
+    let p = pair(&[]);
+    let (source, _) = on(&device, &p.a, &[1; 64]);
+    let access = Access { remote_read: true, remote_write: false };
+    let target = p.b.register_device(device.memory(&[0; 64]), access).unwrap();
+    let write = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
+    let refused = write.wait(LONG);
+    let denied = RefusalCode::AccessDenied;
+    assert!(matches!(refused, Err(TransferError::Refused { code, .. }) if code == denied));
+
+    let gone = remote(&p.a, &on(&device, &p.b, &[0; 64]).0);
+    let write = p.a.write(&p.to_b, &source.all(), &gone.all()).unwrap();
+    assert!(matches!(write.wait(LONG), Err(TransferError::Refused { .. })));
+}
+
+#[test]
+fn a_region_dropped_before_a_post_refuses_it_and_one_dropped_after_waits() {
+    let device = device(0);
+    let p = pair(&[]);
+    let (source, _) = on(&device, &p.a, &pattern(1000, 2));
+    let (target, memory) = on(&device, &p.b, &[0; 1000]);
+    let there = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
+    device.hold(true);
+    let transfer = prepared.post().unwrap();
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, Ordering::SeqCst);
+            device.hold(false);
+        });
+        drop(target);
+        assert!(released.load(Ordering::SeqCst), "a device was about to write there");
+    });
+    finished(&transfer);
+    assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
+    let code = RefusalCode::RegionDropped;
+    let refused = prepared.post().unwrap().wait(LONG);
+    assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
+    drop(source);
+    assert!(prepared.post().is_err(), "a region of this end is gone");
+}
+
+#[test]
+fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
+    let device = device(0);
+    let p = pair(&[]);
+    let (source, _) = on(&device, &p.a, &[7; 1000]);
+    let (target, memory) = on(&device, &p.b, &[0; 1000]);
+    let there = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
+    device.fail_after(0);
+    let failed = prepared.post().unwrap().wait(LONG);
+    assert!(matches!(failed, Err(TransferError::Device { .. })), "{failed:?}");
+    for _ in 0..8 {
+        // Each queue is used in turn; the one that failed is not.
+        finished(&prepared.post().unwrap());
+    }
+    assert_eq!(FakeDevice::contents(&memory), [7; 1000]);
+}
+
+#[test]
+fn a_dropped_or_detached_transfer_gives_its_place_in_the_pool_back() {
+    let device = device(0);
+    let p = pair(&[("ops_pool", "64")]);
+    let (source, _) = on(&device, &p.a, &[7; 100]);
+    let (target, _) = on(&device, &p.b, &[0; 100]);
+    let there = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
+    for round in 0..200 {
+        wait_for("a place", || match prepared.post() {
+            Ok(transfer) if round % 2 == 0 => {
+                transfer.detach();
+                true
+            }
+            Ok(_dropped) => true,
+            Err(error) => {
+                assert!(error.is_busy(), "{error}");
+                false
+            }
+        });
+    }
+    assert!(p.a.drain(LONG));
+}
+
+#[test]
+fn each_path_says_why_it_is_taken() {
+    let device = device(0);
+    let say = |p: &Pair, from: &Region, to: &Region| {
+        let there = remote(&p.a, to).all();
+        let prepared = p.a.prepare(Request::write(&p.to_b).segment(from.all(), there)).unwrap();
+        prepared.path().to_string()
+    };
+    let p = pair(&[]);
+    let host = [filled(&p.a, 8, 1), zeroed(&p.b, 8)];
+    let (near, _) = on(&device, &p.a, &[1; 8]);
+    let (far, _) = on(&device, &p.b, &[1; 8]);
+    assert_eq!(say(&p, &host[0], &host[1]), "tcp: neither end is a device's memory");
+    assert!(say(&p, &near, &far).starts_with("peer copy: both ends are in this process"));
+    assert!(say(&p, &near, &host[1]).starts_with("peer copy"), "a device copies to the host, too");
+    let message = p.a.prepare(Request::send(&p.to_b, 1).local(near.all())).unwrap();
+    assert_eq!(message.path().kind, PathKind::Tcp);
+    let p = pair(&[("path", "tcp")]);
+    let ((near, _), (far, _)) = (on(&device, &p.a, &[1; 8]), on(&device, &p.b, &[1; 8]));
+    assert_eq!(say(&p, &near, &far), "tcp: the setting path says so");
+}
