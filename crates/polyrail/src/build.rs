@@ -28,6 +28,7 @@ pub(crate) fn start(
     config: Config,
     name: Option<String>,
     observer: Option<Arc<dyn Observer>>,
+    apart: bool,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let settings = EngineSettings::new(&config)?;
@@ -66,7 +67,9 @@ pub(crate) fn start(
         config,
     };
     let shared = Arc::new(EngineShared::new(parts));
-    crate::direct::announce(&shared);
+    if !apart {
+        crate::direct::announce(&shared);
+    }
     let threads = spawn(&shared, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {
         tracing::warn!(target: "polyrail::config", "{warning}");

@@ -22,6 +22,7 @@ use crate::proxy::Command;
 use crate::region::{RegionCore, RegionSlice, RemoteSlice};
 use crate::region_memory::RegionMemory;
 use crate::request::{Kind, Request};
+use crate::share::import;
 use crate::shared::EngineShared;
 use crate::staging::{CopyError, Tickets};
 
@@ -135,7 +136,7 @@ fn copies(
     if !peer.shared.same_host {
         return Err("the peer is on another host".into());
     }
-    let Some((first, _)) = pairs.first() else { return Err("there are no bytes".into()) };
+    let near = pairs.iter().find_map(|(local, _)| local.region.memory.device());
     let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
     let here = engine_here(peer.shared.instance());
     let mut parts = Vec::with_capacity(pairs.len());
@@ -144,11 +145,14 @@ fn copies(
         let far = match known.get(&key) {
             Some(far) => far.clone(),
             None => {
-                let far = match &here {
-                    Some(other) => other.registry.region(key),
-                    None => None,
+                let far = match (&here, near) {
+                    (Some(other), _) => other.registry.region(key).ok_or("the region is gone")?,
+                    (None, _) if !remote.region.is_on_device() => {
+                        return Err("the other end is another process's host memory".into());
+                    }
+                    (None, None) => return Err("this end is host memory".into()),
+                    (None, Some(device)) => import(engine, &peer.shared, &remote.region, device)?,
                 };
-                let far = far.ok_or("the peer is another process")?;
                 known.insert(key, far.clone());
                 far
             }
@@ -156,9 +160,10 @@ fn copies(
         parts.push(part(kind, local, remote, far)?);
     }
     let other = known.values().find_map(|far| far.memory.device());
-    let device = first.region.memory.device().or(other).ok_or("an end is host memory")?.clone();
+    let device = near.or(other).ok_or("there are no bytes")?.clone();
     must_reach_all(&device, &parts)?;
-    let reason = format!("both ends are in this process, copied by {}", device.identity());
+    let place = if here.is_some() { "in this process" } else { "on this host" };
+    let reason = format!("both ends are {place}, copied by {}", device.identity());
     Ok((Copies { device, parts }, reason.into()))
 }
 

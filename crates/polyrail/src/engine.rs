@@ -43,6 +43,7 @@ pub struct EngineBuilder {
     config: Config,
     name: Option<String>,
     observer: Option<Arc<dyn Observer>>,
+    apart: bool,
 }
 
 /// A remote engine. Clones are the same peer; equal if they are.
@@ -473,9 +474,17 @@ impl EngineBuilder {
         self
     }
 
+    /// Behaves to other engines of this process as if it were in another one. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn apart(mut self) -> Self {
+        self.apart = true;
+        self
+    }
+
     /// Starts the engine: it listens on every rail when this returns.
     pub fn build(self) -> Result<Engine, EngineError> {
-        let (shared, threads) = build::start(self.config, self.name, self.observer)?;
+        let (shared, threads) = build::start(self.config, self.name, self.observer, self.apart)?;
         let handle = Handle { shared, threads: OnceLock::from(threads) };
         Ok(Engine { handle: Arc::new(handle) })
     }

@@ -176,6 +176,7 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
             Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData(_) => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
+            Purpose::Release(latch) => return latch.set(),
             Purpose::Notify(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         },
     };
@@ -200,6 +201,8 @@ fn failed(
         Outgoing::Write(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
         Outgoing::Made(made) => match &made.purpose {
             Purpose::Tell => {}
+            // It is gone, and can't touch anything.
+            Purpose::Release(latch) => latch.set(),
             Purpose::TellFor(op) | Purpose::Notify(op) => {
                 pass.finishes.push(Finish::Failed(op.clone(), failure));
             }

@@ -30,6 +30,7 @@ mod request;
 mod rx_flow;
 mod serve;
 mod settings;
+mod share;
 mod shared;
 mod signal;
 mod staging;

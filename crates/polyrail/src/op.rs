@@ -11,6 +11,7 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 use crate::error::TransferError;
 use crate::region::{RegionCore, RegionSlice};
 use crate::request::Prepared;
+use crate::share::Latch;
 use crate::staging::{Tickets, all_done};
 
 /// A posted operation. Shared by the user's handle and whoever works on it.
@@ -246,6 +247,8 @@ pub(crate) enum Purpose {
     Cancel(Arc<Op>, Failure),
     /// Data for a read of the peer, by its number.
     ReadData(u64),
+    /// The peer confirms that nothing of it touches a region any more.
+    Release(Arc<Latch>),
     /// The notification of an operation whose bytes are in place.
     Notify(Arc<Op>),
     /// Data of a send that met the peer's receive of this number.
@@ -262,7 +265,7 @@ impl Outgoing {
                 | Purpose::TellFor(op)
                 | Purpose::Cancel(op, _)
                 | Purpose::Notify(op) => op.posted,
-                Purpose::Tell | Purpose::ReadData(_) => Time(0),
+                Purpose::Tell | Purpose::ReadData(_) | Purpose::Release(_) => Time(0),
             },
         }
     }

@@ -11,6 +11,7 @@ use polyrail_sys::{Memory, OutOfRange};
 use crate::error::RegionError;
 use crate::pin::Gate;
 use crate::region_memory::{Copies, RegionMemory};
+use crate::share::Exports;
 
 /// Registrations that an engine may hold at once.
 const REGIONS_MAX: usize = 1 << 20;
@@ -80,6 +81,7 @@ pub(crate) struct RegionCore {
     pub(crate) access: Access,
     pub(crate) gate: Gate,
     pub(crate) copies: Copies,
+    pub(crate) exports: Exports,
 }
 
 /// All regions of an engine, by slot.
@@ -537,6 +539,7 @@ impl Registration {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
+        self.core.exports.end(self.core.key);
         self.core.copies.wait();
     }
 }
@@ -548,8 +551,9 @@ impl Drop for Registration {
 }
 
 impl RegionCore {
-    fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
-        Self { key, memory, access, gate: Gate::new(), copies: Copies::default() }
+    pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
+        let (gate, copies, exports) = (Gate::new(), Copies::default(), Exports::default());
+        Self { key, memory, access, gate, copies, exports }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::inbox::Notification;
 use crate::op::{Made, Purpose, RegionList};
 use crate::peer::PeerShared;
 use crate::proxy::Pass;
+use crate::share;
 
 pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
     pass.for_caller |= match landed.op {
@@ -93,7 +94,16 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
                 pass.finishes.push(Finish::Error(waiting.op, error));
             }
         }
-        Message::Bye => pass.engine.control.peer_left(peer.clone()),
+        Message::RegionWanted { key } => share::offer(pass, peer, key),
+        Message::RegionOffered { key, offered } => {
+            pass.engine.imports.answer(peer.instance(), key, offered);
+        }
+        // The acknowledgement of the message follows: by then nothing here touches the region.
+        Message::RegionEnded { key } => pass.engine.imports.end(peer.instance(), Some(key)),
+        Message::Bye => {
+            pass.engine.imports.end(peer.instance(), None);
+            pass.engine.control.peer_left(peer.clone());
+        }
     }
 }
 

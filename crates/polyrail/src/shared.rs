@@ -27,6 +27,7 @@ use crate::rails;
 use crate::region::Registry;
 use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
+use crate::share::Imports;
 use crate::staging::Copiers;
 use crate::trace::Trace;
 
@@ -55,6 +56,7 @@ pub(crate) struct EngineShared {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
     pub(crate) direct: DirectQueues,
+    pub(crate) imports: Imports,
     peers: RwLock<Vec<Arc<PeerShared>>>,
     parted: Mutex<Parted>,
     next_peer: AtomicU32,
@@ -97,6 +99,7 @@ impl EngineShared {
             registry: Arc::default(),
             joined: Joined::default(),
             direct: DirectQueues::default(),
+            imports: Imports::default(),
             peers: RwLock::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
@@ -195,6 +198,7 @@ impl EngineShared {
         drop(peers);
         self.joined.forget(peer);
         self.end_posted(peer);
+        self.imports.end(peer.instance(), None);
         let mut pass = self.pass();
         let mut tx = peer.tx();
         tx.sender.end_all(Failure::PeerLost);

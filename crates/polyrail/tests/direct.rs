@@ -208,3 +208,95 @@ fn each_path_says_why_it_is_taken() {
     let ((near, _), (far, _)) = (on(&device, &p.a, &[1; 8]), on(&device, &p.b, &[1; 8]));
     assert_eq!(say(&p, &near, &far), "tcp: the setting path says so");
 }
+
+/// Two engines that take each other for another process.
+fn apart(settings: &[(&str, &str)]) -> Pair {
+    let build = || Engine::builder().config(config(settings)).apart().build().unwrap();
+    let (a, b) = (build(), build());
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    Pair { a, b, to_b, to_a }
+}
+
+#[test]
+fn a_region_of_another_process_is_opened_once_and_copied_to_directly() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[]);
+    let want = pattern(1_000_003, 7);
+    let (source, _) = on(&here, &p.a, &want);
+    let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+    let remote = remote(&p.a, &target);
+    for _ in 0..3 {
+        let write = Request::write(&p.to_b).segment(source.all(), remote.all());
+        let prepared = p.a.prepare(write).unwrap();
+        let path = prepared.path().to_string();
+        assert!(path.starts_with("peer copy: both ends are on this host"), "{path}");
+        finished(&prepared.post().unwrap());
+    }
+    assert!(FakeDevice::contents(&memory) == want);
+    assert_eq!(sent_over_rails(&p.a), 0);
+    // The host's memory of another process is out of a device's reach.
+    let host = filled(&p.a, 8, 1);
+    let write = Request::write(&p.to_b).segment(host.all(), remote.slice(0, 8).unwrap());
+    assert_eq!(p.a.prepare(write).unwrap().path().kind, PathKind::Tcp);
+    finished(&p.a.write(&p.to_b, &host.all(), &remote.slice(0, 8).unwrap()).unwrap());
+    assert!(FakeDevice::contents(&memory)[..8] == pattern(8, 1));
+}
+
+#[test]
+fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[]);
+    let (source, _) = on(&here, &p.a, &pattern(1000, 2));
+    let (target, memory) = on(&there, &p.b, &[0; 1000]);
+    let all = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+    here.hold(true);
+    let transfer = prepared.post().unwrap();
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, Ordering::SeqCst);
+            here.hold(false);
+        });
+        drop(target);
+        assert!(released.load(Ordering::SeqCst), "a device of the peer was about to write there");
+    });
+    finished(&transfer);
+    assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
+    let refused = prepared.post().unwrap().wait(LONG);
+    let code = RefusalCode::RegionDropped;
+    assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
+    // And asked for again it goes the usual way, where it is refused.
+    let again = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+    assert_eq!(again.path().kind, PathKind::Tcp, "{}", again.path());
+}
+
+#[test]
+fn a_region_that_peers_may_only_read_is_not_opened_to_them() {
+    let device = device(0);
+    let p = apart(&[]);
+    let access = Access { remote_read: true, remote_write: false };
+    let source = p.b.register_device(device.memory(&[9; 64]), access).unwrap();
+    let (target, memory) = on(&device, &p.a, &[0; 64]);
+    let all = remote(&p.a, &source).all();
+    let prepared = p.a.prepare(Request::read(&p.to_b).segment(target.all(), all)).unwrap();
+    assert!(prepared.path().to_string().contains("peers may not both"), "{}", prepared.path());
+    finished(&prepared.post().unwrap());
+    assert_eq!(FakeDevice::contents(&memory), [9; 64]);
+}
+
+#[test]
+fn an_owner_does_not_wait_for_a_peer_that_is_gone() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[]);
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, _) = on(&there, &p.b, &[0; 64]);
+    finished(&p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap());
+    drop((source, p.a));
+    wait_for("the peer to be gone", || p.to_a.lost().is_some());
+    let begin = std::time::Instant::now();
+    drop(target);
+    assert!(begin.elapsed() < Duration::from_secs(1));
+}

@@ -99,13 +99,21 @@ impl<'a> Reader<'a> {
         Ok(got.into())
     }
 
-    pub(crate) fn text(&mut self, field: &'static str, max: usize) -> Result<String, DecodeError> {
-        let len = self.count(field, max, "a shorter text")?;
+    pub(crate) fn slice(
+        &mut self,
+        field: &'static str,
+        len: usize,
+    ) -> Result<&'a [u8], DecodeError> {
         let Some((head, rest)) = self.rest.split_at_checked(len) else {
             return Err(DecodeError::Truncated { what: self.what, field });
         };
         self.rest = rest;
-        match std::str::from_utf8(head) {
+        Ok(head)
+    }
+
+    pub(crate) fn text(&mut self, field: &'static str, max: usize) -> Result<String, DecodeError> {
+        let len = self.count(field, max, "a shorter text")?;
+        match std::str::from_utf8(self.slice(field, len)?) {
             Ok(text) if !text.chars().any(char::is_control) => Ok(text.to_owned()),
             _ => Err(DecodeError::Text { what: self.what, field }),
         }

@@ -1,12 +1,18 @@
 //! What two engines tell each other beside payload. Each message is the `meta` of a transfer with
 //! [`crate::wire::Op::Control`], so it survives dead rails and arrives exactly once, like any data.
 
-use crate::codec::{DecodeError, Reader};
+use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::{RegionKey, TransferId};
 use crate::wire::{Place, RefusalCode};
 
 /// Most pieces that one read request or one posted receive may name: what fits into a message.
 pub const MAX_MESSAGE_PIECES: usize = 1024;
+
+/// Most file descriptors of an [`Offer`].
+pub const MAX_OFFER_DESCRIPTORS: usize = 4096;
+/// Most bytes of an [`Offer`] for the driver.
+pub const MAX_OFFER_BYTES: usize = 40 << 10;
+const MAX_REASON_BYTES: usize = 1000;
 
 /// A message between engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +60,36 @@ pub enum Message {
         /// The receiver's number.
         receive: u64,
     },
+    /// On one host: what does it take to copy from and to this region of yours directly?
+    RegionWanted {
+        /// The region.
+        key: RegionKey,
+    },
+    /// The answer.
+    RegionOffered {
+        /// The region.
+        key: RegionKey,
+        /// How to get at it, or why not.
+        offered: Result<Offer, String>,
+    },
+    /// A region that was offered ends. Once acknowledged, nothing of the peer touches it any more.
+    RegionEnded {
+        /// The region.
+        key: RegionKey,
+    },
     /// This engine closes: expect nothing more from it.
     Bye,
+}
+
+/// How another process of the same host gets at a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The owner's number of its process.
+    pub process: u32,
+    /// File descriptors of that process that are needed, at most [`MAX_OFFER_DESCRIPTORS`].
+    pub descriptors: Vec<u32>,
+    /// What the device's driver needs, at most [`MAX_OFFER_BYTES`].
+    pub export: Vec<u8>,
 }
 
 /// A piece of a read: where the bytes are at the target, and where they go at the reader.
@@ -90,7 +124,7 @@ impl Message {
             Self::Cancel { transfer } => put(&mut out, 1, &[transfer.0]),
             Self::ReadRequest { read, pieces } => {
                 put(&mut out, 2, &[*read]);
-                put_count(&mut out, pieces.len());
+                put_count(&mut out, pieces.len(), MAX_MESSAGE_PIECES);
                 for piece in pieces {
                     put_place(&mut out, &piece.from);
                     put_key(&mut out, piece.to_key);
@@ -101,7 +135,7 @@ impl Message {
             Self::ReadCancelled { read } => put(&mut out, 4, &[*read]),
             Self::ReceivePosted(posted) => {
                 put(&mut out, 5, &[posted.receive, posted.tag]);
-                put_count(&mut out, posted.places.len());
+                put_count(&mut out, posted.places.len(), MAX_MESSAGE_PIECES);
                 for place in &posted.places {
                     put_place(&mut out, place);
                 }
@@ -110,6 +144,30 @@ impl Message {
             Self::SendTooLong { receive, len } => put(&mut out, 7, &[*receive, *len]),
             Self::SendFailed { receive } => put(&mut out, 8, &[*receive]),
             Self::Bye => put(&mut out, 9, &[]),
+            Self::RegionWanted { key } => {
+                put(&mut out, 10, &[]);
+                put_key(&mut out, *key);
+            }
+            Self::RegionOffered { key, offered: Ok(offer) } => {
+                put(&mut out, 11, &[]);
+                put_key(&mut out, *key);
+                out.extend_from_slice(&offer.process.to_le_bytes());
+                put_count(&mut out, offer.descriptors.len(), MAX_OFFER_DESCRIPTORS);
+                for descriptor in &offer.descriptors {
+                    out.extend_from_slice(&descriptor.to_le_bytes());
+                }
+                put_count(&mut out, offer.export.len(), MAX_OFFER_BYTES);
+                out.extend_from_slice(&offer.export);
+            }
+            Self::RegionOffered { key, offered: Err(reason) } => {
+                put(&mut out, 12, &[]);
+                put_key(&mut out, *key);
+                put_text(&mut out, reason, MAX_REASON_BYTES);
+            }
+            Self::RegionEnded { key } => {
+                put(&mut out, 13, &[]);
+                put_key(&mut out, *key);
+            }
         }
         out
     }
@@ -144,7 +202,24 @@ impl Message {
             7 => Self::SendTooLong { receive: reader.u64("receive")?, len: reader.u64("len")? },
             8 => Self::SendFailed { receive: reader.u64("receive")? },
             9 => Self::Bye,
-            got => return Err(reader.field("kind", got.into(), "1 to 9")),
+            10 => Self::RegionWanted { key: key(&mut reader)? },
+            11 => {
+                let key = key(&mut reader)?;
+                let process = reader.u32("process")?;
+                let count = reader.count("descriptors", MAX_OFFER_DESCRIPTORS, "at most 4096")?;
+                let descriptors = (0..count).map(|_| reader.u32("descriptor"));
+                let descriptors = descriptors.collect::<Result<_, _>>()?;
+                let count = reader.count("export", MAX_OFFER_BYTES, "at most 40 KiB")?;
+                let export = reader.slice("export", count)?.to_vec();
+                Self::RegionOffered { key, offered: Ok(Offer { process, descriptors, export }) }
+            }
+            12 => {
+                let key = key(&mut reader)?;
+                let reason = reader.text("reason", MAX_REASON_BYTES)?;
+                Self::RegionOffered { key, offered: Err(reason) }
+            }
+            13 => Self::RegionEnded { key: key(&mut reader)? },
+            got => return Err(reader.field("kind", got.into(), "1 to 13")),
         };
         reader.end()?;
         Ok(message)
@@ -158,8 +233,8 @@ fn put(out: &mut Vec<u8>, kind: u8, fields: &[u64]) {
     }
 }
 
-fn put_count(out: &mut Vec<u8>, count: usize) {
-    debug_assert!(count <= MAX_MESSAGE_PIECES, "callers split longer lists");
+fn put_count(out: &mut Vec<u8>, count: usize, max: usize) {
+    debug_assert!(count <= max, "callers split longer lists");
     out.extend_from_slice(&(count as u16).to_le_bytes());
 }
 
@@ -194,7 +269,7 @@ fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
 fn code(reader: &mut Reader<'_>) -> Result<RefusalCode, DecodeError> {
     let got = reader.u64("code")?;
     let known = u8::try_from(got).ok().and_then(RefusalCode::from_wire);
-    known.ok_or_else(|| reader.field("code", got, "1 to 8"))
+    known.ok_or_else(|| reader.field("code", got, "1 to 9"))
 }
 
 #[cfg(test)]
@@ -215,6 +290,11 @@ mod tests {
             .map(|n| ReadPiece { from: some_place(n), to_key: some_place(n).key, to_offset: n })
             .collect();
         let places = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
+        let offer = Offer {
+            process: 99,
+            descriptors: (0..MAX_OFFER_DESCRIPTORS as u32).collect(),
+            export: vec![5; MAX_OFFER_BYTES],
+        };
         let messages = [
             Message::Cancel { transfer: TransferId(4) },
             Message::ReadRequest { read: 3, pieces },
@@ -225,6 +305,10 @@ mod tests {
             Message::SendTooLong { receive: 1, len: 5 },
             Message::SendFailed { receive: 1 },
             Message::Bye,
+            Message::RegionWanted { key: some_place(7).key },
+            Message::RegionOffered { key: some_place(7).key, offered: Ok(offer) },
+            Message::RegionOffered { key: some_place(7).key, offered: Err("no".into()) },
+            Message::RegionEnded { key: some_place(7).key },
         ];
         for message in messages {
             let bytes = message.encode();

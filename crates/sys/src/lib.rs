@@ -10,6 +10,7 @@ pub mod interfaces;
 mod io;
 mod memory;
 mod poller;
+pub mod process;
 pub mod tcp;
 pub mod threads;
 

@@ -1,0 +1,36 @@
+//! What processes of one machine hand each other.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// A copy of another process's file descriptor. The system allows that to whoever may trace the
+/// process: the same user where `ptrace_scope` is 0, or one with `CAP_SYS_PTRACE`.
+pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
+    let number = |value: u32| i32::try_from(value).map_err(|_| io::ErrorKind::InvalidInput);
+    let process = Pid::from_raw(number(process)?).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(process, number(descriptor)?, PidfdGetfdFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_of_this_process_is_the_same_file() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let copy = descriptor_of(std::process::id(), writer.as_raw_fd() as u32).unwrap();
+        drop(writer);
+        std::fs::File::from(copy).write_all(b"x").unwrap();
+        let mut read = String::new();
+        reader.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "x");
+        assert!(descriptor_of(std::process::id(), 1 << 20).is_err());
+        assert!(descriptor_of(0, 0).is_err() && descriptor_of(u32::MAX, 0).is_err());
+    }
+}
