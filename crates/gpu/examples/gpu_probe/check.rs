@@ -60,6 +60,8 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     let events = QueueOptions { stream_writes: false, ..QueueOptions::default() };
     let result = random_batches(ground, Device, Peer, events);
     ground.check("random pieces, batches end by events", result);
+    let result = on_threads(ground);
+    ground.check("random pieces on four threads at once", result);
     let result = many_batches(ground);
     ground.check("40,000 batches on two queues, in order, with tables that wrap", result);
     let result = a_batch_larger_than_the_ring(ground);
@@ -166,6 +168,20 @@ fn random_batches(ground: &Ground, from: Kind, to: Kind, options: QueueOptions) 
         same(&to.contents()?, &expected).map_err(|error| format!("round {round}: {error}"))?;
     }
     Ok(())
+}
+
+fn on_threads(ground: &Ground) -> Outcome<()> {
+    use Kind::{Device, Peer, Pinned};
+    let ways = [(Device, Peer), (Peer, Device), (Device, Pinned), (Pinned, Device)];
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let run = |(from, to)| {
+            let plain = QueueOptions::default();
+            random_batches(ground, from, to, plain).map_err(|error| error.to_string())
+        };
+        let threads = ways.map(|way| scope.spawn(move || run(way)));
+        threads.map(|thread| thread.join().unwrap_or_else(|_| Err("it panicked".into()))).into()
+    });
+    Ok(results.into_iter().collect::<Result<(), String>>()?)
 }
 
 /// Batches that each move the bytes of the one before on, on two queues at once.

@@ -30,20 +30,39 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
 
 /// Device to host and back, by size of piece and number of queues.
 fn host_rates(ground: &mut Ground) -> Outcome<()> {
-    const QUEUES: usize = 4;
     let device = ground.device.clone();
     let (memory, host) = (device.allocate(GIB / 2)?, device.pinned(GIB / 2)?);
+    let plain = QueueOptions::default();
+    let ways = [
+        ("", plain),
+        (", events", QueueOptions { stream_writes: false, ..plain }),
+        (", Kernel", QueueOptions { method: Method::Kernel, ..plain }),
+    ];
+    for (way, options) in ways {
+        host_rates_of(ground, way, options, &memory, &host)?;
+    }
+    Ok(())
+}
+
+fn host_rates_of(
+    ground: &mut Ground,
+    how: &str,
+    options: QueueOptions,
+    memory: &DeviceMemory,
+    host: &Memory,
+) -> Outcome<()> {
+    const QUEUES: usize = 4;
     let mut queues = Vec::new();
     for _ in 0..QUEUES {
-        queues.push(queue(&device, Method::Auto)?);
+        queues.push(queue_of(&ground.device, options)?);
     }
     for to_host in [true, false] {
-        for shift in 14..=26 {
+        for shift in [14, 16, 18, 19, 20, 21, 22, 24, 26] {
             let piece = 1_u64 << shift;
-            for count in 1..=QUEUES {
+            for count in [1, 2, QUEUES] {
                 let total = (piece * 400).clamp(GIB / 16, GIB / 2);
                 let run =
-                    |queues: &mut [Queue]| stream(queues, &memory, &host, piece, total, to_host);
+                    |queues: &mut [Queue]| stream(queues, memory, host, piece, total, to_host);
                 run(&mut queues[..count])?;
                 let seconds = median(vec![
                     run(&mut queues[..count])?,
@@ -53,7 +72,7 @@ fn host_rates(ground: &mut Ground) -> Outcome<()> {
                 let way = if to_host { "device to host" } else { "host to device" };
                 let what = format!("{way}, pieces of {} KiB", piece >> 10);
                 let rate = total as f64 / seconds / 1e9;
-                ground.figure(&what, &format!("{count} queues"), rate, "GB/s");
+                ground.figure(&what, &format!("{count} queues{how}"), rate, "GB/s");
             }
         }
     }
@@ -192,12 +211,10 @@ fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome
     let mut queues = [
         ("Auto", queue(&ground.device, Method::Auto)?),
         ("Engines", queue(&ground.device, Method::Engines)?),
-        ("Kernel", queue(&ground.device, Method::Kernel)?),
     ];
     let events = QueueOptions { method: Method::Engines, stream_writes: false, blocks: None };
     let mut events = queue_of(&ground.device, events)?;
-    for bytes in [8, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20]
-    {
+    for bytes in [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20] {
         let places = [
             ("to the peer", Place::Device(to, 0), Place::Device(from, 0)),
             ("to the host", Place::Host(&host, 0), Place::Device(from, 0)),
@@ -230,7 +247,9 @@ fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome
 fn begin_cost(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome<()> {
     for method in [Method::Auto, Method::Engines] {
         let mut queue = queue(&ground.device, method)?;
-        for (pieces, bytes) in [(1, 8), (1, 1 << 20), (16, 4096), (256, 4096), (4096, 4096)] {
+        for (pieces, bytes) in
+            [(1, 8), (1, 1 << 20), (4, 4096), (16, 4096), (256, 4096), (4096, 4096)]
+        {
             let mut costs = Vec::new();
             for _ in 0..50 {
                 let begin = Instant::now();

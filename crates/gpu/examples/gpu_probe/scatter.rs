@@ -78,7 +78,34 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
         let result = same(&download(&device, &again)?, &expected);
         ground.check(&format!("{what}, {options:?}"), result);
     }
-    thresholds(ground, &device, n, f, h)
+    thresholds(ground, &device, n, f, h)?;
+    sizes(ground, &device, n, f, h)
+}
+
+/// The same bytes in pieces of other sizes, and of an odd one.
+fn sizes(
+    ground: &mut Ground,
+    device: &Arc<CudaDevice>,
+    near: Spot<'_>,
+    far: Spot<'_>,
+    host: Spot<'_>,
+) -> Outcome<()> {
+    let plain = QueueOptions::default();
+    for (way, to) in [("to the peer", far), ("to the host", host)] {
+        for (pieces, bytes) in [
+            (16_384, 512),
+            (16_384, 4 << 10),
+            (16_384, 8 << 10),
+            (16_384, PIECE - 1),
+            (4_096, 64 << 10),
+            (1_024, 256 << 10),
+            (256, 1 << 20),
+        ] {
+            let what = format!("{pieces} × {bytes} B {way}");
+            copies(ground, &what, device, plain, (to, near), (pieces, bytes))?;
+        }
+    }
+    Ok(())
 }
 
 /// Where the kernel begins to win, by number and size of pieces.
@@ -90,8 +117,8 @@ fn thresholds(
     host: Spot<'_>,
 ) -> Outcome<()> {
     for (way, to) in [("to the peer", far), ("to the host", host)] {
-        for pieces in [2, 4, 8, 64] {
-            for bytes in [512, 16 << 10, 128 << 10, 1 << 20] {
+        for pieces in [2, 3, 4, 6, 8] {
+            for bytes in [512, 16 << 10, 256 << 10, 1 << 20] {
                 let what = format!("{pieces} × {bytes} B {way}");
                 for method in [Method::Kernel, Method::Engines] {
                     let options = QueueOptions { method, ..QueueOptions::default() };
@@ -105,7 +132,7 @@ fn thresholds(
 
 fn all_options(host: bool) -> Vec<QueueOptions> {
     let plain = QueueOptions::default();
-    let blocks: &[u32] = if host { &[4, 8, 16, 32, 64] } else { &[16, 32, 64, 132, 264] };
+    let blocks: &[u32] = if host { &[4, 8, 16] } else { &[16, 32, 64, 132] };
     let engines = [Method::Engines, Method::EnginesAtOnce];
     let kernels = blocks.iter().map(|blocks| QueueOptions {
         method: Method::Kernel,
@@ -125,7 +152,7 @@ fn copies(
     (pieces, bytes): (u64, u64),
 ) -> Outcome<()> {
     let mut queue = queue_of(device, options)?;
-    let times = if pieces > 1000 { 8 } else { 200 };
+    let times = if pieces > 100 { 10 } else { 200 };
     let seconds = timed(times, || {
         for piece in 0..pieces {
             let target = piece * STRIDE % PIECES.max(pieces) * PIECE;
@@ -139,7 +166,7 @@ fn copies(
     let blocks = options.blocks.map(|blocks| format!(", {blocks} blocks")).unwrap_or_default();
     let how = format!("{:?}{blocks}", options.method);
     let rate = (pieces * bytes) as f64 / seconds / 1e9;
-    match pieces > 1000 {
+    match pieces > 100 {
         true => ground.figure(what, &how, rate, "GB/s"),
         false => ground.figure(what, &how, seconds * 1e6, "µs"),
     }

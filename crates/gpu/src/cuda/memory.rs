@@ -38,7 +38,7 @@ pub(super) struct Facts {
 impl Cuda {
     /// Memory that somebody else keeps, a tensor's for example, by its address. Which device it is
     /// on, and that it is allocated from `pointer` for `len` bytes, is asked of the driver. Takes
-    /// microseconds, and makes no context.
+    /// microseconds, and makes no context where there is none.
     ///
     /// # Safety
     /// The memory must stay allocated until the result, its clones, and every region registered
@@ -48,7 +48,7 @@ impl Cuda {
         pointer: u64,
         len: u64,
     ) -> Result<DeviceMemory, GpuError> {
-        let facts = Facts::of(&self.driver, pointer)?;
+        let facts = self.facts_anywhere(pointer)?;
         if facts.kind != DEVICE {
             return Err(GpuError::NotDeviceMemory { pointer });
         }
@@ -56,10 +56,32 @@ impl Cuda {
         if facts.managed != 0 {
             return Err(device.unsupported("registering managed memory, which moves by itself"));
         }
-        let ranges = ranges(&self.driver, pointer, len, facts)?;
-        debug_assert!(!ranges.is_empty());
+        {
+            // There is a context already, or there were no such memory.
+            let _current = device.current()?;
+            ranges(&self.driver, pointer, len, facts)?;
+        }
         // SAFETY: the caller keeps it, and the driver said that it is of that size.
         Ok(unsafe { DeviceMemory::from_raw(device, pointer, len) })
+    }
+}
+
+impl Cuda {
+    /// What the driver knows of an address. It knows nothing on a thread that has no context, so
+    /// the contexts that there are lend theirs.
+    fn facts_anywhere(self: &Arc<Self>, at: Address) -> Result<Facts, GpuError> {
+        let facts = Facts::of(&self.driver, at).unwrap_or_default();
+        if facts.kind != 0 || self.current_context()? != 0 {
+            return Ok(facts);
+        }
+        for index in 0..self.count() {
+            if self.has_context(index)? {
+                let device = self.device(index)?;
+                let _current = device.current()?;
+                return Facts::of(&self.driver, at);
+            }
+        }
+        Ok(facts)
     }
 }
 
@@ -118,6 +140,7 @@ impl Facts {
     }
 
     /// Whether a range lies in the same allocation.
+    #[inline]
     pub(super) fn holds(&self, at: Address, len: u64) -> bool {
         let from_base = at.checked_sub(self.base).and_then(|offset| offset.checked_add(len));
         from_base.is_some_and(|end| end <= self.size as u64)

@@ -52,6 +52,8 @@ impl Progress {
     /// A new stream of the device. Without `may_write` it counts by events.
     pub(super) fn open(device: Arc<CudaDevice>, may_write: bool) -> Result<Arc<Self>, GpuError> {
         let flag = device.pinned(FLAG_BYTES)?;
+        // Pinned memory that had another user before is not zeroed by the driver.
+        store(&flag, 0);
         let mut stream = StreamHandle::NONE;
         let signal = {
             let _current = device.current()?;
@@ -104,14 +106,6 @@ impl Progress {
             return Err(self.device.unsupported("having 2^30 batches under way"));
         }
         Ok(begun + 1)
-    }
-
-    /// Where a kernel that ends the batch must write its number, if it may.
-    pub(super) fn flag(&self) -> Option<u64> {
-        match &self.signal {
-            Signal::Written(flag) => Some(address_of(flag)),
-            Signal::Events(_) => None,
-        }
     }
 
     /// Puts the batch's end behind what is in the stream. The context must be current.
@@ -263,10 +257,21 @@ fn address_of(flag: &Memory) -> u64 {
 }
 
 fn load(flag: &Memory) -> u32 {
-    let word = address_of(flag) as *mut u32;
+    // SAFETY: as long as the flag is borrowed its word is valid.
+    unsafe { word(flag) }.load(Ordering::Acquire)
+}
+
+fn store(flag: &Memory, number: u32) {
+    // SAFETY: as above.
+    unsafe { word(flag) }.store(number, Ordering::Release);
+}
+
+/// # Safety
+/// The flag must be kept as long as the result is used.
+unsafe fn word<'a>(flag: &Memory) -> &'a AtomicU32 {
     // SAFETY: the memory has room for the word, is aligned to pages, and is written by the device
     // in one piece.
-    unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire)
+    unsafe { AtomicU32::from_ptr(address_of(flag) as *mut u32) }
 }
 
 #[cfg(test)]

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use super::device::CudaDevice;
-use super::driver::{Address, CopyAttributes, Location, StreamHandle};
-use super::kernel::{KernelQueue, PIECE_BYTES_MAX, SMALL_BYTES_MAX};
+use super::driver::{Address, CopyAttributes, Location, NOT_SUPPORTED, Refused, StreamHandle};
+use super::kernel::{FIRST_ENTRIES, KernelQueue, PIECE_BYTES_MAX, Table, entries_of};
 use super::memory::Facts;
 use super::progress::Progress;
+use crate::device::Device;
 use crate::error::GpuError;
 use crate::queue::{Completion, RawCopy, RawQueue};
 
-/// Pieces of a batch from which on one launch is cheaper than a call for each.
-const KERNEL_PIECES_MIN: usize = 4;
+/// Pieces of a batch from which on one call for all is cheaper than a call for each.
+const MANY: usize = 4;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`.
 const IN_STREAM_ORDER: i32 = 1;
 
@@ -19,7 +20,7 @@ const IN_STREAM_ORDER: i32 = 1;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// What was measured to be fastest: a kernel for small copies and for many small pieces, the
+    /// What was measured to be fastest: a kernel for four and more pieces that are not large, the
     /// copy engines for everything else, and for memory that kernels can't reach.
     #[default]
     Auto,
@@ -56,11 +57,13 @@ pub(super) struct CudaQueue {
     stream: StreamHandle,
     method: Method,
     kernel: Option<KernelQueue>,
-    /// Allocations that the batch being begun has met. Not kept longer: an address may be freed and
-    /// given out for other memory.
+    /// Whether the engines may be given many pieces in one call.
+    at_once: bool,
+    /// Allocations that the batch being begun has met, by address. Not kept longer: an address may
+    /// be freed and given out for other memory.
     met: Vec<Facts>,
-    /// Pieces of the batch being begun that a kernel copies.
-    pieces: Vec<RawCopy>,
+    /// Where in there the last target was, and the last source.
+    last: [usize; 2],
 }
 
 impl CudaQueue {
@@ -71,92 +74,97 @@ impl CudaQueue {
             Method::Engines | Method::EnginesAtOnce => None,
             Method::Auto | Method::Kernel => KernelQueue::open(&device, options.blocks),
         };
-        let (met, pieces) = (Vec::new(), Vec::new());
-        Ok(Self { device, progress, stream, method: options.method, kernel, met, pieces })
+        let method = options.method;
+        let at_once = method == Method::EnginesAtOnce || method == Method::Auto && kernel.is_none();
+        let (met, last) = (Vec::new(), [0; 2]);
+        Ok(Self { device, progress, stream, method, kernel, at_once, met, last })
     }
 
     /// Puts the copies of a batch and its end into the stream.
     fn enqueue(&mut self, copies: &[RawCopy], number: u64) -> Result<(), GpuError> {
         let device = self.device.clone();
         let _current = device.current()?;
-        self.met.clear();
-        if self.enqueue_small(copies, number)? {
-            return Ok(());
-        }
-        match self.method {
-            Method::EnginesAtOnce if copies.len() > 1 => self.copy_at_once(copies)?,
-            _ if self.kernel.is_some() && copies.len() >= self.kernel_pieces_min() => {
-                self.copy_pieces(copies, number)?;
-            }
-            _ => copies.iter().try_for_each(|copy| self.copy(copy))?,
+        if self.kernel.is_some() && (copies.len() >= MANY || self.method == Method::Kernel) {
+            self.copy_pieces(copies, number)?;
+        } else if !(copies.len() >= MANY && self.at_once && self.copy_at_once(copies)?) {
+            copies.iter().try_for_each(|copy| self.copy(copy))?;
         }
         self.progress.mark(self.stream, number)
     }
 
-    fn kernel_pieces_min(&self) -> usize {
-        if self.method == Method::Kernel { 1 } else { KERNEL_PIECES_MIN }
-    }
-
-    /// A single small copy, which a kernel makes and ends by itself. Says whether that was one.
-    fn enqueue_small(&mut self, copies: &[RawCopy], number: u64) -> Result<bool, GpuError> {
-        let [copy] = copies else { return Ok(false) };
-        let Some(flag) = self.progress.flag() else { return Ok(false) };
-        if self.kernel.is_none() || copy.len > SMALL_BYTES_MAX || !self.suits_kernel(copy)? {
-            return Ok(false);
-        }
-        let Some(kernel) = &self.kernel else { return Ok(false) };
-        kernel.copy_small(self.stream, copy, flag, number as u32)?;
-        Ok(true)
-    }
-
-    /// Many pieces: the small ones in one launch, the others by the copy engines.
+    /// Many pieces: by kernels what is not large, the others by the copy engines. The device begins
+    /// while the rest is still written down.
     fn copy_pieces(&mut self, copies: &[RawCopy], number: u64) -> Result<(), GpuError> {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.clear();
+        let largest = if self.method == Method::Kernel { u64::MAX } else { PIECE_BYTES_MAX };
+        let for_kernel = |copy: &&RawCopy| copy.len <= largest;
+        let entries = copies.iter().filter(for_kernel).map(|copy| entries_of(copy.len)).sum();
+        let Some(kernel) = &mut self.kernel else { return Ok(()) };
+        let mut table = kernel.table(&self.progress, number, entries)?;
+        let mut launch_at = FIRST_ENTRIES;
         let mut host = false;
+        self.met.clear();
         for copy in copies {
-            let small = copy.len <= PIECE_BYTES_MAX || self.method == Method::Kernel;
-            if small && self.suits_kernel(copy)? {
-                host |= self.touches_host(copy);
-                pieces.push(*copy);
-            } else {
+            let (suits, touches_host) = match copy.len <= largest {
+                true => self.suits_kernel(copy)?,
+                false => (false, false),
+            };
+            if !suits || !table.push(copy) {
                 self.copy(copy)?;
+                continue;
+            }
+            host |= touches_host;
+            if table.waiting() >= launch_at {
+                self.launch(&mut table, host)?;
+                launch_at *= 2;
+                host = false;
             }
         }
-        let copied = match &mut self.kernel {
-            Some(kernel) if !pieces.is_empty() => {
-                kernel.copy_pieces(self.stream, &self.progress, number, &pieces, host)
+        self.launch(&mut table, host)
+    }
+
+    fn launch(&self, table: &mut Table, touches_host: bool) -> Result<(), GpuError> {
+        match &self.kernel {
+            Some(kernel) => kernel.launch(self.stream, table, touches_host),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a kernel can reach both places, and whether one is the host's.
+    fn suits_kernel(&mut self, copy: &RawCopy) -> Result<(bool, bool), GpuError> {
+        let (to, to_host) = self.facts(0, copy.to, copy.len)?;
+        let (from, from_host) = self.facts(1, copy.from, copy.len)?;
+        Ok((to && from, to_host || from_host))
+    }
+
+    /// Whether a kernel can reach a place, and whether it is the host's: asked of the driver once
+    /// for each allocation of a batch.
+    #[inline]
+    fn facts(&mut self, side: usize, at: Address, len: u64) -> Result<(bool, bool), GpuError> {
+        // Pieces mostly lie in the allocation of the piece before.
+        match self.met.get(self.last[side]) {
+            Some(met) if met.holds(at, len) => Ok((met.suits_kernels(), met.is_host())),
+            _ => self.find_facts(side, at, len),
+        }
+    }
+
+    fn find_facts(&mut self, side: usize, at: Address, len: u64) -> Result<(bool, bool), GpuError> {
+        let next = self.met.partition_point(|met| met.base <= at);
+        let before = next.checked_sub(1).filter(|index| self.met[*index].holds(at, len));
+        let index = match before {
+            Some(index) => index,
+            None => {
+                let facts = self.device.facts(at)?;
+                // A range that goes on in the next mapping is not for a kernel: that one wasn't
+                // asked about.
+                if !facts.holds(at, len) {
+                    return Ok((false, false));
+                }
+                self.met.insert(next, facts);
+                next
             }
-            _ => Ok(()),
         };
-        self.pieces = pieces;
-        copied
-    }
-
-    /// Whether a kernel can reach both places, asked of the driver once for each allocation.
-    fn suits_kernel(&mut self, copy: &RawCopy) -> Result<bool, GpuError> {
-        Ok(self.facts(copy.to, copy.len)?.suits_kernels()
-            && self.facts(copy.from, copy.len)?.suits_kernels())
-    }
-
-    fn touches_host(&self, copy: &RawCopy) -> bool {
-        let is_host = |at, len| self.met.iter().any(|met| met.holds(at, len) && met.is_host());
-        is_host(copy.to, copy.len) || is_host(copy.from, copy.len)
-    }
-
-    fn facts(&mut self, at: Address, len: u64) -> Result<Facts, GpuError> {
-        if let Some(place) = self.met.iter().position(|met| met.holds(at, len)) {
-            // Pieces mostly lie in the allocation of the piece before.
-            self.met.swap(0, place);
-            return Ok(self.met[0]);
-        }
-        let facts = self.device.facts(at)?;
-        // A range that goes on in the next mapping is not for a kernel: that one wasn't asked about.
-        if !facts.holds(at, len) {
-            return Ok(Facts::default());
-        }
-        self.met.push(facts);
-        Ok(facts)
+        self.last[side] = index;
+        Ok((self.met[index].suits_kernels(), self.met[index].is_host()))
     }
 
     /// One copy by a copy engine, from and to any memory.
@@ -166,37 +174,53 @@ impl CudaQueue {
         Ok(())
     }
 
-    /// All copies in one call.
-    fn copy_at_once(&self, copies: &[RawCopy]) -> Result<(), GpuError> {
+    /// All copies in one call. Says whether the driver can do that, and else once why not.
+    fn copy_at_once(&mut self, copies: &[RawCopy]) -> Result<bool, GpuError> {
+        match self.try_at_once(copies) {
+            Ok(()) => Ok(true),
+            Err(refused) if refused.code == NOT_SUPPORTED => {
+                let (device, error) = (self.device.identity(), GpuError::from(refused));
+                tracing::warn!(%device, %error, "copies of many pieces take a call each");
+                self.at_once = false;
+                Ok(false)
+            }
+            Err(refused) => Err(refused.into()),
+        }
+    }
+
+    fn try_at_once(&self, copies: &[RawCopy]) -> Result<(), Refused> {
         let driver = self.device.driver();
-        let mut to: Vec<Address> = copies.iter().map(|copy| copy.to).collect();
-        let mut from: Vec<Address> = copies.iter().map(|copy| copy.from).collect();
-        let mut bytes: Vec<usize> = copies.iter().map(|copy| copy.len as usize).collect();
+        // The driver refuses copies of nothing.
+        let some = || copies.iter().filter(|copy| copy.len > 0);
+        let mut to: Vec<Address> = some().map(|copy| copy.to).collect();
+        let mut from: Vec<Address> = some().map(|copy| copy.from).collect();
+        let mut bytes: Vec<usize> = some().map(|copy| copy.len as usize).collect();
+        let count = to.len();
+        if count == 0 {
+            return Ok(());
+        }
         let (source, target) = (Location::default(), Location::default());
         let mut attributes =
             CopyAttributes { source_order: IN_STREAM_ORDER, source, target, flags: 0 };
         let (mut first, mut failed) = (0, 0);
         let (to, from, bytes) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr());
-        let (attributes, first) = (&raw mut attributes, &raw mut first);
+        let (attributes, first, failed) =
+            (&raw mut attributes, &raw mut first, &raw mut failed);
+        let stream = self.stream;
         // SAFETY: the lists are as long as said, and the driver reads them in the call only;
         // whoever began the batch keeps all places valid until it is done.
         unsafe {
-            let (count, stream) = (copies.len(), self.stream);
-            if self.device.cuda().version() >= (13, 0) {
-                driver.copy_batch_13(to, from, bytes, count, attributes, first, 1, stream)?;
-            } else {
-                let failed = &raw mut failed;
-                driver
-                    .copy_batch_12(to, from, bytes, count, attributes, first, 1, failed, stream)?;
+            match self.device.cuda().version() >= (13, 0) {
+                true => driver.copy_batch_13(to, from, bytes, count, attributes, first, 1, stream),
+                false => driver
+                    .copy_batch_12(to, from, bytes, count, attributes, first, 1, failed, stream),
             }
         }
-        Ok(())
     }
 }
 
-// SAFETY: the end of a batch is written by the device behind its copies in stream order, or by the
-// kernel that made them, with the fences that make them visible to everybody. `Progress::close`
-// waits for all.
+// SAFETY: the end of a batch is written by the device behind its copies in stream order, with the
+// fences that make them visible to everybody. `Progress::close` waits for all.
 unsafe impl RawQueue for CudaQueue {
     unsafe fn begin(&mut self, copies: &[RawCopy]) -> Result<u64, GpuError> {
         let number = self.progress.next()?;
