@@ -1,5 +1,7 @@
 //! The sending end of a flow: pulls chunks, writes frames, reads acknowledgements.
 
+mod staged;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,13 +15,14 @@ use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send, tcp};
 use smallvec::SmallVec;
 use socket2::Socket;
 
+use self::staged::{Staged, copy_staged, is_on_device};
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
-use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::staging::{Ring, Tickets};
 use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
@@ -80,13 +83,6 @@ enum Body {
     Regions,
     /// This place of the ring.
     Ring(u64),
-}
-
-/// A chunk that is pulled and has no frame yet.
-struct Staged {
-    chunk: Chunk<Outgoing>,
-    body: Body,
-    tickets: Tickets,
 }
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
@@ -306,79 +302,6 @@ impl TxFlow {
             }
         }
         Ok(is_staged)
-    }
-
-    /// Has a chunk copied to the ring, where there is room for it.
-    fn stage(&mut self, chunk: Chunk<Outgoing>, pass: &mut Pass<'_>) -> Result<(), Down> {
-        let len = u64::from(chunk.header.payload_len);
-        match self.copy_to_ring(&chunk, len, pass) {
-            Ok((at, tickets)) => {
-                self.staged.push_back(Staged { chunk, body: Body::Ring(at), tickets });
-                Ok(())
-            }
-            Err(error) => Err(self.fail(&chunk, error, pass)),
-        }
-    }
-
-    fn copy_to_ring(
-        &mut self,
-        chunk: &Chunk<Outgoing>,
-        len: u64,
-        pass: &mut Pass<'_>,
-    ) -> Result<(u64, Tickets), CopyError> {
-        let (source, number) = (&chunk.source, chunk.header.chunk);
-        let parts = || {
-            let pieces = source.plan().pieces(number);
-            pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
-        };
-        let ring = match &mut self.ring {
-            Some(ring) => ring,
-            none => {
-                let settings = &pass.engine.settings;
-                let least = settings.chunk_bytes.max(len);
-                let device = parts().find_map(|(region, ..)| region.memory.device());
-                let device = device.ok_or(CopyError::RegionDropped)?;
-                none.insert(Ring::new(&**device, settings.staging_bytes, least)?)
-            }
-        };
-        // `pull` looked for room before.
-        let no_room = || CopyError::Device("no room in the staging ring".into());
-        let at = ring.take(len).ok_or_else(no_room)?;
-        let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
-        Ok((at, tickets))
-    }
-
-    /// Makes frames of the chunks that are copied.
-    fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
-        while let Some(first) = self.staged.front() {
-            match all_done(&first.tickets) {
-                Ok(false) => break,
-                Ok(true) => {
-                    let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
-                    self.queue(chunk, body, pass)?;
-                }
-                Err(error) => {
-                    let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };
-                    pass.copiers.renew();
-                    return Err(self.fail(&chunk, error.into(), pass));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A chunk was promised to the peer and can't be read any more: its transfer ends, and the flow
-    /// with it.
-    fn fail(&self, chunk: &Chunk<Outgoing>, error: CopyError, pass: &mut Pass<'_>) -> Down {
-        let (failure, why) = match error {
-            CopyError::RegionDropped => (Failure::RegionDropped, "a region was dropped".into()),
-            CopyError::Device(why) => (Failure::Device, why),
-        };
-        chunk.source.note_device_error(why.clone());
-        let mut tx = self.peer.tx();
-        tx.sender.end(chunk.header.transfer, failure);
-        drain_tx(&mut tx, pass);
-        Down(why)
     }
 
     fn queue(&mut self, chunk: Chunk<Outgoing>, body: Body, pass: &Pass<'_>) -> Result<(), Down> {
@@ -621,11 +544,6 @@ impl TxFlow {
     }
 }
 
-fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {
-    let mut pieces = chunk.source.plan().pieces(chunk.header.chunk);
-    pieces.any(|piece| chunk.source.region(piece.local_region).memory.device().is_some())
-}
-
 /// If a region is gone, sending finds out and ends the transfer.
 fn continue_crc(crc: u32, source: &Outgoing, chunk: u32) -> Result<u32, Down> {
     let mut crc = crc;
@@ -636,16 +554,6 @@ fn continue_crc(crc: u32, source: &Outgoing, chunk: u32) -> Result<u32, Down> {
         crc = continued.map_err(|error| Down(error.to_string()))?;
     }
     Ok(crc)
-}
-
-fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {
-    let at = out.len();
-    out.resize(at + len as usize, 0);
-    let copied = ring.memory().read_at(from, &mut out[at..]).is_ok();
-    if !copied {
-        out.truncate(at);
-    }
-    copied
 }
 
 /// Copies the payload of a small chunk; says whether it could. If a region is gone, sending finds

@@ -49,6 +49,21 @@ fn the_corpus_of_receiver_holds() {
 }
 
 #[test]
+fn the_receiver_holds_on_random_calls() {
+    // Knuth's multiplier for 64-bit linear congruential generators (MMIX).
+    let mut state = 42_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    for round in 0..20_000 {
+        let calls: Vec<u8> = (0..400).map(|_| next()).collect();
+        let failed = std::panic::catch_unwind(|| fuzz::receiver(&calls)).is_err();
+        assert!(!failed, "round {round}: {calls:?}");
+    }
+}
+
+#[test]
 fn the_corpus_of_config_holds() {
     replay("config", config::config);
 }

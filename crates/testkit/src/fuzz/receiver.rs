@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
-use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, Settled, TransferId, Verdict};
+use polyrail_proto::{
+    FlowIndex, LandingId, Receiver, ReceiverLimits, Settled, TransferId, Verdict,
+};
 
 const FLOWS: u32 = 4;
 const TRANSFERS: u64 = 6;
@@ -25,6 +27,8 @@ struct Flow {
 struct Model {
     receiver: Receiver,
     flows: [Flow; FLOWS as usize],
+    /// Chunks that devices copy into place, as their flow left them.
+    copying: Vec<(LandingId, Flow)>,
     /// Chunks that were acknowledged as landed.
     landed: BTreeMap<u64, BTreeSet<u32>>,
     completed: BTreeSet<u64>,
@@ -40,6 +44,7 @@ pub(super) fn run(data: &[u8]) {
     let mut model = Model {
         receiver: Receiver::new(LIMITS),
         flows: Default::default(),
+        copying: Vec::new(),
         landed: BTreeMap::new(),
         completed: BTreeSet::new(),
         retired: BTreeSet::new(),
@@ -69,7 +74,7 @@ impl Model {
     fn call(&mut self, data: &mut Unstructured<'_>) -> Result<()> {
         let index = data.int_in_range(0..=FLOWS - 1)?;
         let (flow, state) = (FlowIndex(index), self.flows[index as usize]);
-        match data.int_in_range(0..=9)? {
+        match data.int_in_range(0..=12)? {
             0..=3 if state.chunk.is_none() => self.begin_chunk(index, data)?,
             0..=3 if state.inside => {
                 let more = self.receiver.end_landing(flow);
@@ -111,6 +116,25 @@ impl Model {
                     assert!(expelled || !self.receiver.is_quiet());
                     self.expelled.insert(context);
                 }
+            }
+            10 | 11 if state.chunk.is_some() && !state.inside => {
+                let detached = self.receiver.detach(flow);
+                let state = &mut self.flows[index as usize];
+                state.inside = detached.is_some();
+                state.missed |= detached.is_none();
+                if let (Some(id), Some((transfer, chunk))) = (detached, state.chunk) {
+                    self.may_be_written(index, transfer, chunk);
+                    let state = std::mem::take(&mut self.flows[index as usize]);
+                    self.copying.push((id, state));
+                }
+            }
+            12 if !self.copying.is_empty() => {
+                let which = data.int_in_range(0..=self.copying.len() - 1)?;
+                let (id, state) = self.copying.swap_remove(which);
+                let intact = data.int_in_range(0..=7)? > 0;
+                let landed = if intact { Ok(()) } else { Err(RefusalCode::Device) };
+                let settled = self.receiver.handle_landed(id, landed);
+                self.settled(state, settled, intact);
             }
             _ => {}
         }
@@ -169,25 +193,31 @@ impl Model {
     fn end_chunk(&mut self, index: u32, intact: bool) {
         let settled = self.receiver.handle_chunk_end(FlowIndex(index), intact);
         let state = std::mem::take(&mut self.flows[index as usize]);
+        self.settled(state, settled, intact);
+    }
+
+    /// A chunk ended.
+    fn settled(&mut self, state: Flow, settled: Settled, intact: bool) {
         let Some((transfer, chunk)) = state.chunk else { return };
         match settled {
             // It landed by this flow, or was here before, or nobody wants it.
             Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
                 assert!(intact && !state.missed, "{transfer}/{chunk} was not read into place");
-                let others = self.flows.iter().filter(|f| f.chunk == state.chunk && f.inside);
+                let others = self.writers().filter(|f| f.chunk == state.chunk);
                 assert_eq!(others.count(), 0, "another copy is inside a system call");
                 self.landed.entry(transfer).or_default().insert(chunk);
             }
             Settled::Ack => {}
             Settled::Refuse(code) => {
-                assert!(code != RefusalCode::Checksum || !intact);
+                let of_copy = matches!(code, RefusalCode::Checksum | RefusalCode::Device);
+                assert!(!of_copy || !intact);
             }
         }
         while let Some(landed) = self.receiver.poll_event() {
             let id = landed.transfer.0;
             assert!(self.completed.insert(id), "{id} completed twice");
             assert!(!self.retired.contains(&id), "{id} completed after its cancel");
-            let inside = self.flows.iter().any(|f| f.inside && f.chunk.is_some_and(|c| c.0 == id));
+            let inside = self.writers().any(|f| f.chunk.is_some_and(|c| c.0 == id));
             assert!(!inside, "{id} completed while a flow was inside a system call for it");
             assert_eq!(landed.meta, b"meta");
             let count = self.landed[&id].len() as u64;
@@ -198,10 +228,15 @@ impl Model {
     /// A flow is about to write a chunk in place.
     fn may_be_written(&self, index: u32, transfer: u64, chunk: u32) {
         assert!(!self.is_over(transfer), "{transfer} is over");
-        let same = |(i, f): &(usize, &Flow)| {
-            *i != index as usize && f.inside && f.chunk == Some((transfer, chunk))
-        };
-        assert_eq!(self.flows.iter().enumerate().filter(same).count(), 0, "two write one chunk");
+        let same = |flow: &&Flow| flow.chunk == Some((transfer, chunk));
+        let own = usize::from(self.flows[index as usize].inside);
+        assert_eq!(self.writers().filter(same).count(), own, "two write one chunk");
+    }
+
+    /// Whoever writes in place just now: flows inside a system call, and devices.
+    fn writers(&self) -> impl Iterator<Item = &Flow> {
+        let flows = self.flows.iter().filter(|flow| flow.inside);
+        flows.chain(self.copying.iter().map(|(_, flow)| flow))
     }
 
     fn is_over(&self, transfer: u64) -> bool {
@@ -212,7 +247,7 @@ impl Model {
 
     fn check(&self) {
         assert!(self.receiver.active_count() <= LIMITS.transfers);
-        let inside = self.flows.iter().any(|flow| flow.inside);
+        let inside = self.writers().next().is_some();
         assert!(inside || self.receiver.is_quiet());
     }
 }

@@ -361,6 +361,11 @@ impl Node {
                 let outcome = Outcome::Failed("its send failed".to_owned());
                 self.leave_receive(world, receive, outcome);
             }
+            Message::RegionWanted { .. }
+            | Message::RegionOffered { .. }
+            | Message::RegionEnded { .. } => {
+                world.oracle.violate(format!("{message:?}, and no two nodes share a host"));
+            }
             Message::Bye => world.oracle.violate("a peer said good-bye"),
         }
     }
