@@ -1,0 +1,273 @@
+//! Everything that a profile says by itself.
+
+use std::collections::BTreeMap;
+
+use polyrail_profile::{Endpoint, Folder, Metric, PathKind, Plan, Sample, State, Word};
+use serde::Serialize;
+
+use crate::compare::Comparison;
+use crate::devices::{Clocks, Thermal, clocks, thermals};
+use crate::drift::{Drift, drifts};
+use crate::error::AnalyzeError;
+use crate::links::{Asymmetry, Link, SlowLink, asymmetries, links, slow_links};
+use crate::predictions::Judgement;
+use crate::summary::{Counts, Metrics, Outlier, Summary, count, summarise};
+
+/// The version of the JSON; raised when a field changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// An analysis; as JSON it is the output of `polyrail analyze --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Whose figures these are.
+    pub about: About,
+    /// What the times of each path are.
+    pub metrics: Vec<PathMetric>,
+    /// Every endpoint of the plan.
+    pub endpoints: Vec<Endpoint>,
+    /// What the folder holds.
+    pub counts: Counts,
+    /// What to know before believing anything, one sentence each.
+    pub warnings: Vec<String>,
+    /// Each configuration that has samples.
+    pub configurations: Vec<Summary>,
+    /// Each link, modelled.
+    pub links: Vec<Link>,
+    /// Pairs whose directions differ.
+    pub asymmetries: Vec<Asymmetry>,
+    /// Links that are worse than others of their path.
+    pub slow_links: Vec<SlowLink>,
+    /// Samples far from the median of their configuration, kept in every figure.
+    pub outliers: Vec<Outlier>,
+    /// Whether times moved.
+    pub drift: Vec<Drift>,
+    /// How well clocks were aligned.
+    pub clocks: Clocks,
+    /// What devices did meanwhile.
+    pub thermals: Vec<Thermal>,
+    /// Against another profile, if asked for.
+    pub comparison: Option<Comparison>,
+    /// A simulator against the measurements, if asked for.
+    pub predictions: Option<Judgement>,
+}
+
+/// Where figures come from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct About {
+    /// The folder.
+    pub dir: String,
+    /// The machine.
+    pub hostname: String,
+    /// Its kernel.
+    pub kernel: Option<String>,
+    /// The program that measured.
+    pub polyrail_version: String,
+    /// How far it came.
+    pub state: State,
+    /// When it began, in ns since 1970 UTC.
+    pub started_unix_ns: i64,
+    /// Models of the devices, by rank.
+    pub models: Vec<Option<String>>,
+    /// What it noted itself.
+    pub notes: Vec<String>,
+    /// The least that the timer of each metric can show, in ns, where it was measured.
+    pub timer_floor_ns: BTreeMap<String, f64>,
+}
+
+/// What times of a path are.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PathMetric {
+    /// Which path.
+    pub path: PathKind,
+    /// Its metric.
+    pub metric: &'static str,
+    /// What that is.
+    pub definition: &'static str,
+}
+
+/// What to look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The metric of all times; without one it is, for each path, the first of `t_oneway`, `t_gpu`,
+    /// `t_rtt2` and `t_host` that most samples have.
+    pub metric: Option<Metric>,
+    /// Only this path.
+    pub path: Option<PathKind>,
+}
+
+impl Analysis {
+    /// Analyses a folder; one that is still being filled, too.
+    ///
+    /// # Errors
+    /// A folder that can't be read, or in which no sample has the metric.
+    pub fn of(folder: &Folder, options: Options) -> Result<Self, AnalyzeError> {
+        let plan = folder.plan();
+        let mut samples = folder.samples()?;
+        if let Some(path) = options.path {
+            samples.retain(|one| plan.configurations[one.configuration as usize].path == path);
+        }
+        let run = folder.run();
+        let metrics = metrics(plan, &samples, options.metric);
+        let (configurations, outliers) = summarise(plan, &samples, &metrics, &run.timer_floor_ns);
+        if configurations.is_empty() {
+            let what = options.metric.map_or("a time", Word::word);
+            let over = options.path.map_or(String::new(), |path| format!(" over {path}"));
+            return Err(AnalyzeError::Empty {
+                dir: folder.dir().into(),
+                what: format!("{what}{over}"),
+            });
+        }
+        let models = plan.endpoints.iter().map(|endpoint| {
+            Ok(folder.metadata(endpoint.rank)?.and_then(|metadata| metadata.model))
+        });
+        let about = About {
+            dir: folder.dir().display().to_string(),
+            hostname: run.hostname.clone(),
+            kernel: run.kernel.clone(),
+            polyrail_version: run.polyrail_version.clone(),
+            state: run.state,
+            started_unix_ns: run.unix_ns,
+            models: models.collect::<Result<_, polyrail_profile::ProfileError>>()?,
+            notes: run.notes.clone(),
+            timer_floor_ns: run.timer_floor_ns.clone(),
+        };
+        let mut analysis = Self {
+            schema_version: SCHEMA_VERSION,
+            about,
+            metrics: metrics
+                .iter()
+                .map(|(&path, &metric)| PathMetric {
+                    path,
+                    metric: metric.word(),
+                    definition: metric.definition(),
+                })
+                .collect(),
+            endpoints: plan.endpoints.clone(),
+            counts: count(plan, &samples, &metrics),
+            warnings: Vec::new(),
+            links: links(&configurations, &metrics),
+            asymmetries: asymmetries(&configurations),
+            slow_links: slow_links(&configurations),
+            outliers,
+            drift: drifts(plan, &samples, &configurations, &metrics),
+            clocks: clocks(folder)?,
+            thermals: thermals(&folder.temperatures()?),
+            comparison: None,
+            predictions: None,
+            configurations,
+        };
+        analysis.warnings = analysis.warn(run.reason.as_deref(), options.path.is_some());
+        Ok(analysis)
+    }
+
+    /// The configuration with these properties, measured without load.
+    pub fn find(&self, src: u32, dst: u32, path: PathKind, size_bytes: u64) -> Option<&Summary> {
+        self.configurations.iter().find(|one| {
+            (one.src, one.dst, one.path, one.size_bytes) == (src, dst, path, size_bytes)
+                && one.load == polyrail_profile::Load::None
+        })
+    }
+
+    /// The paths that were measured.
+    pub fn paths(&self) -> Vec<PathKind> {
+        let mut paths: Vec<PathKind> = self.links.iter().map(|link| link.path).collect();
+        paths.dedup();
+        paths
+    }
+
+    /// The one path, where a result can be of no more.
+    pub(crate) fn one_path(&self, what: &'static str) -> Result<PathKind, AnalyzeError> {
+        match self.paths()[..] {
+            [path] => Ok(path),
+            ref paths => {
+                let names: Vec<&str> = paths.iter().map(|path| path.word()).collect();
+                Err(AnalyzeError::ManyPaths { what, paths: names.join(", ") })
+            }
+        }
+    }
+
+    fn warn(&self, reason: Option<&str>, is_part: bool) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let counts = &self.counts;
+        if counts.verify_failed > 0 {
+            warnings.push(format!("{} transfers brought wrong bytes", counts.verify_failed));
+        }
+        if self.about.state != State::Complete {
+            let state = match self.about.state {
+                State::Interrupted => "was interrupted",
+                State::Failed => "failed",
+                _ => "did not come to its end",
+            };
+            let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+            warnings.push(format!(
+                "the profile {state}{reason}; it has {} of {} samples",
+                counts.taken, counts.planned
+            ));
+        } else if !is_part && counts.taken < counts.planned {
+            warnings.push(format!(
+                "{} of {} samples are missing",
+                counts.planned - counts.taken,
+                counts.planned
+            ));
+        }
+        if counts.throttled > 0 {
+            warnings
+                .push(format!("{} samples are of devices that were held back", counts.throttled));
+        }
+        let loose = self.configurations.iter().filter(|one| one.interval_ns.is_none()).count();
+        if loose > 0 {
+            warnings.push(format!(
+                "{loose} configurations have fewer than 6 samples, too few for a confidence interval"
+            ));
+        }
+        let near = self.configurations.iter().filter(|one| one.is_near_floor).count();
+        if near > 0 {
+            warnings.push(format!(
+                "{near} configurations are within three times of what the timer can tell"
+            ));
+        }
+        for drift in self.drift.iter().filter(|drift| drift.has_trend) {
+            if drift.from_start_to_end_percent.abs() > 1.0 {
+                let of = match drift.of {
+                    crate::DriftOf::Sentinel => "the sentinel",
+                    crate::DriftOf::Small => "small transfers",
+                    crate::DriftOf::Large => "large transfers",
+                };
+                warnings.push(format!(
+                    "{of} took {:+.1} % longer at the end than at the start",
+                    drift.from_start_to_end_percent
+                ));
+            }
+        }
+        for one in self.clocks.triangles.iter().filter(|one| !one.closes) {
+            warnings.push(format!(
+                "clocks {} and {} differ by up to {:.0} ns where {:.0} ns are possible: don't trust \
+                 one-way times between them",
+                one.clock, one.peer, one.max_ns, one.bound_ns
+            ));
+        }
+        warnings
+    }
+}
+
+/// For each path the time that most samples have, and of equals the first in the order of
+/// preference.
+fn metrics(plan: &Plan, samples: &[Sample], chosen: Option<Metric>) -> Metrics {
+    let times = || Metric::ALL.into_iter().filter(|metric| *metric != Metric::Bandwidth);
+    let mut counts: BTreeMap<PathKind, BTreeMap<Metric, usize>> = BTreeMap::new();
+    for sample in samples {
+        let path = plan.configurations[sample.configuration as usize].path;
+        let counts = counts.entry(path).or_default();
+        for metric in times().filter(|metric| sample.metric(*metric).is_some()) {
+            *counts.entry(metric).or_default() += 1;
+        }
+    }
+    let best = |(path, counts): (PathKind, BTreeMap<Metric, usize>)| {
+        let count = |metric: &Metric| counts.get(metric).copied().unwrap_or(0);
+        let usual = times().rev().filter(|metric| count(metric) > 0).max_by_key(count);
+        Some((path, chosen.or(usual)?))
+    };
+    counts.into_iter().filter_map(best).collect()
+}

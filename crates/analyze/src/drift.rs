@@ -1,0 +1,131 @@
+//! Whether times moved during the profile, and whether the temperature did it.
+
+use polyrail_profile::{Plan, Sample};
+use serde::Serialize;
+
+use crate::links::SizeClass;
+use crate::stats::{correlation, mann_kendall_p, median_of, median_slope};
+use crate::summary::{Metrics, Summary, plan_time};
+
+/// How one kind of samples moved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Drift {
+    /// Which samples.
+    pub of: DriftOf,
+    /// How many.
+    pub samples: usize,
+    /// Whether they rise or fall, at 1 %.
+    pub has_trend: bool,
+    /// How likely it is that samples without a trend look so.
+    pub p: f64,
+    /// How much longer they take each minute, in percent.
+    pub percent_per_minute: Option<f64>,
+    /// From the first tenth to the last, in percent.
+    pub from_start_to_end_percent: f64,
+    /// Correlation with the temperature of the source, from -1 to 1; `null` without temperatures.
+    pub temperature_correlation: Option<f64>,
+    /// How much longer they take for each °C, in percent.
+    pub percent_per_degree: Option<f64>,
+    /// Medians of slices of the profile: minutes since its start, and time by the median of the
+    /// configuration.
+    pub series: Vec<(f64, f64)>,
+}
+
+/// Which samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriftOf {
+    /// The configuration that is measured again and again.
+    Sentinel,
+    /// Transfers of up to 4 KiB, each by the median of its configuration.
+    Small,
+    /// Transfers of 1 MiB and more, each by the median of its configuration.
+    Large,
+}
+
+struct Ratio {
+    minute: f64,
+    ratio: f64,
+    temperature_c: Option<f64>,
+}
+
+/// Every kind of which there are enough samples.
+pub(crate) fn drifts(
+    plan: &Plan,
+    samples: &[Sample],
+    summaries: &[Summary],
+    metrics: &Metrics,
+) -> Vec<Drift> {
+    let mut medians = vec![None; plan.configurations.len()];
+    for one in summaries {
+        medians[one.configuration as usize] = Some(one.median_ns);
+    }
+    let start_ns = samples.iter().map(|sample| sample.posted_ns).min().unwrap_or(0);
+    let ratio = |sample: &Sample| {
+        let ratio = plan_time(plan, sample, metrics)? / medians[sample.configuration as usize]?;
+        Some(Ratio {
+            minute: sample.posted_ns.saturating_sub(start_ns) as f64 / 60e9,
+            ratio,
+            temperature_c: sample.source.temperature_c,
+        })
+    };
+    let kinds = [DriftOf::Sentinel, DriftOf::Small, DriftOf::Large];
+    let of_kind = |of: DriftOf| {
+        let is_one = |sample: &&Sample| {
+            let size = plan.configurations[sample.configuration as usize].size_bytes;
+            let is_sentinel = plan.is_sentinel(sample.repetition);
+            match of {
+                DriftOf::Sentinel => is_sentinel,
+                DriftOf::Small => !is_sentinel && SizeClass::Small.contains(size),
+                DriftOf::Large => !is_sentinel && SizeClass::Large.contains(size),
+            }
+        };
+        let ratios: Vec<Ratio> = samples.iter().filter(is_one).filter_map(ratio).collect();
+        drift(of, ratios)
+    };
+    kinds.into_iter().filter_map(of_kind).collect()
+}
+
+/// So few samples have no trend that could be told.
+const SAMPLES_MIN: usize = 12;
+/// Enough to see a bend, and few enough for all pairs of them.
+const SLICES_MAX: usize = 120;
+const TREND_P: f64 = 0.01;
+
+fn drift(of: DriftOf, mut ratios: Vec<Ratio>) -> Option<Drift> {
+    if ratios.len() < SAMPLES_MIN {
+        return None;
+    }
+    ratios.sort_by(|a, b| a.minute.total_cmp(&b.minute));
+    let slice = ratios.len().div_ceil(SLICES_MAX);
+    let median_in = |slice: &[Ratio], of: fn(&Ratio) -> f64| median_of(slice.iter().map(of));
+    let series: Vec<(f64, f64)> = ratios
+        .chunks(slice)
+        .filter_map(|slice| {
+            Some((median_in(slice, |one| one.minute)?, median_in(slice, |one| one.ratio)?))
+        })
+        .collect();
+    let warm: Vec<(f64, f64)> = ratios
+        .chunks(slice)
+        .filter_map(|slice| {
+            let degrees = median_of(slice.iter().filter_map(|one| one.temperature_c))?;
+            Some((degrees, median_in(slice, |one| one.ratio)?))
+        })
+        .collect();
+    let numbers: Vec<f64> = series.iter().map(|(_, ratio)| *ratio).collect();
+    let tenth = (numbers.len() / 10).max(1);
+    let first = median_of(numbers[..tenth].iter().copied())?;
+    let last = median_of(numbers[numbers.len() - tenth..].iter().copied())?;
+    let p = mann_kendall_p(&numbers);
+    Some(Drift {
+        of,
+        samples: ratios.len(),
+        has_trend: p < TREND_P,
+        p,
+        percent_per_minute: median_slope(&series).map(|slope| slope * 100.0),
+        from_start_to_end_percent: (last / first - 1.0) * 100.0,
+        temperature_correlation: if warm.len() >= 4 { correlation(&warm) } else { None },
+        percent_per_degree: median_slope(&warm).map(|slope| slope * 100.0),
+        series,
+    })
+}

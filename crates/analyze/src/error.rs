@@ -1,0 +1,79 @@
+//! Why a profile can't be analysed.
+
+use std::io;
+use std::path::PathBuf;
+
+use polyrail_profile::ProfileError;
+
+/// A profile, a table of predictions or an export that can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnalyzeError {
+    /// The folder or a table can't be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// There is nothing to look at.
+    #[error("{}: no sample has {what}", dir.display())]
+    Empty {
+        /// The folder.
+        dir: PathBuf,
+        /// What was looked for.
+        what: String,
+    },
+    /// Predictions of something else than was measured.
+    #[error("{file}: none of {rows} predictions is of a transfer that was measured: {why}")]
+    NoMatch {
+        /// The table.
+        file: String,
+        /// How many it has.
+        rows: usize,
+        /// What is different.
+        why: String,
+    },
+    /// Several paths where one is needed.
+    #[error("{what} needs one path, and the profile has {paths}")]
+    ManyPaths {
+        /// What needs it.
+        what: &'static str,
+        /// Those that were measured.
+        paths: String,
+    },
+    /// Two profiles without a common configuration.
+    #[error("the profiles have no configuration in common: {why}")]
+    NothingInCommon {
+        /// What is different.
+        why: String,
+    },
+    /// What a simulator can't be given.
+    #[error("can't export to {target}: {why}")]
+    Export {
+        /// The simulator.
+        target: &'static str,
+        /// What is in the way, with what is allowed.
+        why: String,
+    },
+    /// The system refused.
+    #[error("can't {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl AnalyzeError {
+    /// How to mend it, where that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Profile(error) => error.help(),
+            Self::ManyPaths { .. } => Some("choose one by --path".into()),
+            Self::NoMatch { .. } => {
+                Some("src and dst are ranks of the profile (or *), size_bytes its sizes".into())
+            }
+            _ => None,
+        }
+    }
+}

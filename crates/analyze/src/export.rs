@@ -1,0 +1,84 @@
+//! Inputs for simulators, made of measured links.
+//!
+//! Simulators with two parameters per link get the line that misses every size the least in
+//! relative terms, and the files say by how much it misses.
+
+mod astra;
+mod chakra;
+mod simai;
+mod vidur;
+
+use polyrail_profile::PathKind;
+
+use crate::analysis::Analysis;
+use crate::error::AnalyzeError;
+use crate::fit::Point;
+use crate::links::{AlphaBeta, Link, alpha_beta};
+
+/// A simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Network files of its analytical backends.
+    AstraSim,
+    /// Execution traces, one per rank.
+    Chakra,
+    /// A topology and a table of latencies.
+    SimAi,
+    /// The profile of `send_recv` that Vidur trains on.
+    Vidur,
+}
+
+/// A file of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its name, without a folder.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// Makes the files for a simulator.
+///
+/// # Errors
+/// A profile of several paths, and one that the simulator has no place for.
+pub fn export(analysis: &Analysis, target: Target) -> Result<Vec<File>, AnalyzeError> {
+    match target {
+        Target::AstraSim => astra::export(analysis),
+        Target::Chakra => chakra::export(analysis),
+        Target::SimAi => simai::export(analysis),
+        Target::Vidur => vidur::export(analysis),
+    }
+}
+
+impl File {
+    fn text(name: &str, text: String) -> Self {
+        Self { name: name.to_owned(), bytes: text.into_bytes() }
+    }
+}
+
+/// All links of the one path as one.
+struct Common<'a> {
+    path: PathKind,
+    links: Vec<&'a Link>,
+    line: AlphaBeta,
+    gb_per_s: f64,
+}
+
+/// What a simulator with one kind of link gets, or why it can't.
+fn common<'a>(analysis: &'a Analysis, target: &'static str) -> Result<Common<'a>, AnalyzeError> {
+    let path = analysis.one_path("this export")?;
+    let links: Vec<&Link> = analysis.links.iter().filter(|link| link.path == path).collect();
+    let fault = |why: &str| AnalyzeError::Export { target, why: why.to_owned() };
+    let points: Vec<Point> = analysis
+        .configurations
+        .iter()
+        .filter(|one| one.load == polyrail_profile::Load::None)
+        .map(|one| Point { size_bytes: one.size_bytes, time_ns: one.median_ns })
+        .collect();
+    let line = alpha_beta(&points);
+    let line = line.ok_or_else(|| fault("it needs two sizes, and the profile has one"))?;
+    let gb_per_s = line.gb_per_s.ok_or_else(|| {
+        fault("times do not grow with size, so there is no rate; larger sizes are needed")
+    })?;
+    Ok(Common { path, links, line, gb_per_s })
+}

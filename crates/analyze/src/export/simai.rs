@@ -1,0 +1,75 @@
+//! SimAI: a topology of its packet simulator, and measured latencies for its table of send
+//! latencies, which its shipped values stand for.
+//!
+//! The topology's first line has nodes, GPUs per server, NVSwitches, other switches, links and the
+//! type of GPU; the second the switches; then one line per link with rate, delay and error rate.
+//! Packets stream through a switch, so that a link has the whole rate and half of the delay.
+
+use std::fmt::Write as _;
+
+use polyrail_profile::EndpointKind;
+use polyrail_report::csv_line;
+
+use super::{File, common};
+use crate::analysis::Analysis;
+use crate::error::AnalyzeError;
+
+const NAME: &str = "SimAI";
+
+pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
+    let common = common(analysis, NAME)?;
+    let endpoints = &analysis.endpoints;
+    let mut hosts: Vec<&str> = endpoints.iter().map(|endpoint| endpoint.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    if !endpoints.len().is_multiple_of(hosts.len()) {
+        let why = format!(
+            "{} endpoints on {} hosts; allowed: the same number on each",
+            endpoints.len(),
+            hosts.len()
+        );
+        return Err(AnalyzeError::Export { target: NAME, why });
+    }
+    // Within one host the switch stands for NVLink, between hosts for the network.
+    let (nvswitches, switches) = if hosts.len() == 1 { (1, 0) } else { (0, 1) };
+    let gpu = match endpoints[0].kind {
+        EndpointKind::Gpu => analysis.about.models[0].as_deref().unwrap_or("GPU"),
+        EndpointKind::Host => "CPU",
+    };
+    let count = endpoints.len();
+    // Words are all that the first line may hold.
+    let gpu: String = gpu.chars().filter(char::is_ascii_alphanumeric).collect();
+    let gpus = count / hosts.len();
+    let mut topology =
+        format!("{} {gpus} {nvswitches} {switches} {count} {gpu}\n{count}\n", count + 1);
+    let delay_ms = common.line.latency_ns / 2.0 / 1e6;
+    for endpoint in endpoints {
+        let rate = common.gb_per_s * 8.0;
+        let _ = writeln!(topology, "{} {count} {rate:.3}Gbps {delay_ms:.9}ms 0", endpoint.rank);
+    }
+    let mut table = csv_line(["src", "dst", "path", "size_bytes", "send_lat_ns", "share_of_peak"]);
+    let peak = common.links.iter().map(|link| link.best_gb_per_s).fold(0.0, f64::max);
+    for one in analysis.configurations.iter().filter(|one| one.path == common.path) {
+        table += &csv_line([
+            one.src.to_string(),
+            one.dst.to_string(),
+            one.path.to_string(),
+            one.size_bytes.to_string(),
+            format!("{:.0}", one.median_ns),
+            format!("{:.4}", one.gb_per_s / peak),
+        ]);
+    }
+    // Its own table has one number for each protocol: the time of a transfer that is all latency.
+    let smallest = common.links.iter().map(|link| link.smallest_ns);
+    let latency_ns = crate::stats::median_of(smallest).unwrap_or(common.line.latency_ns);
+    let variable = format!(
+        "# the median time of the smallest size over {}, for SimAI's send latency\nexport \
+         AS_SEND_LAT={:.0}\n",
+        common.path, latency_ns
+    );
+    Ok(vec![
+        File::text("simai_topology.txt", topology),
+        File::text("simai_send_lat.csv", table),
+        File::text("simai_env.sh", variable),
+    ])
+}

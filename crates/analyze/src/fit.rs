@@ -1,0 +1,360 @@
+//! The model of a link: pieces of `time = latency + size / rate`, each for a range of sizes.
+//!
+//! Errors count relative to the time, or a line through 31 powers of two would be a line through
+//! the largest. The pieces are the best of all ways to cut the sizes, found exactly by dynamic
+//! programming; their number is the one with the least BIC.
+
+use serde::Serialize;
+
+/// The median of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    pub(crate) size_bytes: u64,
+    pub(crate) time_ns: f64,
+}
+
+/// One piece.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Segment {
+    /// The smallest size it was fitted to.
+    pub from_bytes: u64,
+    /// The largest size it was fitted to.
+    pub to_bytes: u64,
+    /// What a transfer of no bytes would take, in ns.
+    pub latency_ns: f64,
+    /// What each byte adds, in ns.
+    pub ns_per_byte: f64,
+    /// The farthest that a size is from the line, in percent of its time.
+    pub max_error_percent: f64,
+}
+
+/// What limits transfers of a range of sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegimeKind {
+    /// Twice the size takes less than 2^0.2 times as long.
+    LatencyBound,
+    /// In between.
+    Transition,
+    /// Twice the size takes more than 2^0.9 times as long.
+    BandwidthBound,
+}
+
+/// A range of sizes with one regime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Regime {
+    /// Which.
+    pub kind: RegimeKind,
+    /// The smallest size.
+    pub from_bytes: u64,
+    /// The largest size.
+    pub to_bytes: u64,
+}
+
+/// A place where one line ends and another begins: as a rule a change of protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Break {
+    /// The last size of the piece before.
+    pub after_bytes: u64,
+    /// The first size of the piece behind.
+    pub before_bytes: u64,
+    /// How much longer the line behind says than the line before, at `before_bytes`, in percent.
+    pub jump_percent: f64,
+}
+
+/// A model of one link.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Model {
+    /// From small to large.
+    pub segments: Vec<Segment>,
+    /// Between the segments.
+    pub breaks: Vec<Break>,
+    /// Over all sizes.
+    pub regimes: Vec<Regime>,
+    /// The median error of a size that the model was made without, in percent; `None` where no
+    /// segment can spare one.
+    pub held_out_error_percent: Option<f64>,
+}
+
+/// A line through points by least squares of relative errors; neither part is negative.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Line {
+    pub(crate) latency_ns: f64,
+    pub(crate) ns_per_byte: f64,
+}
+
+impl Line {
+    pub(crate) fn through(points: &[Point]) -> Self {
+        let mut sums = [0.0; 5];
+        for point in points {
+            let (x, z) = (1.0 / point.time_ns, point.size_bytes as f64 / point.time_ns);
+            for (sum, term) in sums.iter_mut().zip([x * x, x * z, z * z, x, z]) {
+                *sum += term;
+            }
+        }
+        let [xx, xz, zz, x, z] = sums;
+        let determinant = xx * zz - xz * xz;
+        if determinant > 1e-12 * xx * zz {
+            let latency_ns = (x * zz - z * xz) / determinant;
+            let ns_per_byte = (z * xx - x * xz) / determinant;
+            if latency_ns >= 0.0 && ns_per_byte >= 0.0 {
+                return Self { latency_ns, ns_per_byte };
+            }
+            if latency_ns < 0.0 {
+                return Self { latency_ns: 0.0, ns_per_byte: z / zz };
+            }
+        }
+        Self { latency_ns: x / xx, ns_per_byte: 0.0 }
+    }
+
+    pub(crate) fn at(&self, size_bytes: u64) -> f64 {
+        self.latency_ns + self.ns_per_byte * size_bytes as f64
+    }
+
+    fn error(&self, point: &Point) -> f64 {
+        self.at(point.size_bytes) / point.time_ns - 1.0
+    }
+
+    fn squares(&self, points: &[Point]) -> f64 {
+        points.iter().map(|point| self.error(point).powi(2)).sum()
+    }
+
+    fn elasticity(&self, size_bytes: u64) -> f64 {
+        let moved = self.ns_per_byte * size_bytes as f64;
+        if moved > 0.0 { moved / (self.latency_ns + moved) } else { 0.0 }
+    }
+}
+
+impl Segment {
+    /// What the line says, in ns.
+    pub fn at(&self, size_bytes: u64) -> f64 {
+        self.line().at(size_bytes)
+    }
+
+    fn line(&self) -> Line {
+        Line { latency_ns: self.latency_ns, ns_per_byte: self.ns_per_byte }
+    }
+}
+
+impl Model {
+    /// Fits points whose sizes rise; `None` from fewer than 3. `noise` is how far medians may be off
+    /// by chance, as a share: what no more pieces should explain.
+    pub(crate) fn fit(points: &[Point], noise: f64) -> Option<Self> {
+        if points.len() < POINTS_MIN {
+            return None;
+        }
+        let cuts = cuts(points, noise);
+        let pieces: Vec<&[Point]> = cuts.windows(2).map(|cut| &points[cut[0]..cut[1]]).collect();
+        let segments: Vec<Segment> = pieces.iter().map(|piece| segment(piece)).collect();
+        let breaks = segments.windows(2).map(|pair| Break {
+            after_bytes: pair[0].to_bytes,
+            before_bytes: pair[1].from_bytes,
+            jump_percent: (pair[1].at(pair[1].from_bytes) / pair[0].at(pair[1].from_bytes) - 1.0)
+                * 100.0,
+        });
+        Some(Self {
+            breaks: breaks.collect(),
+            regimes: regimes(points, &segments),
+            held_out_error_percent: held_out(&pieces),
+            segments,
+        })
+    }
+
+    /// The time of a size, also of one that was not measured, in ns.
+    pub fn at(&self, size_bytes: u64) -> f64 {
+        self.segment(size_bytes).map_or(0.0, |segment| segment.at(size_bytes))
+    }
+
+    /// The regime of a size; beyond the ends it is that of the end.
+    pub fn regime(&self, size_bytes: u64) -> Option<RegimeKind> {
+        let within = self.regimes.iter().find(|regime| size_bytes <= regime.to_bytes);
+        within.or(self.regimes.last()).map(|regime| regime.kind)
+    }
+
+    /// The rate of the last piece, in GB/s; `None` where time does not grow.
+    pub fn peak_gb_per_s(&self) -> Option<f64> {
+        let last = self.segments.last()?;
+        (last.ns_per_byte > 0.0).then(|| 1.0 / last.ns_per_byte)
+    }
+
+    /// The piece for a size.
+    pub fn segment(&self, size_bytes: u64) -> Option<&Segment> {
+        let within = self.segments.iter().find(|segment| size_bytes <= segment.to_bytes);
+        within.or(self.segments.last())
+    }
+}
+
+const POINTS_MIN: usize = 3;
+const SEGMENTS_MAX: usize = 5;
+const LATENCY_BOUND: f64 = 0.2;
+const BANDWIDTH_BOUND: f64 = 0.9;
+
+fn segment(points: &[Point]) -> Segment {
+    let line = Line::through(points);
+    let worst = points.iter().map(|point| line.error(point).abs()).fold(0.0, f64::max);
+    Segment {
+        from_bytes: points[0].size_bytes,
+        to_bytes: points[points.len() - 1].size_bytes,
+        latency_ns: line.latency_ns,
+        ns_per_byte: line.ns_per_byte,
+        max_error_percent: worst * 100.0,
+    }
+}
+
+/// The places to cut at, both ends included.
+fn cuts(points: &[Point], noise: f64) -> Vec<usize> {
+    let n = points.len();
+    let mut squares = vec![vec![f64::INFINITY; n + 1]; n + 1];
+    for from in 0..n {
+        for to in from + POINTS_MIN..=n {
+            let piece = &points[from..to];
+            squares[from][to] = Line::through(piece).squares(piece);
+        }
+    }
+    // best[k][to]: the least squares of k + 1 pieces up to `to`, and where the last begins.
+    let mut best = vec![vec![(f64::INFINITY, 0); n + 1]; SEGMENTS_MAX];
+    for to in 0..=n {
+        best[0][to] = (squares[0][to], 0);
+    }
+    for pieces in 1..SEGMENTS_MAX {
+        for to in 0..=n {
+            for from in 0..to {
+                let sum = best[pieces - 1][from].0 + squares[from][to];
+                if sum < best[pieces][to].0 {
+                    best[pieces][to] = (sum, from);
+                }
+            }
+        }
+    }
+    let count = n as f64;
+    // What is left may not be called less than chance, or any number of pieces would pay.
+    let bic = |pieces: usize| {
+        let left = (best[pieces][n].0 / count).max(noise * noise);
+        count * left.ln() + (3.0 * pieces as f64 + 2.0) * count.ln()
+    };
+    let chosen = (0..SEGMENTS_MAX)
+        .filter(|pieces| best[*pieces][n].0.is_finite())
+        .min_by(|a, b| bic(*a).total_cmp(&bic(*b)))
+        .unwrap_or(0);
+    let mut cuts = vec![n];
+    let mut to = n;
+    for pieces in (0..=chosen).rev() {
+        to = best[pieces][to].1;
+        cuts.push(to);
+    }
+    cuts.reverse();
+    cuts
+}
+
+fn regimes(points: &[Point], segments: &[Segment]) -> Vec<Regime> {
+    let mut regimes: Vec<Regime> = Vec::new();
+    for point in points {
+        let size = point.size_bytes;
+        let Some(segment) = segments.iter().find(|segment| size <= segment.to_bytes) else {
+            continue;
+        };
+        let kind = match segment.line().elasticity(size) {
+            elasticity if elasticity < LATENCY_BOUND => RegimeKind::LatencyBound,
+            elasticity if elasticity > BANDWIDTH_BOUND => RegimeKind::BandwidthBound,
+            _ => RegimeKind::Transition,
+        };
+        match regimes.last_mut() {
+            Some(last) if last.kind == kind => last.to_bytes = size,
+            _ => regimes.push(Regime { kind, from_bytes: size, to_bytes: size }),
+        }
+    }
+    regimes
+}
+
+fn held_out(pieces: &[&[Point]]) -> Option<f64> {
+    let errors = pieces.iter().filter(|piece| piece.len() > POINTS_MIN).flat_map(|piece| {
+        (0..piece.len()).map(|without| {
+            let others = [&piece[..without], &piece[without + 1..]].concat();
+            Line::through(&others).error(&piece[without]).abs() * 100.0
+        })
+    });
+    crate::stats::median_of(errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(time: impl Fn(f64) -> f64) -> Vec<Point> {
+        let sizes = (0..=30).map(|power| 1_u64 << power);
+        sizes.map(|size| Point { size_bytes: size, time_ns: time(size as f64) }).collect()
+    }
+
+    #[test]
+    fn one_line_is_found_exactly_and_has_three_regimes() {
+        let model = Model::fit(&points(|size| 2_000.0 + size / 400.0), 0.003).unwrap();
+        assert_eq!(model.segments.len(), 1);
+        assert!((model.segments[0].latency_ns - 2_000.0).abs() < 0.01);
+        assert!((model.peak_gb_per_s().unwrap() - 400.0).abs() < 0.001);
+        let kinds: Vec<RegimeKind> = model.regimes.iter().map(|regime| regime.kind).collect();
+        assert_eq!(
+            kinds,
+            [RegimeKind::LatencyBound, RegimeKind::Transition, RegimeKind::BandwidthBound]
+        );
+        // A fifth of the time is bytes at latency * rate / 4 = 200,000 bytes.
+        assert_eq!(model.regimes[0].to_bytes, 1 << 17);
+        assert!(model.held_out_error_percent.unwrap() < 0.001);
+    }
+
+    #[test]
+    fn a_change_of_protocol_is_found_where_it_is() {
+        let time = |size: f64| {
+            if size <= 65_536.0 { 5_000.0 + size / 20.0 } else { 11_000.0 + size / 350.0 }
+        };
+        let model = Model::fit(&points(time), 0.003).unwrap();
+        assert_eq!(model.segments.len(), 2, "{:?}", model.segments);
+        assert_eq!((model.breaks[0].after_bytes, model.breaks[0].before_bytes), (1 << 16, 1 << 17));
+        assert!((model.segments[1].latency_ns - 11_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn noise_makes_no_pieces() {
+        let mut state = 1_u64;
+        let mut noisy = points(|size| 2_000.0 + size / 400.0);
+        for point in &mut noisy {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            point.time_ns *= 1.0 + 0.004 * ((state >> 33) as f64 / f64::from(1_u32 << 31) - 0.5);
+        }
+        assert_eq!(Model::fit(&noisy, 0.003).unwrap().segments.len(), 1);
+    }
+
+    #[test]
+    fn no_part_of_a_line_is_negative() {
+        let falling = points(|size| 9_000.0 - size.log2() * 10.0);
+        let line = Line::through(&falling);
+        assert!(line.ns_per_byte >= 0.0 && line.latency_ns > 0.0, "{line:?}");
+        let steep = [(1_000, 10.0), (2_000, 900.0), (3_000, 2_000.0)]
+            .map(|(size_bytes, time_ns)| Point { size_bytes, time_ns });
+        let line = Line::through(&steep);
+        assert!(line.latency_ns >= 0.0 && line.ns_per_byte > 0.0, "{line:?}");
+    }
+
+    #[test]
+    fn few_sizes_make_a_line_or_nothing() {
+        let all = points(|size| 100.0 + size);
+        assert!(Model::fit(&all[..2], 0.003).is_none());
+        let model = Model::fit(&all[..3], 0.003).unwrap();
+        assert_eq!((model.segments.len(), model.held_out_error_percent), (1, None));
+        assert!((model.at(1 << 10) - 1_124.0).abs() < 1.0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_times_make_a_finite_model(times in proptest::collection::vec(1e-3_f64..1e12, 3..40)) {
+            let points: Vec<Point> = times.iter().enumerate()
+                .map(|(place, time_ns)| Point { size_bytes: 1 + 7 * place as u64, time_ns: *time_ns })
+                .collect();
+            let model = Model::fit(&points, 0.003).unwrap();
+            for segment in &model.segments {
+                proptest::prop_assert!(segment.latency_ns.is_finite() && segment.latency_ns >= 0.0);
+                proptest::prop_assert!(segment.ns_per_byte.is_finite() && segment.ns_per_byte >= 0.0);
+            }
+            proptest::prop_assert_eq!(model.segments[0].from_bytes, 1);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a profile says: statistics of each configuration, a model of each link, what is odd, how
+//! it compares with another profile or with a simulator's predictions, inputs for simulators, and a
+//! report for people. `docs/analyze.md` explains every figure.
+//!
+//! * [`Analysis::of`] analyses a [`Folder`](polyrail_profile::Folder); it serialises to the JSON of
+//!   `polyrail analyze --json`.
+//! * [`Comparison::of`] compares two; [`Judgement::of`] judges [`read_predictions`].
+//! * [`export`] writes what ASTRA-sim, Chakra, SimAI and Vidur read.
+//! * [`html`] makes the report: one file that needs no network.
+//!
+//! All types are `Send + Sync`.
+#![forbid(unsafe_code)]
+
+pub mod export;
+
+mod analysis;
+mod compare;
+mod devices;
+mod drift;
+mod error;
+mod fit;
+mod links;
+mod predictions;
+mod report;
+mod stats;
+mod summary;
+
+pub use analysis::{About, Analysis, Options, PathMetric, SCHEMA_VERSION};
+pub use compare::{Compared, Comparison, MATTERS_PERCENT, Verdict};
+pub use devices::{ClockReport, Clocks, Thermal, ThermalPoint, TriangleReport};
+pub use drift::{Drift, DriftOf};
+pub use error::AnalyzeError;
+pub use fit::{Break, Model, Regime, RegimeKind, Segment};
+pub use links::{AlphaBeta, Asymmetry, Link, LogGp, SizeClass, SlowLink};
+pub use predictions::{
+    ErrorSummary, JudgedPoint, Judgement, LinkErrors, PointVerdict, Prediction, read_predictions,
+};
+pub use report::html;
+pub use summary::{Counts, Outlier, Summary};

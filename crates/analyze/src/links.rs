@@ -1,0 +1,281 @@
+//! What links are like: a model for each, the parameters of LogGP, and what is odd among them.
+
+use std::collections::BTreeMap;
+
+use polyrail_profile::{Load, Metric, PathKind};
+use serde::Serialize;
+
+use crate::fit::{Line, Model, Point, Segment};
+use crate::stats::median_of;
+use crate::summary::{Metrics, Summary};
+
+/// One path from one endpoint to another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// The rank that bytes come from.
+    pub src: u32,
+    /// The rank that they go to.
+    pub dst: u32,
+    /// How they travel.
+    pub path: PathKind,
+    /// The median time of the smallest size, in ns.
+    pub smallest_ns: f64,
+    /// The highest median rate of any size, in GB/s.
+    pub best_gb_per_s: f64,
+    /// The highest rate of a stream, in GB/s, where streams were measured.
+    pub best_stream_gb_per_s: Option<f64>,
+    /// `null` from fewer than three sizes.
+    pub model: Option<Model>,
+    /// One for each segment of the model.
+    pub loggp: Vec<LogGp>,
+    /// One line for all sizes, as simulators with two parameters want it: latency in ns, rate in
+    /// GB/s, and the farthest that a size is from it in percent.
+    pub alpha_beta: Option<AlphaBeta>,
+}
+
+/// A link as latency and rate alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AlphaBeta {
+    /// In ns.
+    pub latency_ns: f64,
+    /// In GB/s; `null` where time does not grow with size.
+    pub gb_per_s: Option<f64>,
+    /// In percent of the measured time.
+    pub max_error_percent: f64,
+}
+
+/// Parameters of LogGP for a range of sizes. What can't be told apart is not guessed: `o` is both
+/// ends together, and `null` where nothing measures it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LogGp {
+    /// The smallest size.
+    pub from_bytes: u64,
+    /// The largest size.
+    pub to_bytes: u64,
+    /// L in ns: the time of a transfer of no bytes, without `o` where the metric leaves it out.
+    pub latency_ns: f64,
+    /// Whether `latency_ns` holds the overhead at both ends, too.
+    pub latency_includes_overhead: bool,
+    /// o_s + o_r in ns: what posting and being told add, from `t_host` less `t_gpu` or `t_oneway`.
+    pub overhead_ns: Option<f64>,
+    /// g in ns: the time between messages of no bytes in a stream.
+    pub gap_ns: Option<f64>,
+    /// G in ns per byte.
+    pub gap_per_byte_ns: f64,
+}
+
+/// A pair whose two directions differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Asymmetry {
+    /// The rank whose way out is slower.
+    pub src: u32,
+    /// The other.
+    pub dst: u32,
+    /// How bytes travel.
+    pub path: PathKind,
+    /// Small transfers or large ones.
+    pub sizes: SizeClass,
+    /// How much longer they take this way than back, in percent.
+    pub slower_percent: f64,
+    /// Sizes whose confidence intervals don't touch.
+    pub sizes_apart: usize,
+    /// Sizes that were compared.
+    pub sizes_compared: usize,
+}
+
+/// A link that is worse than others of its path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlowLink {
+    /// The rank that bytes come from.
+    pub src: u32,
+    /// The rank that they go to.
+    pub dst: u32,
+    /// How bytes travel.
+    pub path: PathKind,
+    /// Small transfers or large ones.
+    pub sizes: SizeClass,
+    /// How much longer they take than on the middle link of the path, in percent.
+    pub slower_percent: f64,
+}
+
+/// Where latency counts, and where bandwidth does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SizeClass {
+    /// Up to 4 KiB.
+    Small,
+    /// From 1 MiB on.
+    Large,
+}
+
+impl SizeClass {
+    /// Whether a size is of this class.
+    pub fn contains(self, size_bytes: u64) -> bool {
+        match self {
+            Self::Small => size_bytes <= 4 << 10,
+            Self::Large => size_bytes >= 1 << 20,
+        }
+    }
+}
+
+type Key = (PathKind, u32, u32);
+
+/// Every link that was measured without load.
+pub(crate) fn links(summaries: &[Summary], metrics: &Metrics) -> Vec<Link> {
+    by_link(summaries)
+        .into_iter()
+        .map(|(key, sizes)| link(key, &sizes, metrics.get(&key.0).copied()))
+        .collect()
+}
+
+pub(crate) fn asymmetries(summaries: &[Summary]) -> Vec<Asymmetry> {
+    let links = by_link(summaries);
+    let mut found = Vec::new();
+    for (&(path, src, dst), there) in &links {
+        let Some(back) = links.get(&(path, dst, src)) else { continue };
+        for sizes in [SizeClass::Small, SizeClass::Large] {
+            let pairs: Vec<(&Summary, &Summary)> = there
+                .iter()
+                .filter(|one| sizes.contains(one.size_bytes))
+                .filter_map(|one| {
+                    let other = back.iter().find(|other| other.size_bytes == one.size_bytes)?;
+                    Some((*one, *other))
+                })
+                .collect();
+            let ratios = pairs.iter().map(|(one, other)| one.median_ns / other.median_ns);
+            let Some(ratio) = median_of(ratios) else { continue };
+            let apart =
+                |(one, other): &&(&Summary, &Summary)| match (one.interval_ns, other.interval_ns) {
+                    (Some(one), Some(other)) => one.0 > other.1,
+                    _ => false,
+                };
+            let sizes_apart = pairs.iter().filter(apart).count();
+            if ratio > 1.0 + ASYMMETRY_MIN && sizes_apart * 3 >= pairs.len() * 2 {
+                let slower_percent = (ratio - 1.0) * 100.0;
+                let sizes_compared = pairs.len();
+                found.push(Asymmetry {
+                    src,
+                    dst,
+                    path,
+                    sizes,
+                    slower_percent,
+                    sizes_apart,
+                    sizes_compared,
+                });
+            }
+        }
+    }
+    found.sort_by(|a, b| b.slower_percent.total_cmp(&a.slower_percent));
+    found
+}
+
+pub(crate) fn slow_links(summaries: &[Summary]) -> Vec<SlowLink> {
+    let mut found = Vec::new();
+    for sizes in [SizeClass::Small, SizeClass::Large] {
+        // The time of each size by that of the middle link.
+        let mut by_size: BTreeMap<(PathKind, u64), Vec<&Summary>> = BTreeMap::new();
+        for one in unloaded(summaries).filter(|one| sizes.contains(one.size_bytes)) {
+            by_size.entry((one.path, one.size_bytes)).or_default().push(one);
+        }
+        let mut ratios: BTreeMap<Key, Vec<f64>> = BTreeMap::new();
+        for ones in by_size.values().filter(|ones| ones.len() >= 3) {
+            let Some(middle) = median_of(ones.iter().map(|one| one.median_ns)) else { continue };
+            for one in ones {
+                let key = (one.path, one.src, one.dst);
+                ratios.entry(key).or_default().push(one.median_ns / middle);
+            }
+        }
+        for ((path, src, dst), ratios) in ratios {
+            let slower_percent = (median_of(ratios).unwrap_or(1.0) - 1.0) * 100.0;
+            if slower_percent > SLOW_MIN_PERCENT {
+                found.push(SlowLink { src, dst, path, sizes, slower_percent });
+            }
+        }
+    }
+    found.sort_by(|a, b| b.slower_percent.total_cmp(&a.slower_percent));
+    found
+}
+
+const ASYMMETRY_MIN: f64 = 0.03;
+const SLOW_MIN_PERCENT: f64 = 10.0;
+/// How far the median of a stable configuration moves by chance.
+const NOISE_MIN: f64 = 0.003;
+
+fn unloaded(summaries: &[Summary]) -> impl Iterator<Item = &Summary> {
+    summaries.iter().filter(|one| one.load == Load::None)
+}
+
+fn by_link(summaries: &[Summary]) -> BTreeMap<Key, Vec<&Summary>> {
+    let mut links: BTreeMap<Key, Vec<&Summary>> = BTreeMap::new();
+    for one in unloaded(summaries) {
+        links.entry((one.path, one.src, one.dst)).or_default().push(one);
+    }
+    for sizes in links.values_mut() {
+        sizes.sort_by_key(|one| one.size_bytes);
+    }
+    links
+}
+
+fn link((path, src, dst): Key, sizes: &[&Summary], metric: Option<Metric>) -> Link {
+    let points: Vec<Point> = sizes
+        .iter()
+        .map(|one| Point { size_bytes: one.size_bytes, time_ns: one.median_ns })
+        .collect();
+    let widths = sizes
+        .iter()
+        .filter_map(|one| one.interval_ns.map(|(low, high)| (high - low) / 2.0 / one.median_ns));
+    let noise = median_of(widths).unwrap_or(0.0).max(NOISE_MIN);
+    let model = Model::fit(&points, noise);
+    let segments = model.iter().flat_map(|model| &model.segments);
+    let best = |of: &dyn Fn(&Summary) -> Option<f64>| {
+        sizes.iter().filter_map(|one| of(one)).max_by(f64::total_cmp)
+    };
+    Link {
+        src,
+        dst,
+        path,
+        smallest_ns: points[0].time_ns,
+        best_gb_per_s: best(&|one| Some(one.gb_per_s)).unwrap_or(0.0),
+        best_stream_gb_per_s: best(&|one| one.stream_gb_per_s),
+        loggp: segments.map(|segment| loggp(segment, sizes, metric)).collect(),
+        alpha_beta: alpha_beta(&points),
+        model,
+    }
+}
+
+/// One line through any number of sizes.
+pub(crate) fn alpha_beta(points: &[Point]) -> Option<AlphaBeta> {
+    if points.len() < 2 {
+        return None;
+    }
+    let line = Line::through(points);
+    let error = |point: &Point| (line.at(point.size_bytes) / point.time_ns - 1.0).abs() * 100.0;
+    Some(AlphaBeta {
+        latency_ns: line.latency_ns,
+        gb_per_s: (line.ns_per_byte > 0.0).then(|| 1.0 / line.ns_per_byte),
+        max_error_percent: points.iter().map(error).fold(0.0, f64::max),
+    })
+}
+
+fn loggp(segment: &Segment, sizes: &[&Summary], metric: Option<Metric>) -> LogGp {
+    let within = || {
+        sizes.iter().filter(|one| (segment.from_bytes..=segment.to_bytes).contains(&one.size_bytes))
+    };
+    let leaves_overhead_out = matches!(metric, Some(Metric::Gpu | Metric::Oneway));
+    let overheads = within().filter_map(|one| Some((one.host_ns? - one.median_ns).max(0.0)));
+    let intervals: Vec<Point> = within()
+        .filter_map(|one| {
+            let time_ns = one.size_bytes as f64 / one.stream_gb_per_s?;
+            Some(Point { size_bytes: one.size_bytes, time_ns })
+        })
+        .collect();
+    LogGp {
+        from_bytes: segment.from_bytes,
+        to_bytes: segment.to_bytes,
+        latency_ns: segment.latency_ns,
+        latency_includes_overhead: !leaves_overhead_out,
+        overhead_ns: if leaves_overhead_out { median_of(overheads) } else { None },
+        gap_ns: (intervals.len() >= 3).then(|| Line::through(&intervals).latency_ns),
+        gap_per_byte_ns: segment.ns_per_byte,
+    }
+}

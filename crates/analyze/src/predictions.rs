@@ -1,0 +1,359 @@
+//! A simulator's predictions, judged point by point.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use polyrail_profile::{Cells, PathKind, ProfileError, Table, Unknown, Word};
+use serde::Serialize;
+
+use crate::analysis::Analysis;
+use crate::error::AnalyzeError;
+use crate::fit::{Point, RegimeKind};
+use crate::links::{AlphaBeta, alpha_beta};
+use crate::stats::median_of;
+
+/// A line of the table that a simulator wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// `None` stands for `*`: all.
+    pub src: Option<u32>,
+    /// `None` stands for `*`: all.
+    pub dst: Option<u32>,
+    /// How many bytes.
+    pub size_bytes: u64,
+    /// What the simulator says.
+    pub predicted_ns: f64,
+    /// Where the table says it.
+    pub path: Option<PathKind>,
+    /// Which simulator, where the table says it.
+    pub simulator: String,
+    /// Where it is in the table.
+    pub line: u64,
+}
+
+/// What a prediction is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PointVerdict {
+    /// Inside the confidence interval of the median, or within 2 % of it.
+    Right,
+    /// It promises less time than was measured.
+    TooFast,
+    /// It fears more time than was measured.
+    TooSlow,
+    /// The measurement has too few samples to say.
+    Unclear,
+}
+
+/// One prediction against its measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JudgedPoint {
+    /// The rank that bytes come from.
+    pub src: u32,
+    /// The rank that they go to.
+    pub dst: u32,
+    /// How.
+    pub path: PathKind,
+    /// How many.
+    pub size_bytes: u64,
+    /// The median, in ns.
+    pub measured_ns: f64,
+    /// Its confidence interval, in ns.
+    pub interval_ns: Option<(f64, f64)>,
+    /// What the simulator says, in ns.
+    pub predicted_ns: f64,
+    /// Predicted by measured less one, in percent: below zero it is too fast.
+    pub error_percent: f64,
+    /// Of the measured link at this size.
+    pub regime: Option<RegimeKind>,
+    /// What to make of it.
+    pub verdict: PointVerdict,
+}
+
+/// Errors of many points.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ErrorSummary {
+    /// How many.
+    pub points: usize,
+    /// Mean of the errors' sizes, in percent.
+    pub mape_percent: f64,
+    /// Median of the errors' sizes, in percent.
+    pub median_abs_percent: f64,
+    /// Mean with sign, in percent.
+    pub bias_percent: f64,
+    /// Geometric mean of predicted by measured.
+    pub geometric_mean_ratio: f64,
+    /// The error of the largest size, with its sign, in percent.
+    pub worst_percent: f64,
+    /// Points that are right, in percent.
+    pub right_percent: f64,
+}
+
+/// One link's errors, and both sides as latency and rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkErrors {
+    /// The rank that bytes come from.
+    pub src: u32,
+    /// The rank that they go to.
+    pub dst: u32,
+    /// How.
+    pub path: PathKind,
+    /// Over its sizes.
+    pub errors: ErrorSummary,
+    /// A line through the predictions.
+    pub predicted: Option<AlphaBeta>,
+    /// A line through the same sizes as measured.
+    pub measured: Option<AlphaBeta>,
+}
+
+/// A simulator, judged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judgement {
+    /// The table.
+    pub file: String,
+    /// Names of simulators in it.
+    pub simulators: Vec<String>,
+    /// Over all points.
+    pub total: ErrorSummary,
+    /// By regime.
+    pub by_regime: Vec<(RegimeKind, ErrorSummary)>,
+    /// By size.
+    pub by_size: Vec<(u64, ErrorSummary)>,
+    /// By link, the worst first.
+    pub by_link: Vec<LinkErrors>,
+    /// Predictions of what was not measured.
+    pub not_measured: usize,
+    /// Measured configurations without a prediction.
+    pub not_predicted: usize,
+    /// Every point.
+    pub points: Vec<JudgedPoint>,
+}
+
+const REQUIRED: &[&str] = &["src", "dst", "size_bytes", "predicted_time_ns"];
+const OPTIONAL: &[&str] = &["path", "simulator"];
+
+/// Reads a table of predictions: columns `src`, `dst` (ranks, or `*` for all), `size_bytes`,
+/// `predicted_time_ns`, and perhaps `path` and `simulator`; others are left alone.
+///
+/// # Errors
+/// A file that can't be read, a missing column, and a cell that is out of range.
+pub fn read_predictions(path: &Path) -> Result<Vec<Prediction>, AnalyzeError> {
+    let bytes = fs::read(path).map_err(|source| AnalyzeError::Io {
+        action: "read",
+        path: path.into(),
+        source,
+    })?;
+    let table = Table::parse(&bytes, path, REQUIRED, OPTIONAL, Unknown::Ignore)?;
+    let mut predictions = Vec::new();
+    table.for_each(|cells| {
+        predictions.push(Prediction {
+            src: rank(cells, 0)?,
+            dst: rank(cells, 1)?,
+            size_bytes: cells.whole(2, 1..=1 << 40)?,
+            predicted_ns: cells.number(3, 1e-3..=1e18)?,
+            path: cells.optional(4, |cells| cells.word::<PathKind>(4))?,
+            simulator: cells.text(5).to_owned(),
+            line: cells.line(),
+        });
+        Ok(())
+    })?;
+    Ok(predictions)
+}
+
+fn rank(cells: &Cells<'_>, column: usize) -> Result<Option<u32>, ProfileError> {
+    match cells.text(column) {
+        "*" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| cells.fault(column, "a rank, or * for all")),
+    }
+}
+
+impl Judgement {
+    /// Judges predictions of one path. The last of several that are of the same transfer counts,
+    /// so that a table may say `*` first and the exceptions after it.
+    ///
+    /// # Errors
+    /// Predictions of ranks that the profile does not have, of no transfer that was measured, and
+    /// of no path when several were measured.
+    pub fn of(
+        analysis: &Analysis,
+        file: &Path,
+        predictions: &[Prediction],
+    ) -> Result<Self, AnalyzeError> {
+        let file = file.display().to_string();
+        let usual_path = if predictions.iter().any(|one| one.path.is_none()) {
+            Some(analysis.one_path("a table of predictions without the column path")?)
+        } else {
+            None
+        };
+        let ranks = analysis.endpoints.len() as u32;
+        let mut found: BTreeMap<(PathKind, u32, u32, u64), f64> = BTreeMap::new();
+        let mut not_measured = 0;
+        for prediction in predictions {
+            for (column, rank) in [("src", prediction.src), ("dst", prediction.dst)] {
+                if let Some(rank) = rank.filter(|rank| *rank >= ranks) {
+                    let cell = ProfileError::Cell {
+                        file,
+                        line: prediction.line,
+                        column: column.into(),
+                        value: rank.to_string(),
+                        allowed: format!("0 to {}, the ranks of the profile, or *", ranks - 1),
+                    };
+                    return Err(cell.into());
+                }
+            }
+            let Some(path) = prediction.path.or(usual_path) else { continue };
+            let matching = analysis.configurations.iter().filter(|one| {
+                one.load == polyrail_profile::Load::None
+                    && one.path == path
+                    && one.size_bytes == prediction.size_bytes
+                    && prediction.src.is_none_or(|src| src == one.src)
+                    && prediction.dst.is_none_or(|dst| dst == one.dst)
+            });
+            let before = found.len();
+            let mut any = false;
+            for one in matching {
+                found.insert((path, one.src, one.dst, one.size_bytes), prediction.predicted_ns);
+                any = true;
+            }
+            not_measured += usize::from(!any && before == found.len());
+        }
+        if found.is_empty() {
+            let why = no_match(analysis, predictions);
+            return Err(AnalyzeError::NoMatch { file, rows: predictions.len(), why });
+        }
+        let points: Vec<JudgedPoint> = found
+            .into_iter()
+            .filter_map(|((path, src, dst, size), predicted_ns)| {
+                judge(analysis, path, src, dst, size, predicted_ns)
+            })
+            .collect();
+        let mut simulators: Vec<String> = predictions
+            .iter()
+            .map(|one| one.simulator.clone())
+            .filter(|name| !name.is_empty())
+            .collect();
+        simulators.sort_unstable();
+        simulators.dedup();
+        let paths: Vec<PathKind> = points.iter().map(|point| point.path).collect();
+        let measured =
+            analysis.configurations.iter().filter(|one| paths.contains(&one.path)).count();
+        Ok(Self {
+            file,
+            simulators,
+            total: summary(points.iter()),
+            by_regime: grouped(&points, |point| point.regime),
+            by_size: grouped(&points, |point| Some(point.size_bytes)),
+            by_link: by_link(&points),
+            not_measured,
+            not_predicted: measured - points.len(),
+            points,
+        })
+    }
+}
+
+fn judge(
+    analysis: &Analysis,
+    path: PathKind,
+    src: u32,
+    dst: u32,
+    size_bytes: u64,
+    predicted_ns: f64,
+) -> Option<JudgedPoint> {
+    let one = analysis.find(src, dst, path, size_bytes)?;
+    let link =
+        analysis.links.iter().find(|link| (link.src, link.dst, link.path) == (src, dst, path));
+    let error_percent = (predicted_ns / one.median_ns - 1.0) * 100.0;
+    let is_inside = one.interval_ns.map(|(low, high)| (low..=high).contains(&predicted_ns));
+    let verdict = match is_inside {
+        _ if error_percent.abs() <= 2.0 => PointVerdict::Right,
+        Some(true) => PointVerdict::Right,
+        None => PointVerdict::Unclear,
+        Some(false) if error_percent < 0.0 => PointVerdict::TooFast,
+        Some(false) => PointVerdict::TooSlow,
+    };
+    Some(JudgedPoint {
+        src,
+        dst,
+        path,
+        size_bytes,
+        measured_ns: one.median_ns,
+        interval_ns: one.interval_ns,
+        predicted_ns,
+        error_percent,
+        regime: link.and_then(|link| link.model.as_ref()?.regime(size_bytes)),
+        verdict,
+    })
+}
+
+fn summary<'a>(points: impl Iterator<Item = &'a JudgedPoint> + Clone) -> ErrorSummary {
+    let count = points.clone().count();
+    let mean = |of: fn(&JudgedPoint) -> f64| points.clone().map(of).sum::<f64>() / count as f64;
+    let worst = points.clone().map(|point| point.error_percent);
+    let right = points.clone().filter(|point| point.verdict == PointVerdict::Right).count();
+    ErrorSummary {
+        points: count,
+        mape_percent: mean(|point| point.error_percent.abs()),
+        median_abs_percent: median_of(points.clone().map(|point| point.error_percent.abs()))
+            .unwrap_or(0.0),
+        bias_percent: mean(|point| point.error_percent),
+        geometric_mean_ratio: mean(|point| (point.predicted_ns / point.measured_ns).ln()).exp(),
+        worst_percent: worst.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0),
+        right_percent: right as f64 / count as f64 * 100.0,
+    }
+}
+
+fn grouped<K: Ord + Copy>(
+    points: &[JudgedPoint],
+    of: impl Fn(&JudgedPoint) -> Option<K>,
+) -> Vec<(K, ErrorSummary)> {
+    let mut groups: BTreeMap<K, Vec<&JudgedPoint>> = BTreeMap::new();
+    for point in points {
+        if let Some(key) = of(point) {
+            groups.entry(key).or_default().push(point);
+        }
+    }
+    groups.into_iter().map(|(key, points)| (key, summary(points.iter().copied()))).collect()
+}
+
+fn by_link(points: &[JudgedPoint]) -> Vec<LinkErrors> {
+    let key = |point: &JudgedPoint| Some((point.path, point.src, point.dst));
+    let line = |points: &[&JudgedPoint], time: fn(&JudgedPoint) -> f64| {
+        let points: Vec<Point> = points
+            .iter()
+            .map(|point| Point { size_bytes: point.size_bytes, time_ns: time(point) })
+            .collect();
+        alpha_beta(&points)
+    };
+    let mut links: Vec<LinkErrors> = grouped(points, key)
+        .into_iter()
+        .map(|((path, src, dst), errors)| {
+            let own: Vec<&JudgedPoint> =
+                points.iter().filter(|point| key(point) == Some((path, src, dst))).collect();
+            let predicted = line(&own, |point| point.predicted_ns);
+            let measured = line(&own, |point| point.measured_ns);
+            LinkErrors { src, dst, path, errors, predicted, measured }
+        })
+        .collect();
+    links.sort_by(|a, b| b.errors.mape_percent.total_cmp(&a.errors.mape_percent));
+    links
+}
+
+fn no_match(analysis: &Analysis, predictions: &[Prediction]) -> String {
+    let sizes = |mut sizes: Vec<u64>| {
+        sizes.sort_unstable();
+        sizes.dedup();
+        match (sizes.first(), sizes.last()) {
+            (Some(first), Some(last)) => format!("{} sizes from {first} to {last} B", sizes.len()),
+            _ => "no sizes".into(),
+        }
+    };
+    let paths: Vec<&str> = analysis.paths().into_iter().map(|path| path.word()).collect();
+    format!(
+        "the profile has {} between {} ranks over {}, the predictions are of {}",
+        sizes(analysis.configurations.iter().map(|one| one.size_bytes).collect()),
+        analysis.endpoints.len(),
+        paths.join(", "),
+        sizes(predictions.iter().map(|one| one.size_bytes).collect()),
+    )
+}

@@ -1,0 +1,33 @@
+//! The report: one HTML file with everything in it.
+
+use crate::analysis::Analysis;
+
+/// The report of an analysis. It holds its data, style and script, asks nothing of any network, and
+/// follows the reader's choice of light or dark.
+pub fn html(analysis: &Analysis) -> String {
+    // Numbers and text of an analysis always have a JSON form.
+    let json = serde_json::to_string(analysis).unwrap_or_default();
+    // No text of a profile may end the element that holds it.
+    let json = json.replace('<', "\\u003c");
+    let title = format!("Profile of {}", escape(&analysis.about.hostname));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <main id=\"report\"><noscript>The charts need JavaScript, which is in this \
+         file.</noscript></main>\n<div id=\"hover\" hidden></div>\n\
+         <script type=\"application/json\" id=\"data\">{json}</script>\n\
+         <script>\n{CHARTS}{PAGE}</script>\n</body>\n</html>\n"
+    )
+}
+
+const STYLE: &str = include_str!("report/style.css");
+const CHARTS: &str = include_str!("report/charts.js");
+const PAGE: &str = include_str!("report/page.js");
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

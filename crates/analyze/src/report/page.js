@@ -1,0 +1,285 @@
+// The report itself, from the JSON of `polyrail analyze --json`.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("report");
+const COLORS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
+const names = data.endpoints.map((endpoint) => endpoint.name);
+const paths = [...new Set(data.links.map((link) => link.path))];
+const sizes = [...new Set(data.configurations.map((one) => one.size_bytes))].sort((a, b) => a - b);
+const quiet = data.configurations.filter((one) => one.load === "none");
+const metricOf = Object.fromEntries(data.metrics.map((one) => [one.path, one.metric]));
+const pairName = (one) => `${names[one.src]} → ${names[one.dst]}`;
+const linkName = (one) => pairName(one) + (paths.length > 1 ? `, ${one.path}` : "");
+const colorOf = (index) => COLORS[index % COLORS.length];
+const REGIMES = { latency_bound: ["latency-bound", "var(--c5)"], transition: ["transition", "var(--c4)"], bandwidth_bound: ["bandwidth-bound", "var(--c2)"] };
+const bySize = { log: true, base: 2, show: showBytes, label: "size" };
+
+function section(title, text, ...children) {
+  main.append(element("h2", { textContent: title }));
+  if (text) main.append(element("p", { className: "soft", textContent: text }));
+  main.append(...children);
+}
+
+function figure(drawn, caption) {
+  return element("figure", {}, drawn, caption ? element("figcaption", { textContent: caption }) : null);
+}
+
+// A drawing that is made anew when one of its choices changes.
+function chosen(choices, draw) {
+  const box = element("div");
+  const selects = choices.map(([label, options]) => {
+    const select = element("select", {}, ...options.map(([value, name]) => element("option", { value, textContent: name })));
+    const start = options.find((option) => option[2]);
+    if (start) select.value = start[0];
+    return [label, select];
+  });
+  const redraw = () => box.replaceChildren(draw(...selects.map(([, select]) => select.value)));
+  selects.forEach(([, select]) => select.addEventListener("change", redraw));
+  redraw();
+  const shown = selects.filter(([, select]) => select.options.length > 1);
+  return element("div", {}, element("p", {}, ...shown.map(([label, select]) => element("label", {}, `${label} `, select))), box);
+}
+
+function middle(values) {
+  const sorted = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
+  return sorted.length ? (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2 : null;
+}
+
+function head() {
+  const { about, counts } = data;
+  main.replaceChildren();
+  main.append(element("h1", { textContent: `Profile of ${about.hostname || "a machine"}` }));
+  const started = new Date(about.started_unix_ns / 1e6).toISOString().slice(0, 16).replace("T", " ");
+  main.append(element("p", { className: "soft", textContent:
+    `${started} UTC · ${about.dir} · polyrail ${about.polyrail_version}${about.kernel ? ` · Linux ${about.kernel}` : ""} · ${about.state}` }));
+  const tile = (name, value) => element("div", { className: "tile" }, element("b", { textContent: value }), name);
+  const large = quiet.filter((one) => one.size_bytes >= 2 ** 20 && one.cv_percent !== null);
+  const steady = large.filter((one) => one.cv_percent < 5).length;
+  main.append(element("div", { className: "tiles" },
+    tile("endpoints", names.length), tile("configurations", data.configurations.length),
+    tile(`of ${counts.planned} samples`, counts.taken), tile("verified", counts.verified),
+    tile("outliers, kept", data.outliers.length),
+    tile("of ≥ 1 MiB have CV < 5 %", large.length ? showPercent(100 * steady / large.length) : "–")));
+  for (const warning of data.warnings) main.append(element("div", { className: "warning", textContent: warning }));
+  for (const note of about.notes) main.append(element("p", { className: "soft", textContent: note }));
+  main.append(table(["path", "links", "smallest transfer", "best rate, middle link", "best link", "worst link", "stream", "metric"], paths.map((path) => {
+    const links = data.links.filter((link) => link.path === path);
+    const rates = links.map((link) => link.best_gb_per_s);
+    return [path, links.length, showTime(middle(links.map((link) => link.smallest_ns))), `${digits(middle(rates))} GB/s`,
+      `${digits(Math.max(...rates))} GB/s`, `${digits(Math.min(...rates))} GB/s`,
+      `${digits(middle(links.map((link) => link.best_stream_gb_per_s)))} GB/s`, metricOf[path]];
+  })));
+}
+
+function curves() {
+  const says = (one) => `${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s\n` +
+    (one.interval_ns ? `95 % interval ${showTime(one.interval_ns[0])} to ${showTime(one.interval_ns[1])}\n` : "") +
+    `CV ${showPercent(one.cv_percent)}, ${one.samples} samples, ${one.metric}`;
+  const series = (path, colorBy, value) => data.links.filter((link) => path === "all" || link.path === path).map((link) => {
+    const key = colorBy === "path" ? paths.indexOf(link.path) : colorBy === "source" ? link.src : link.dst;
+    const own = quiet.filter((one) => one.src === link.src && one.dst === link.dst && one.path === link.path);
+    const points = own.sort((a, b) => a.size_bytes - b.size_bytes).map((one) => [one.size_bytes, value(one), says(one)]);
+    return { name: linkName(link), color: colorOf(key), points };
+  });
+  const entries = (path, colorBy) => colorBy === "path"
+    ? paths.filter((one) => path === "all" || one === path).map((one) => [one, colorOf(paths.indexOf(one))])
+    : names.map((name, rank) => [`${colorBy === "source" ? "from" : "to"} ${name}`, colorOf(rank)]);
+  section("Bandwidth and latency", "One line per pair and path: medians of all samples, size by time. Point at a line for its figures.",
+    chosen([["path", [["all", "all"], ...paths.map((path) => [path, path])]],
+      ["color by", [["path", "path", paths.length > 1], ["source", "source", paths.length === 1], ["sink", "sink"]]]], (path, colorBy) =>
+      element("div", {}, legend(entries(path, colorBy)), element("div", { className: "pair" },
+        figure(chart("bandwidth against size", series(path, colorBy, (one) => one.gb_per_s), bySize, { log: true, label: "GB/s" }), "Bandwidth, GB/s of 10⁹ bytes"),
+        figure(chart("latency against size", series(path, colorBy, (one) => one.median_ns), bySize, { log: true, show: showTime, label: "time" }), "Latency")))));
+}
+
+function matrix() {
+  const usual = sizes[sizes.length - 1];
+  section("Pairs", "From rows to columns.", chosen([
+    ["path", paths.map((path) => [path, path])],
+    ["size", sizes.map((size) => [String(size), showBytes(size), size === usual])],
+    ["show", [["rate", "bandwidth"], ["time", "time"], ["cv", "variation"]]],
+  ], (path, size, what) => {
+    const value = { rate: (one) => one.gb_per_s, time: (one) => one.median_ns, cv: (one) => one.cv_percent }[what];
+    const show = { rate: (v) => digits(v), time: showTime, cv: showPercent }[what];
+    const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
+    const values = found.map(value);
+    const low = Math.min(...values), span = Math.max(...values) - low;
+    return figure(heatMap(`${what} of each pair`, names, (row, column) => {
+      const one = found.find((cell) => cell.src === row && cell.dst === column);
+      return one && { share: span > 0 ? (value(one) - low) / span : 0.5, text: show(value(one)),
+        says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s, CV ${showPercent(one.cv_percent)}` };
+    }), { rate: "GB/s", time: "median time", cv: "standard deviation by mean" }[what]);
+  }));
+  if (data.asymmetries.length) {
+    main.append(element("h3", { textContent: "Directions that differ" }));
+    main.append(table(["slower way", "sizes", "slower by", "sizes apart"], data.asymmetries.map((one) =>
+      [linkName(one), one.sizes === "small" ? "≤ 4 KiB" : "≥ 1 MiB", showPercent(one.slower_percent), `${one.sizes_apart} of ${one.sizes_compared}`])));
+  }
+  if (data.slow_links.length) {
+    main.append(element("h3", { textContent: "Links slower than the middle one of their path" }));
+    main.append(table(["link", "sizes", "slower by"], data.slow_links.map((one) =>
+      [linkName(one), one.sizes === "small" ? "≤ 4 KiB" : "≥ 1 MiB", showPercent(one.slower_percent)])));
+  }
+}
+
+function regimes() {
+  const linkRow = (link) => ({
+    name: pairName(link),
+    blocks: link.model.regimes.map((one) => ({ from: one.from_bytes, to: one.to_bytes, color: REGIMES[one.kind][1],
+      says: `${REGIMES[one.kind][0]}, ${showBytes(one.from_bytes)} to ${showBytes(one.to_bytes)}` })),
+    cuts: link.model.breaks.map((one) => one.before_bytes),
+  });
+  section("Regimes", "What limits each link at which size, by how much time grows with size; a bar marks a break, where one line of the model ends and another begins, as a rule a change of protocol.",
+    legend(Object.values(REGIMES)), chosen([["path", paths.map((path) => [path, path])]], (path) => {
+      const links = data.links.filter((link) => link.path === path && link.model);
+      const rows = links.flatMap((link) => link.loggp.map((one, index) => {
+        const segment = link.model.segments[index];
+        return [pairName(link), `${showBytes(one.from_bytes)} – ${showBytes(one.to_bytes)}`,
+          showTime(one.latency_ns) + (one.latency_includes_overhead ? " with o" : ""), showTime(one.overhead_ns), showTime(one.gap_ns),
+          digits(one.gap_per_byte_ns * 1e3), one.gap_per_byte_ns > 0 ? digits(1 / one.gap_per_byte_ns) : "–", showPercent(segment.max_error_percent),
+          showPercent(link.model.held_out_error_percent)];
+      }));
+      return element("div", {}, figure(ranges("regimes by size", links.map(linkRow), sizes)),
+        table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows));
+    }));
+}
+
+function variance() {
+  const series = paths.map((path, index) => ({ name: path, dots: true, color: colorOf(index),
+    points: quiet.filter((one) => one.path === path).map((one) =>
+      [one.size_bytes, one.cv_percent, `${linkName(one)}, ${showBytes(one.size_bytes)}\nCV ${showPercent(one.cv_percent)}, robust ${showPercent(one.robust_cv_percent)}, ${one.outliers} outliers`]) }));
+  const robust = series.map((one, index) => ({ ...one, points: quiet.filter((each) => each.path === paths[index]).map((each) => [each.size_bytes, each.robust_cv_percent]) }));
+  section("Variation", "Of the samples of each configuration: standard deviation by mean (CV), and the same from medians, which outliers can't move.",
+    legend(paths.map((path, index) => [path, colorOf(index)])),
+    element("div", { className: "pair" },
+      figure(chart("variation against size", series, bySize, { log: true, label: "CV, %" }), "CV"),
+      figure(chart("robust variation against size", robust, bySize, { log: true, label: "robust CV, %" }), "Robust CV")));
+  const worst = [...data.outliers].sort((a, b) => Math.abs(Math.log(b.factor)) - Math.abs(Math.log(a.factor))).slice(0, 15);
+  if (worst.length) {
+    main.append(element("h3", { textContent: `Farthest of ${data.outliers.length} outliers; they count in every figure` }));
+    const one = (outlier) => data.configurations.find((each) => each.configuration === outlier.configuration);
+    main.append(table(["link", "size", "repetition", "time", "by median", "flags"], worst.map((outlier) =>
+      [linkName(one(outlier)), showBytes(one(outlier).size_bytes), outlier.repetition, showTime(outlier.time_ns), digits(outlier.factor), outlier.flags || "–"])));
+  }
+}
+
+function drift() {
+  if (!data.drift.length) return;
+  const title = { sentinel: "sentinel", small: "≤ 4 KiB", large: "≥ 1 MiB" };
+  section("Drift", "Time of each sample by the median of its configuration, as medians of slices of the profile. A trend is one that samples without a trend show less than once in a hundred times (Mann-Kendall).",
+    legend(data.drift.map((one, index) => [title[one.of], colorOf(index)])),
+    figure(chart("drift", data.drift.map((one, index) => ({ name: title[one.of], color: colorOf(index), points: one.series.map(([minute, ratio]) => [minute, (ratio - 1) * 100]) })),
+      { label: "minutes", show: digits }, { label: "longer than the median, %", zero: true, show: digits })),
+    table(["samples", "how many", "trend", "start to end", "per minute", "per °C", "correlation with temperature"], data.drift.map((one) =>
+      [title[one.of], one.samples, one.has_trend ? "yes" : "no", signed(one.from_start_to_end_percent), one.percent_per_minute === null ? "–" : signed(one.percent_per_minute),
+        one.percent_per_degree === null ? "–" : signed(one.percent_per_degree), digits(one.temperature_correlation)])));
+}
+
+function thermals() {
+  if (!data.thermals.length) return;
+  const line = (key) => data.thermals.map((one) => ({ name: names[one.rank], color: colorOf(one.rank), points: one.series.map((point) => [point.minute, point[key]]) }));
+  const range = (three, unit) => three ? `${digits(three[0])} – ${digits(three[1])} – ${digits(three[2])} ${unit}` : "–";
+  section("Temperature and clocks", "", legend(data.thermals.map((one) => [names[one.rank], colorOf(one.rank)])),
+    element("div", { className: "pair" },
+      figure(chart("temperature over time", line("temperature_c"), { label: "minutes" }, { label: "°C" }), "Temperature"),
+      figure(chart("power over time", line("power_w"), { label: "minutes" }, { label: "W" }), "Power")),
+    table(["device", "looks", "temperature", "power", "processor clock", "held back"], data.thermals.map((one) =>
+      [names[one.rank], one.looks, range(one.temperature_c, "°C"), range(one.power_w, "W"), range(one.sm_clock_mhz, "MHz"), `${one.throttled_looks} times`])));
+}
+
+function clocks() {
+  const { clocks, triangles } = data.clocks;
+  if (!clocks.length) return;
+  section("Clock alignment", "How far each window's offset is from a line through all of them. One-way times follow the windows, not the line; the bound says how far an aligned time may be off.",
+    legend(clocks.map((one, index) => [one.name, colorOf(index)])),
+    figure(chart("clock offsets", clocks.map((one, index) => ({ name: one.name, color: colorOf(index),
+      points: one.series.map(([second, ns, half]) => [second, ns, `${digits(second)} s: ${showTime(ns)} ± ${showTime(half)}`]) })),
+    { label: "seconds" }, { label: "offset from the line, ns", zero: true })),
+    table(["clock", "rate, ppm", "±", "tick", "windows", "anchors", "wander", "bound", "method"], clocks.map((one) =>
+      [one.name, digits(one.rate_ppm), digits(one.rate_ci_ppm), showTime(one.tick_ns), one.windows, one.anchors, showTime(one.wander_ns), showTime(one.bound_ns), one.methods.join(", ")])));
+  if (triangles.length) {
+    const name = (id) => clocks.find((one) => one.clock === id)?.name ?? `clock ${id}`;
+    main.append(element("h3", { textContent: "Checked between devices directly" }));
+    main.append(table(["clocks", "comparisons", "median gap", "largest", "possible", "closes"], triangles.map((one) =>
+      [`${name(one.clock)}, ${name(one.peer)}`, one.anchors, showTime(one.median_ns), showTime(one.max_ns), showTime(one.bound_ns), verdict(one.closes ? "yes" : "no")])));
+  }
+}
+
+const TONES = { same: "good", faster: "good", right: "good", yes: "good", slower: "bad", too_fast: "bad", too_slow: "bad", no: "bad", unclear: "unclear" };
+function verdict(word) {
+  return element("span", { className: TONES[word] ?? "", textContent: word.replace("_", " ") });
+}
+
+function comparison() {
+  const found = data.comparison;
+  if (!found) return;
+  const kinds = ["same", "faster", "slower", "unclear"];
+  const colors = { same: "var(--c7)", faster: "var(--c2)", slower: "var(--c1)", unclear: "var(--c4)" };
+  section("Against another profile", `The base is ${found.base}. A change counts when the confidence intervals don't touch and it is more than ${found.matters_percent} %.`);
+  main.append(element("p", {}, "All in all: ", verdict(found.verdict), "."));
+  for (const warning of found.warnings) main.append(element("div", { className: "warning", textContent: warning }));
+  main.append(table(kinds.concat(["only in one", ...found.ratios.map(([path]) => `${path}, time by base`)]),
+    [kinds.map((kind) => found.counts[kind] ?? 0).concat([found.unmatched, ...found.ratios.map(([, ratio]) => digits(ratio))])]));
+  main.append(legend(kinds.map((kind) => [kind, colors[kind]])));
+  main.append(figure(chart("change against size", kinds.map((kind) => ({ name: kind, dots: true, color: colors[kind],
+    points: found.points.filter((point) => point.verdict === kind).map((point) => [point.size_bytes, point.change_percent,
+      `${linkName(point)}, ${showBytes(point.size_bytes)}\n${showTime(point.base_ns)} → ${showTime(point.now_ns)}, ${signed(point.change_percent)}`]) })),
+  bySize, { label: "longer than the base, %", zero: true })));
+}
+
+function predictions() {
+  const found = data.predictions;
+  if (!found) return;
+  const simulator = found.simulators.join(", ") || "the simulator";
+  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted by measured less one: below zero the simulator promises too much. Right means inside the confidence interval of the median, or within 2 % of it.`);
+  const errors = (one) => [one.points, signed(one.bias_percent), showPercent(one.mape_percent), showPercent(one.median_abs_percent), digits(one.geometric_mean_ratio), signed(one.worst_percent), showPercent(one.right_percent)];
+  const heads = ["points", "bias", "mean error", "median error", "geometric mean ratio", "worst", "right"];
+  main.append(table(["over", ...heads], [["all", ...errors(found.total)],
+    ...found.by_regime.map(([kind, one]) => [REGIMES[kind][0], ...errors(one)])]));
+  if (found.not_measured || found.not_predicted) {
+    main.append(element("p", { className: "soft", textContent: `${found.not_measured} predictions are of what was not measured, and ${found.not_predicted} configurations have none.` }));
+  }
+  const links = found.by_link;
+  const kinds = [["right", "var(--c2)"], ["too_fast", "var(--c1)"], ["too_slow", "var(--c6)"], ["unclear", "var(--c4)"]];
+  const dots = kinds.map(([kind, color]) => ({ name: kind.replace("_", " "), dots: true, color,
+    points: found.points.filter((point) => point.verdict === kind).map((point) => [point.size_bytes, point.error_percent,
+      `${linkName(point)}, ${showBytes(point.size_bytes)}\nmeasured ${showTime(point.measured_ns)}, predicted ${showTime(point.predicted_ns)}\n${signed(point.error_percent)}`]) }));
+  const worst = chosen([["link", links.map((link, index) => [String(index), `${linkName(link)}${index ? "" : " (worst)"}`])]], (index) => {
+    const link = links[Number(index)];
+    const own = found.points.filter((point) => point.src === link.src && point.dst === link.dst && point.path === link.path);
+    return element("div", {}, legend([["measured", "var(--c0)"], ["predicted", "var(--c1)"]]), figure(chart("measured and predicted", [
+      { name: "measured", color: "var(--c0)", points: own.map((point) => [point.size_bytes, point.measured_ns]) },
+      { name: "predicted", color: "var(--c1)", dash: "6 4", points: own.map((point) => [point.size_bytes, point.predicted_ns]) },
+    ], bySize, { log: true, show: showTime, label: "time" }), "Measured against predicted"));
+  });
+  main.append(element("div", { className: "pair" },
+    element("div", {}, legend(kinds.map(([kind, color]) => [kind.replace("_", " "), color])), figure(chart("error against size", dots, bySize, { label: "error, %", zero: true }), "Error of each point")), worst));
+  const line = (one) => one ? `${showTime(one.latency_ns)}, ${digits(one.gb_per_s)} GB/s` : "–";
+  main.append(table(["link, worst first", ...heads, "line through predictions", "line through measurements"],
+    links.slice(0, 24).map((link) => [linkName(link), ...errors(link.errors), line(link.predicted), line(link.measured)])));
+}
+
+function definitions() {
+  section("What the figures are", "");
+  main.append(table(["path", "metric", "definition"], data.metrics.map((one) => [one.path, one.metric, one.definition]), true));
+  for (const paragraph of [
+    "GB are 10⁹ bytes. Every figure is a median of all samples; intervals are from ranks alone and assume no distribution.",
+    "L, o, g and G are those of LogGP, per range of sizes: time of a transfer of no bytes; what posting and being told add, both ends together; time between messages of a stream; time per byte. What was not measured is –.",
+  ]) main.append(element("p", { className: "soft", textContent: paragraph }));
+  if (Object.keys(data.about.timer_floor_ns).length) {
+    main.append(table(["timer floor of", "time"], Object.entries(data.about.timer_floor_ns).map(([metric, ns]) => [metric, showTime(ns)])));
+  }
+}
+
+head();
+curves();
+matrix();
+regimes();
+variance();
+comparison();
+predictions();
+drift();
+thermals();
+clocks();
+definitions();
+document.documentElement.dataset.drawn = String(document.querySelectorAll("svg").length);

@@ -1,0 +1,172 @@
+//! Statistics of few samples that need not be normal.
+
+/// The value in the middle of sorted numbers, or between the two in the middle.
+///
+/// # Panics
+/// On an empty list, which has none.
+pub(crate) fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}
+
+/// The median of numbers in any order; `None` without any.
+pub(crate) fn median_of(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = numbers.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    (!sorted.is_empty()).then(|| median(&sorted))
+}
+
+/// The 95 % confidence interval of the median, from the order of the samples alone: whatever their
+/// distribution, each is below the median with probability one half (Hoefler and Belli, "Scientific
+/// Benchmarking of Parallel Computing Systems", SC'15). `None` from fewer than 6.
+pub(crate) fn median_interval(sorted: &[f64]) -> Option<(f64, f64)> {
+    let n = sorted.len();
+    let below = if n > 1_000 {
+        // Where the binomial is normal, and its terms no longer fit into a double.
+        ((n as f64 - 1.96 * (n as f64).sqrt()) / 2.0).floor() as usize
+    } else {
+        let mut term = 0.5_f64.powi(n as i32);
+        let mut sum = term;
+        let mut below = 0;
+        while sum <= 0.025 {
+            below += 1;
+            term *= (n - below + 1) as f64 / below as f64;
+            sum += term;
+        }
+        below
+    };
+    (below > 0).then(|| (sorted[below - 1], sorted[n - below]))
+}
+
+/// The smallest value that a share `q` of all does not exceed.
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (q * sorted.len() as f64).ceil().max(1.0) as usize;
+    sorted[rank.min(sorted.len()) - 1]
+}
+
+/// Mean and standard deviation (of a sample); the deviation of one number is `None`.
+pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, Option<f64>) {
+    let n = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / n;
+    if numbers.len() < 2 {
+        return (mean, None);
+    }
+    let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+    (mean, Some((squares / (n - 1.0)).sqrt()))
+}
+
+/// The median distance from the median, scaled so that it is the standard deviation of normal
+/// numbers.
+pub(crate) fn scaled_mad(sorted: &[f64]) -> f64 {
+    let middle = median(sorted);
+    1.4826 * median_of(sorted.iter().map(|number| (number - middle).abs())).unwrap_or(0.0)
+}
+
+/// Whether numbers rise or fall in the order given: the test of Mann and Kendall, with the two-sided
+/// probability that numbers without a trend look so. Tied numbers make it careful.
+pub(crate) fn mann_kendall_p(numbers: &[f64]) -> f64 {
+    let n = numbers.len() as f64;
+    if numbers.len() < 4 {
+        return 1.0;
+    }
+    let mut s = 0.0;
+    for (place, first) in numbers.iter().enumerate() {
+        for second in &numbers[place + 1..] {
+            s += match second.total_cmp(first) {
+                std::cmp::Ordering::Less => -1.0,
+                std::cmp::Ordering::Equal => 0.0,
+                std::cmp::Ordering::Greater => 1.0,
+            };
+        }
+    }
+    let deviation = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
+    let z = (f64::abs(s) - 1.0).max(0.0) / deviation;
+    erfc(z / std::f64::consts::SQRT_2)
+}
+
+/// The median of the slopes between all points (Theil and Sen): what a few odd points can't turn.
+pub(crate) fn median_slope(points: &[(f64, f64)]) -> Option<f64> {
+    let pairs = points.iter().enumerate().flat_map(|(place, (x1, y1))| {
+        let later = points[place + 1..].iter();
+        later.filter(move |(x2, _)| x2 != x1).map(move |(x2, y2)| (y2 - y1) / (x2 - x1))
+    });
+    median_of(pairs)
+}
+
+/// Pearson's correlation; `None` where one side does not vary.
+pub(crate) fn correlation(points: &[(f64, f64)]) -> Option<f64> {
+    let n = points.len() as f64;
+    let mx = points.iter().map(|p| p.0).sum::<f64>() / n;
+    let my = points.iter().map(|p| p.1).sum::<f64>() / n;
+    let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+    let (sxx, syy) = (sum(&|p| (p.0 - mx).powi(2)), sum(&|p| (p.1 - my).powi(2)));
+    let sxy = sum(&|p| (p.0 - mx) * (p.1 - my));
+    (sxx > 0.0 && syy > 0.0).then(|| sxy / (sxx * syy).sqrt())
+}
+
+/// The complementary error function of a number that is not negative, good to 1.5e-7 (Abramowitz
+/// and Stegun, Handbook of Mathematical Functions, 7.1.26).
+fn erfc(x: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let terms = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
+    let polynomial = terms.iter().rev().fold(0.0, |sum, term| sum * t + term) * t;
+    polynomial * (-x * x).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranks(n: usize) -> Option<(f64, f64)> {
+        let sorted: Vec<f64> = (1..=n).map(|number| number as f64).collect();
+        median_interval(&sorted)
+    }
+
+    #[test]
+    fn intervals_of_the_median_have_the_ranks_of_the_tables() {
+        assert_eq!(ranks(5), None);
+        assert_eq!(ranks(6), Some((1.0, 6.0)));
+        assert_eq!(ranks(10), Some((2.0, 9.0)));
+        assert_eq!(ranks(20), Some((6.0, 15.0)));
+        assert_eq!(ranks(30), Some((10.0, 21.0)));
+        assert_eq!(ranks(50), Some((18.0, 33.0)));
+        assert_eq!(ranks(100), Some((40.0, 61.0)));
+        let (low, high) = ranks(2_000).unwrap();
+        assert!((low - 956.0).abs() <= 1.0 && (high - 1_045.0).abs() <= 1.0, "{low} {high}");
+    }
+
+    #[test]
+    fn the_spread_of_known_numbers_is_known() {
+        let numbers = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        let (mean, deviation) = mean_and_deviation(&numbers);
+        assert_eq!(mean, 5.0);
+        assert!((deviation.unwrap() - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12);
+        assert_eq!(median(&numbers), 4.5);
+        assert!((scaled_mad(&numbers) - 1.4826 * 0.5).abs() < 1e-12);
+        assert_eq!(quantile(&numbers, 0.99), 9.0);
+        assert_eq!(quantile(&numbers, 0.5), 4.0);
+    }
+
+    #[test]
+    fn a_trend_is_told_from_noise() {
+        let rising: Vec<f64> =
+            (0..50).map(|n| f64::from(n) + 10.0 * f64::from(n * 7 % 5)).collect();
+        assert!(mann_kendall_p(&rising) < 0.001);
+        let level: Vec<f64> = (0..50).map(|n| f64::from(n * 17 % 23)).collect();
+        assert!(mann_kendall_p(&level) > 0.05);
+        let points: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), 3.0 * f64::from(n))).collect();
+        assert_eq!(median_slope(&points), Some(3.0));
+        assert!((correlation(&points).unwrap() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn erfc_is_that_of_the_tables() {
+        for (x, y) in [(0.0, 1.0), (0.5, 0.479_500_1), (1.0, 0.157_299_2), (2.0, 0.004_677_7)] {
+            assert!((erfc(x) - y).abs() < 2e-7, "{x}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Statistics of each configuration.
+
+use std::collections::BTreeMap;
+
+use polyrail_profile::{Configuration, Flags, Load, Metric, PathKind, Plan, Sample, Verify, Word};
+use serde::Serialize;
+
+use crate::stats::{mean_and_deviation, median, median_interval, quantile, scaled_mad};
+
+/// One configuration. Every sample counts: outliers are told apart and left in.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Its number in the plan.
+    pub configuration: u32,
+    /// The rank that bytes came from.
+    pub src: u32,
+    /// The rank that they went to.
+    pub dst: u32,
+    /// How.
+    pub path: PathKind,
+    /// What else moved.
+    pub load: Load,
+    /// How many bytes.
+    pub size_bytes: u64,
+    /// The metric that the times are of.
+    pub metric: &'static str,
+    /// How many samples have the metric; the sentinel's own are not among them.
+    pub samples: usize,
+    /// The figure of the configuration, in ns.
+    pub median_ns: f64,
+    /// The 95 % confidence interval of the median, in ns; `null` from fewer than 6 samples.
+    pub interval_ns: Option<(f64, f64)>,
+    /// In ns.
+    pub mean_ns: f64,
+    /// In ns.
+    pub min_ns: f64,
+    /// In ns.
+    pub max_ns: f64,
+    /// In ns; `null` from fewer than 100 samples.
+    pub p99_ns: Option<f64>,
+    /// Standard deviation by mean, in percent; `null` from one sample.
+    pub cv_percent: Option<f64>,
+    /// The same from medians, which outliers can't move: 1.4826 MAD by median, in percent.
+    pub robust_cv_percent: f64,
+    /// Size by median time, in GB/s.
+    pub gb_per_s: f64,
+    /// The median bandwidth of a stream, in GB/s, where it was measured.
+    pub stream_gb_per_s: Option<f64>,
+    /// The median time at the host, in ns, where it was measured.
+    pub host_ns: Option<f64>,
+    /// Samples far from the median.
+    pub outliers: usize,
+    /// Samples with any flag.
+    pub flagged: usize,
+    /// Whether the median is within three times of the timer's floor.
+    pub is_near_floor: bool,
+}
+
+/// A sample far from the median of its configuration.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outlier {
+    /// Which configuration.
+    pub configuration: u32,
+    /// Which repetition.
+    pub repetition: u32,
+    /// In ns.
+    pub time_ns: f64,
+    /// Time by median.
+    pub factor: f64,
+    /// What the sample itself says, as in `samples.csv`.
+    pub flags: String,
+}
+
+/// What a folder holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Steps of the plan.
+    pub planned: usize,
+    /// Samples that were taken.
+    pub taken: usize,
+    /// Of these, the sentinel's.
+    pub of_sentinel: usize,
+    /// Samples that have the metric.
+    pub with_metric: usize,
+    /// Samples with any flag.
+    pub flagged: usize,
+    /// Samples of devices that were held back.
+    pub throttled: usize,
+    /// Samples whose bytes were compared and right.
+    pub verified: usize,
+    /// Samples with wrong bytes.
+    pub verify_failed: usize,
+}
+
+/// The metric of each path.
+pub(crate) type Metrics = BTreeMap<PathKind, Metric>;
+
+/// Counts samples, per kind.
+pub(crate) fn count(plan: &Plan, samples: &[Sample], metrics: &Metrics) -> Counts {
+    let many = |is: &dyn Fn(&Sample) -> bool| samples.iter().filter(|sample| is(sample)).count();
+    Counts {
+        planned: plan.steps().len(),
+        taken: samples.len(),
+        of_sentinel: many(&|sample| plan.is_sentinel(sample.repetition)),
+        with_metric: many(&|sample| plan_time(plan, sample, metrics).is_some()),
+        flagged: many(&|sample| !sample.flags.is_empty()),
+        throttled: many(&|sample| sample.flags.contains(Flags::THROTTLED)),
+        verified: many(&|sample| sample.verify == Verify::Ok),
+        verify_failed: many(&|sample| sample.verify == Verify::Failed),
+    }
+}
+
+/// Every configuration that has samples, in the order of the plan, and every outlier.
+pub(crate) fn summarise(
+    plan: &Plan,
+    samples: &[Sample],
+    metrics: &Metrics,
+    floors_ns: &BTreeMap<String, f64>,
+) -> (Vec<Summary>, Vec<Outlier>) {
+    let mut by_configuration: Vec<Vec<&Sample>> = vec![Vec::new(); plan.configurations.len()];
+    for sample in samples.iter().filter(|sample| !plan.is_sentinel(sample.repetition)) {
+        // Reading checked that the plan has it.
+        by_configuration[sample.configuration as usize].push(sample);
+    }
+    let mut outliers = Vec::new();
+    let found = plan.configurations.iter().zip(&by_configuration);
+    let summaries = found
+        .filter_map(|(one, samples)| {
+            let metric = *metrics.get(&one.path)?;
+            let floor_ns = floors_ns.get(metric.word()).copied();
+            summary(one, samples, metric, floor_ns, &mut outliers)
+        })
+        .collect();
+    (summaries, outliers)
+}
+
+fn summary(
+    one: &Configuration,
+    samples: &[&Sample],
+    metric: Metric,
+    floor_ns: Option<f64>,
+    outliers: &mut Vec<Outlier>,
+) -> Option<Summary> {
+    let times = sorted(samples, |sample| time(sample, metric));
+    if times.is_empty() {
+        return None;
+    }
+    let median_ns = median(&times);
+    let (mean_ns, deviation) = mean_and_deviation(&times);
+    let far = far_from(&times);
+    let before = outliers.len();
+    outliers.extend(samples.iter().filter_map(|sample| {
+        let time_ns = time(sample, metric).filter(|time_ns| far(*time_ns))?;
+        let Sample { configuration, repetition, .. } = **sample;
+        let factor = time_ns / median_ns;
+        let flags = sample.flags.to_string();
+        Some(Outlier { configuration, repetition, time_ns, factor, flags })
+    }));
+    let streams = sorted(samples, |sample| sample.bandwidth_bytes_per_s);
+    let hosts = sorted(samples, |sample| sample.t_host_ns);
+    Some(Summary {
+        configuration: one.id,
+        src: one.src,
+        dst: one.dst,
+        path: one.path,
+        load: one.load,
+        size_bytes: one.size_bytes,
+        metric: metric.word(),
+        samples: times.len(),
+        median_ns,
+        interval_ns: median_interval(&times),
+        mean_ns,
+        min_ns: times[0],
+        max_ns: times[times.len() - 1],
+        p99_ns: (times.len() >= 100).then(|| quantile(&times, 0.99)),
+        cv_percent: deviation.map(|deviation| deviation / mean_ns * 100.0),
+        robust_cv_percent: scaled_mad(&times) / median_ns * 100.0,
+        gb_per_s: one.size_bytes as f64 / median_ns,
+        stream_gb_per_s: (!streams.is_empty()).then(|| median(&streams) / 1e9),
+        host_ns: (!hosts.is_empty()).then(|| median(&hosts)),
+        outliers: outliers.len() - before,
+        flagged: samples.iter().filter(|sample| !sample.flags.is_empty()).count(),
+        is_near_floor: floor_ns.is_some_and(|floor_ns| median_ns < 3.0 * floor_ns),
+    })
+}
+
+/// The metric as a time. Aligned clocks may say a little less than nothing of a short transfer; it
+/// counts as the least that can be told.
+fn time(sample: &Sample, metric: Metric) -> Option<f64> {
+    sample.metric(metric).map(|time_ns| time_ns.max(TIME_MIN_NS))
+}
+
+/// The time of a sample by the metric of its path.
+pub(crate) fn plan_time(plan: &Plan, sample: &Sample, metrics: &Metrics) -> Option<f64> {
+    let path = plan.configuration(sample.configuration)?.path;
+    time(sample, *metrics.get(&path)?)
+}
+
+const TIME_MIN_NS: f64 = 0.001;
+
+/// Five scaled median distances, on a logarithmic scale since times are skewed; and at least 2 %,
+/// for identical times have no distance.
+fn far_from(sorted: &[f64]) -> impl Fn(f64) -> bool + use<> {
+    let logs: Vec<f64> = sorted.iter().map(|time| time.ln()).collect();
+    let middle = median(&logs);
+    let reach = (5.0 * scaled_mad(&logs)).max(0.02);
+    let has_enough = sorted.len() >= 5;
+    move |time| has_enough && (time.ln() - middle).abs() > reach
+}
+
+fn sorted(samples: &[&Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+    let mut numbers: Vec<f64> = samples.iter().filter_map(|sample| of(sample)).collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers
+}

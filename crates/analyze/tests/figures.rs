@@ -1,0 +1,170 @@
+//! Figures of machines whose truth is known.
+
+mod common;
+
+use std::fs;
+
+use common::{analyse, machine};
+use polyrail_analyze::{
+    Analysis, AnalyzeError, Comparison, DriftOf, Options, RegimeKind, SizeClass, Verdict,
+};
+use polyrail_profile::synthetic::{ASYMMETRIC_PAIR, ASYMMETRY, Machine, true_time_ns};
+use polyrail_profile::{Folder, Metric, PathKind};
+
+#[test]
+fn medians_are_near_the_truth_and_intervals_hold_it() {
+    let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
+    assert_eq!(analysis.metrics[0].metric, "t_oneway");
+    assert_eq!(analysis.configurations.len(), 12 * 31);
+    let mut held = 0;
+    for one in &analysis.configurations {
+        let truth = true_time_ns(&folder.plan().configurations[one.configuration as usize]);
+        assert!((one.median_ns / truth - 1.0).abs() < 0.01, "{one:?} {truth}");
+        let (low, high) = one.interval_ns.unwrap();
+        assert!(low <= one.median_ns && one.median_ns <= high);
+        held += usize::from(low <= truth && truth <= high);
+        assert_eq!(one.samples, 10, "the sentinel's samples are its own");
+        assert!(one.robust_cv_percent < 2.0);
+    }
+    // 95 % of intervals hold the true median, as long as nothing else moves it.
+    assert!(held > 12 * 31 * 85 / 100, "{held}");
+}
+
+#[test]
+fn outliers_are_told_and_kept() {
+    let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
+    let samples = folder.samples().unwrap().len();
+    assert!(!analysis.outliers.is_empty());
+    assert!(analysis.outliers.len() < samples / 100, "{}", analysis.outliers.len());
+    let large = analysis.outliers.iter().filter(|one| (one.factor - 3.0).abs() < 0.2).count();
+    assert!(large * 10 > analysis.outliers.len() * 7, "{large} of {}", analysis.outliers.len());
+    let one = &analysis.outliers[0];
+    let summary = &analysis.configurations[one.configuration as usize];
+    assert!(summary.outliers >= 1 && summary.max_ns >= one.time_ns);
+}
+
+#[test]
+fn regimes_breaks_and_rates_of_links_are_found() {
+    let (_root, _, analysis) = analyse(&machine(PathKind::Nccl));
+    let link = analysis.links.iter().find(|link| (link.src, link.dst) == (2, 3)).unwrap();
+    let model = link.model.as_ref().unwrap();
+    let kinds: Vec<RegimeKind> = model.regimes.iter().map(|regime| regime.kind).collect();
+    assert_eq!(kinds.first(), Some(&RegimeKind::LatencyBound));
+    assert_eq!(kinds.last(), Some(&RegimeKind::BandwidthBound));
+    assert!(
+        model.breaks.iter().any(|one| (one.after_bytes, one.before_bytes) == (1 << 17, 1 << 18)),
+        "the protocol changes at 256 KiB: {:?}",
+        model.breaks
+    );
+    assert!((model.peak_gb_per_s().unwrap() / 350.0 - 1.0).abs() < 0.02, "{model:?}");
+    assert!((model.at(1) / 5_350.0 - 1.0).abs() < 0.03, "{}", model.at(1));
+    assert!(model.held_out_error_percent.unwrap() < 2.0);
+    let small = &link.loggp[0];
+    assert!(!small.latency_includes_overhead);
+    let overhead = small.overhead_ns.unwrap();
+    assert!((4_000.0..4_500.0).contains(&overhead), "{overhead}");
+    let large = link.loggp.last().unwrap();
+    assert!((large.gap_per_byte_ns * 350.0 - 1.0).abs() < 0.02);
+    assert!(large.gap_ns.is_some());
+}
+
+#[test]
+fn the_slower_direction_is_named_and_no_other() {
+    let (_root, _, analysis) = analyse(&machine(PathKind::CopyEngine));
+    let found: Vec<_> =
+        analysis.asymmetries.iter().map(|one| (one.src, one.dst, one.sizes)).collect();
+    let (src, dst) = ASYMMETRIC_PAIR;
+    assert_eq!(found, [(src, dst, SizeClass::Large)]);
+    let slower = analysis.asymmetries[0].slower_percent;
+    assert!((slower - (ASYMMETRY - 1.0) * 100.0).abs() < 3.0, "{slower}");
+    assert_eq!(analysis.slow_links.len(), 1, "{:?}", analysis.slow_links);
+    assert_eq!((analysis.slow_links[0].src, analysis.slow_links[0].dst), ASYMMETRIC_PAIR);
+}
+
+#[test]
+fn clocks_and_devices_are_reported() {
+    let (_root, _, analysis) = analyse(&machine(PathKind::CopyEngine));
+    assert_eq!(analysis.clocks.clocks.len(), 4);
+    for clock in &analysis.clocks.clocks {
+        let expected = -6.0 * (f64::from(clock.clock) - 2.5);
+        assert!((clock.rate_ppm.unwrap() - expected).abs() < 0.2, "{clock:?}");
+        assert!(clock.bound_ns < 1_000.0, "{clock:?}");
+    }
+    assert_eq!(analysis.clocks.triangles.len(), 4);
+    assert!(analysis.clocks.triangles.iter().all(|one| one.closes));
+    assert_eq!(analysis.thermals.len(), 4);
+    let [low, middle, high] = analysis.thermals[1].temperature_c.unwrap();
+    assert!(low < middle && middle < high && high < 60.0);
+    let sentinel = analysis.drift.iter().find(|one| one.of == DriftOf::Sentinel).unwrap();
+    assert!(sentinel.samples > 30);
+    assert!(sentinel.temperature_correlation.is_some());
+}
+
+#[test]
+fn a_slower_run_is_slower_and_the_same_run_the_same() {
+    let (_a, _, base) = analyse(&machine(PathKind::CopyEngine));
+    let (_b, _, again) = analyse(&Machine { seed: 7, ..machine(PathKind::CopyEngine) });
+    let (_c, _, slower) =
+        analyse(&Machine { seed: 8, slowness: 1.1, ..machine(PathKind::CopyEngine) });
+    let same = Comparison::of(&again, &base).unwrap();
+    assert_eq!(same.verdict, Verdict::Same, "{:?}", same.counts);
+    let count =
+        |comparison: &Comparison, verdict| comparison.counts.get(&verdict).copied().unwrap_or(0);
+    assert!(count(&same, Verdict::Slower) + count(&same, Verdict::Faster) < 4, "{:?}", same.counts);
+    let worse = Comparison::of(&slower, &base).unwrap();
+    assert_eq!(worse.verdict, Verdict::Slower);
+    assert!(count(&worse, Verdict::Slower) > 350, "{:?}", worse.counts);
+    assert!((worse.ratios[0].1 - 1.1).abs() < 0.01);
+    let better = Comparison::of(&base, &slower).unwrap();
+    assert_eq!(better.verdict, Verdict::Faster);
+}
+
+#[test]
+fn profiles_with_nothing_in_common_are_refused_with_what_they_have() {
+    let (_a, _, gpu) = analyse(&machine(PathKind::CopyEngine));
+    let (_b, _, tcp) = analyse(&Machine { has_gpus: false, ..machine(PathKind::Tcp) });
+    let error = Comparison::of(&gpu, &tcp).unwrap_err().to_string();
+    assert!(error.contains("copy_engine (t_oneway)") && error.contains("tcp (t_rtt2)"), "{error}");
+}
+
+#[test]
+fn each_path_has_the_metric_that_it_can_measure() {
+    let (_root, folder, analysis) = analyse(&Machine { has_gpus: false, ..machine(PathKind::Tcp) });
+    assert_eq!(analysis.metrics[0].metric, "t_rtt2");
+    assert!(analysis.links[0].loggp[0].latency_includes_overhead);
+    let chosen = Options { metric: Some(Metric::Host), ..Options::default() };
+    assert_eq!(Analysis::of(&folder, chosen).unwrap().metrics[0].metric, "t_host");
+    let absent = Options { metric: Some(Metric::Gpu), ..Options::default() };
+    let error = Analysis::of(&folder, absent).unwrap_err().to_string();
+    assert!(error.ends_with("no sample has t_gpu"), "{error}");
+    let other = Options { path: Some(PathKind::Nccl), ..Options::default() };
+    let error = Analysis::of(&folder, other).unwrap_err().to_string();
+    assert!(error.ends_with("no sample has a time over nccl"), "{error}");
+}
+
+#[test]
+fn a_profile_that_was_cut_short_is_analysed_as_far_as_it_goes() {
+    let (_root, folder, _) = analyse(&machine(PathKind::CopyEngine));
+    let path = folder.dir().join("samples.csv");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() / 3]).unwrap();
+    let run = folder.dir().join("run.yml");
+    let state = fs::read_to_string(&run).unwrap().replace("complete", "running");
+    fs::write(&run, state).unwrap();
+    let folder = Folder::open(folder.dir()).unwrap();
+    let analysis = Analysis::of(&folder, Options::default()).unwrap();
+    assert!(analysis.warnings[0].contains("did not come to its end"), "{:?}", analysis.warnings);
+    assert!(analysis.warnings.iter().any(|one| one.contains("fewer than 6 samples")));
+    let summaries: usize = analysis.configurations.iter().map(|one| one.samples).sum();
+    assert_eq!(summaries + analysis.counts.of_sentinel, analysis.counts.taken);
+}
+
+#[test]
+fn an_empty_profile_says_so() {
+    let (_root, folder, _) = analyse(&machine(PathKind::CopyEngine));
+    let path = folder.dir().join("samples.csv");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.lines().next().unwrap().to_owned() + "\n").unwrap();
+    let error = Analysis::of(&folder, Options::default()).unwrap_err();
+    assert!(matches!(error, AnalyzeError::Empty { .. }), "{error}");
+}
