@@ -17,8 +17,15 @@ const TRAP: &std::ffi::CStr = c".version 6.0
 
 type Handle = *mut c_void;
 
+type CopyPeer = unsafe extern "C" fn(u64, Handle, u64, Handle, usize) -> c_int;
+type CopyPeerAsync = unsafe extern "C" fn(u64, Handle, u64, Handle, usize, Handle) -> c_int;
+type Synchronize = unsafe extern "C" fn(Handle) -> c_int;
+
 /// A stream on one device, and calls to copy on it.
 pub(crate) struct Raw {
+    copy_peer: CopyPeer,
+    copy_peer_async: CopyPeerAsync,
+    synchronize: Synchronize,
     library: Library,
     contexts: [Handle; 2],
     devices: [c_int; 2],
@@ -54,7 +61,15 @@ impl Raw {
         let mut stream = std::ptr::null_mut();
         call!(library, b"cuCtxSetCurrent"(Handle), contexts[0])?;
         call!(library, b"cuStreamCreate"(*mut Handle, c_uint), &raw mut stream, 1)?;
-        Ok(Self { library, contexts, devices, stream })
+        // SAFETY: the types are those of `cuda.h`, and the library is kept as long.
+        let (copy_peer, copy_peer_async, synchronize) = unsafe {
+            (
+                *library.get(b"cuMemcpyPeer")?,
+                *library.get(b"cuMemcpyPeerAsync")?,
+                *library.get(b"cuStreamSynchronize")?,
+            )
+        };
+        Ok(Self { copy_peer, copy_peer_async, synchronize, library, contexts, devices, stream })
     }
 
     /// Makes a context current on this thread: 0 is the device's, 1 the peer's.
@@ -65,18 +80,25 @@ impl Raw {
 
     /// `cuMemcpyPeerAsync` to the peer and `cuStreamSynchronize`.
     pub(crate) fn copy(&self, to: u64, from: u64, len: u64) -> Outcome<()> {
-        call!(
-            self.library,
-            b"cuMemcpyPeerAsync"(u64, Handle, u64, Handle, usize, Handle),
-            to,
-            self.contexts[1],
-            from,
-            self.contexts[0],
-            len as usize,
-            self.stream
-        )?;
-        call!(self.library, b"cuStreamSynchronize"(Handle), self.stream)?;
-        Ok(())
+        let [here, there] = self.contexts;
+        // SAFETY: the contexts and the stream are open, and the caller has memory there.
+        let codes = unsafe {
+            let begun = (self.copy_peer_async)(to, there, from, here, len as usize, self.stream);
+            [begun, (self.synchronize)(self.stream)]
+        };
+        if codes == [0, 0] { Ok(()) } else { Err(format!("a plain copy: {codes:?}").into()) }
+    }
+
+    /// `cuMemcpyPeer` to the peer, which needn't wait for its end, and `cuStreamSynchronize` of the
+    /// default stream, which it is made on.
+    pub(crate) fn copy_plainly(&self, to: u64, from: u64, len: u64) -> Outcome<()> {
+        let [here, there] = self.contexts;
+        // SAFETY: as above.
+        let codes = unsafe {
+            let begun = (self.copy_peer)(to, there, from, here, len as usize);
+            [begun, (self.synchronize)(std::ptr::null_mut())]
+        };
+        if codes == [0, 0] { Ok(()) } else { Err(format!("a plain copy: {codes:?}").into()) }
     }
 
     /// `cuMemAlloc`, on the device.

@@ -4,6 +4,10 @@
 //! The word has 32 bits, which every device can write in stream order, and is extended to the 64 of
 //! the trait's numbers. Errors don't come that way, so a queue that doesn't get on is asked now and
 //! then.
+//!
+//! That write takes the device longer than a small copy does. So a small batch on an idle queue is
+//! left without a mark: for the few microseconds until it is done, or until the next batch's mark
+//! says so, the driver is asked whether the stream is empty.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,6 +24,8 @@ use crate::queue::Completion;
 
 /// Batches that may be under way, so that the numbers' low halves are never ambiguous.
 const UNDER_WAY_MAX: u64 = 1 << 30;
+/// At least so often there is a mark, so that the word is never too far behind.
+const MARK_EVERY: u64 = 1 << 20;
 /// `CU_STREAM_NON_BLOCKING`: no waiting for the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -32,7 +38,9 @@ pub(super) struct Progress {
     device: Arc<CudaDevice>,
     signal: Signal,
     begun: AtomicU64,
-    /// Known to be done. Never more than what the signal says.
+    /// The last batch, if it has no mark. Stored before `begun`.
+    unmarked: AtomicU64,
+    /// Known to be done.
     seen: AtomicU64,
     failed: OnceLock<GpuError>,
     /// When the driver was asked last, in milliseconds.
@@ -86,6 +94,7 @@ impl Progress {
             device,
             signal,
             begun: AtomicU64::new(0),
+            unmarked: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             failed: OnceLock::new(),
             asked_ms: AtomicU64::new(0),
@@ -98,14 +107,17 @@ impl Progress {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(StreamHandle::NONE)
     }
 
-    /// The number of the next batch, or why there can't be one.
-    pub(super) fn next(&self) -> Result<u64, GpuError> {
+    /// The number of the next batch and whether it may go without a mark if it is small, or why
+    /// there can't be one.
+    pub(super) fn next(&self) -> Result<(u64, bool), GpuError> {
         let done = self.completed()?;
         let begun = self.begun.load(Ordering::Relaxed);
         if begun - done >= UNDER_WAY_MAX {
             return Err(self.device.unsupported("having 2^30 batches under way"));
         }
-        Ok(begun + 1)
+        let number = begun + 1;
+        let counts_by_words = matches!(self.signal, Signal::Written(_));
+        Ok((number, done == begun && counts_by_words && !number.is_multiple_of(MARK_EVERY)))
     }
 
     /// Puts the batch's end behind what is in the stream. The context must be current.
@@ -131,8 +143,9 @@ impl Progress {
         Ok(())
     }
 
-    /// Says that the batch is in the stream.
-    pub(super) fn begin(&self, number: u64) {
+    /// Says that the batch is in the stream, with its mark or without.
+    pub(super) fn begin(&self, number: u64, is_marked: bool) {
+        self.unmarked.store(if is_marked { 0 } else { number }, Ordering::Relaxed);
         self.begun.store(number, Ordering::Release);
     }
 
@@ -178,14 +191,20 @@ impl Progress {
         if now_ms == asked_ms || claim(now_ms).is_err() {
             return Ok(());
         }
+        self.is_empty().map(|_| ())
+    }
+
+    /// Whether the driver knows that all is done.
+    fn is_empty(&self) -> Result<bool, GpuError> {
         // Whoever has the lock asks, or is about to close.
-        let Ok(stream) = self.stream.try_lock() else { return Ok(()) };
-        let Some(handle) = *stream else { return Ok(()) };
+        let Ok(stream) = self.stream.try_lock() else { return Ok(false) };
+        let Some(handle) = *stream else { return Ok(false) };
         let _current = self.device.current()?;
         // SAFETY: the stream is open as long as it is locked.
         match unsafe { self.device.driver().stream_query(handle) } {
-            Err(refused) if refused.code != NOT_READY => Err(self.fail(refused.into())),
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(refused) if refused.code == NOT_READY => Ok(false),
+            Err(refused) => Err(self.fail(refused.into())),
         }
     }
 
@@ -218,16 +237,23 @@ impl Completion for Progress {
         if let Some(error) = self.failed.get() {
             return Err(error.clone());
         }
-        // Loaded before the word, so that the word is never behind it.
+        // Loaded before the word, which then is not behind it but for batches without a mark.
         let seen = self.seen.load(Ordering::Acquire);
-        let done = match &self.signal {
+        let mut done = match &self.signal {
             Signal::Written(flag) => extend(seen, load(flag)),
             Signal::Events(events) => self.fired(events)?,
         };
+        // Loaded before the driver is asked, which then speaks of this batch at least.
+        let begun = self.begun.load(Ordering::Acquire);
+        if done < begun {
+            if self.unmarked.load(Ordering::Relaxed) == begun {
+                done = if self.is_empty()? { begun } else { done };
+            } else if done == seen {
+                self.look_for_failure()?;
+            }
+        }
         if done > seen {
             self.seen.fetch_max(done, Ordering::AcqRel);
-        } else if seen < self.begun.load(Ordering::Acquire) {
-            self.look_for_failure()?;
         }
         Ok(done)
     }
@@ -246,9 +272,11 @@ impl Drop for Progress {
     }
 }
 
-/// The number that has these low bits and is at, or less than 2^32 above, one known before.
+/// The number that has these low bits, if it is at most 2^31 above one known before; else the known
+/// one, which batches without a mark may have taken ahead.
 fn extend(seen: u64, low: u32) -> u64 {
-    seen + u64::from(low.wrapping_sub(seen as u32))
+    let ahead = low.wrapping_sub(seen as u32) as i32;
+    seen + u64::from(ahead.max(0).unsigned_abs())
 }
 
 fn address_of(flag: &Memory) -> u64 {
@@ -285,6 +313,15 @@ mod tests {
             for behind in [0, 1, 1000, UNDER_WAY_MAX] {
                 let seen = u64::saturating_sub(true_number, behind);
                 assert_eq!(extend(seen, true_number as u32), true_number, "seen {seen}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_behind_what_is_known_changes_nothing() {
+        for seen in [0, 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, 9 << 32] {
+            for behind in [0, 1, MARK_EVERY, UNDER_WAY_MAX] {
+                assert_eq!(extend(seen, u64::saturating_sub(seen, behind) as u32), seen);
             }
         }
     }
