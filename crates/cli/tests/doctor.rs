@@ -50,6 +50,39 @@ fn doctor_examines_this_machine_and_its_exit_code_says_whether_something_was_fou
 }
 
 #[test]
+fn a_snapshot_is_examined_like_the_machine_itself_and_holds_none_of_its_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("here.tar");
+    let output = polyrail(&["topo", "snapshot", text_of(&file), "--no-nvml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let said = |args: &[&str]| -> Vec<(String, String)> {
+        let report: Value = serde_json::from_slice(&polyrail(args).stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let text = |check: &Value, field: &str| check[field].as_str().unwrap().to_owned();
+        let all = checks.iter().map(|check| (text(check, "id"), text(check, "status")));
+        // Counters move meanwhile, so that a finding may come and go; what can be known does not.
+        let mut known: Vec<_> = all
+            .map(|(id, status)| match status.as_str() {
+                "finding" | "clean" => (id, "known".to_owned()),
+                _ => (id, status),
+            })
+            .collect();
+        known.sort();
+        known
+    };
+    let here = said(&["doctor", "--json", "--devmem"]);
+    assert_eq!(said(&["doctor", "--json", "--devmem", "--sysroot", text_of(&file)]), here);
+
+    let content = fs::read(&file).unwrap();
+    let routes = fs::read_to_string("/proc/net/route").unwrap();
+    let addresses = routes.lines().skip(1).flat_map(|line| line.split_whitespace().skip(1).take(2));
+    for address in addresses.filter(|address| *address != "00000000") {
+        let is_there = content.windows(8).any(|window| window == address.as_bytes());
+        assert!(!is_there, "{address} is in the archive");
+    }
+}
+
+#[test]
 fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
     let list = stdout(&polyrail(&["doctor", "--list"]));
     assert!(list.lines().count() > 40 && list.contains("bbr-without-fq"), "{list}");

@@ -107,7 +107,8 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (archive, state, file) = (at("a3.tar"), at("state"), at("plan.json"));
     let output = std::fs::File::create(&archive).unwrap();
-    snapshot::write(&fixtures::a3_high().root(), "a3", None, output).unwrap();
+    snapshot::write(&fixtures::a3_high().root(), "a3", &snapshot::Answers::default(), output)
+        .unwrap();
     let on = |args: &[&str]| {
         let all = [args, &["--sysroot", &archive, "--state-dir", &state]].concat();
         polyrail(&all)

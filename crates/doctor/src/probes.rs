@@ -99,7 +99,12 @@ pub struct RouteProbe {
     pub leaves_by: Option<String>,
 }
 
-const FILE: &str = "/polyrail/probes.json";
+impl Probes {
+    /// Where a copy of a machine has the answers.
+    pub const FILE: &str = "/polyrail/probes.json";
+}
+
+const FILE: &str = Probes::FILE;
 
 impl Probes {
     /// Asks the kernel, or reads the answers of a copied machine; none if the copy has none.
@@ -263,6 +268,41 @@ fn interface_name(root: &Sysroot, index: u32) -> Option<String> {
 
 /// The file's text, for tests and archives of machines.
 impl Probes {
+    /// The answers with other addresses, for archives that others may see.
+    pub fn redacted(&self) -> Self {
+        let mut probes = self.clone();
+        let mut known: Vec<IpAddr> = Vec::new();
+        let mut other = |address: &mut IpAddr| {
+            let at = known.iter().position(|known| known == address).unwrap_or(known.len());
+            if at == known.len() {
+                known.push(*address);
+            }
+            // Of the range that is for tests of networks.
+            let [.., high, low] = (at + 1).to_be_bytes();
+            *address = Ipv4Addr::new(198, 18, high, low).into();
+        };
+        for route in &mut probes.routes {
+            other(&mut route.source);
+            other(&mut route.destination);
+        }
+        // The questions name addresses, and so do the system's answers before their last colon.
+        let errors = std::mem::take(&mut probes.errors).into_iter().enumerate();
+        probes.errors = errors
+            .map(|(at, (asked, why))| {
+                let asked = asked.split(' ').next().unwrap_or_default();
+                let why = why.rsplit(": ").next().unwrap_or_default();
+                (format!("{asked} {}", at + 1), why.to_owned())
+            })
+            .collect();
+        probes
+    }
+
+    /// The text of the file.
+    pub fn to_json(&self) -> String {
+        // Text, numbers and lists of them: there is nothing here that JSON can't say.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
     /// Writes the answers where [`Self::take`] finds them in a copy of the machine.
     ///
     /// # Errors
@@ -271,7 +311,7 @@ impl Probes {
         let path = root.path(FILE);
         let write = || {
             fs::create_dir_all(path.parent().unwrap_or(&path))?;
-            fs::write(&path, serde_json::to_vec_pretty(self)?)
+            fs::write(&path, self.to_json())
         };
         write().map_err(|source| DoctorError::Unreadable { path: path.clone(), source })
     }
@@ -300,6 +340,35 @@ mod tests {
         }
         assert!(is_drop("rx_no_buffers_posted[3]"));
         assert!(!is_drop("rx_packets") && !is_drop("rx_xdp_drop"));
+    }
+
+    #[test]
+    fn addresses_are_others_when_the_answers_are_given_away() {
+        let route = |nic: &str, source: &str, destination: &str| RouteProbe {
+            nic: nic.into(),
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            leaves_by: Some("eth0".into()),
+        };
+        let why = "the route from 10.0.0.2 to 10.0.0.1: Network is unreachable (os error 101)";
+        let probes = Probes {
+            routes: vec![
+                route("eth0", "10.0.0.2", "10.0.0.1"),
+                route("eth1", "10.0.1.2", "10.0.0.1"),
+            ],
+            errors: BTreeMap::from([("route from 10.0.0.2".into(), why.into())]),
+            ..Probes::default()
+        };
+        let redacted = probes.redacted();
+        assert!(!redacted.to_json().contains("10.0."), "{}", redacted.to_json());
+        assert_eq!(redacted.routes[0].destination, redacted.routes[1].destination);
+        assert_ne!(redacted.routes[0].source, redacted.routes[1].source);
+        assert_eq!((redacted.routes[1].nic.as_str(), redacted.routes.len()), ("eth1", 2));
+        let error = redacted.errors.iter().next().unwrap();
+        assert_eq!(
+            (error.0.as_str(), error.1.as_str()),
+            ("route 1", "Network is unreachable (os error 101)")
+        );
     }
 
     #[test]

@@ -21,9 +21,9 @@ fn main() -> ExitCode {
         eprintln!("no machine `{name}`; there are: {}", names.join(", "));
         return ExitCode::from(2);
     };
-    let written = File::create(path)
-        .map_err(snapshot::SnapshotError::Write)
-        .and_then(|file| snapshot::write(&build().root(), name, None, file));
+    let written = File::create(path).map_err(snapshot::SnapshotError::Write).and_then(|file| {
+        snapshot::write(&build().root(), name, &snapshot::Answers::default(), file)
+    });
     match written {
         Ok(summary) => {
             println!("{path}: {} files", summary.files);

@@ -1,7 +1,10 @@
 //! An archive of what the readers here read, without what tells one machine from another.
 //!
-//! Only files of a fixed list go in. Hardware addresses are zeros; IP addresses, host names, serial
-//! numbers, UUIDs and keys are in none of these files.
+//! Only files of a fixed list go in. Hardware addresses are zeros, IP addresses and names of control
+//! groups others than they were; host names, serial numbers, UUIDs and keys are in none of these
+//! files.
+
+mod redact;
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,20 +27,39 @@ const FILES: &[&str] = &[
     "/proc/irq/default_smp_affinity",
     "/proc/meminfo",
     "/proc/net/dev",
+    "/proc/net/netstat",
+    "/proc/net/route",
+    "/proc/net/snmp",
     "/proc/net/softnet_stat",
+    "/proc/self/limits",
+    "/proc/self/status",
     "/proc/softirqs",
     "/proc/stat",
+    "/proc/sys/kernel/io_uring_disabled",
     "/proc/sys/kernel/numa_balancing",
     "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/perf_event_paranoid",
     "/proc/sys/net/core/*",
+    "/proc/sys/net/ipv4/conf/*/arp_announce",
+    "/proc/sys/net/ipv4/conf/*/arp_filter",
+    "/proc/sys/net/ipv4/conf/*/arp_ignore",
+    "/proc/sys/net/ipv4/conf/*/rp_filter",
     "/proc/sys/net/ipv4/tcp_*",
+    "/proc/sys/net/netfilter/nf_conntrack_count",
+    "/proc/sys/net/netfilter/nf_conntrack_max",
     "/proc/sys/vm/zone_reclaim_mode",
     "/sys/class/dmi/id/product_name",
     "/sys/class/dmi/id/sys_vendor",
+    "/sys/devices/system/clocksource/clocksource0/available_clocksource",
+    "/sys/devices/system/clocksource/clocksource0/current_clocksource",
     "/sys/devices/system/cpu/*",
     "/sys/devices/system/cpu/cpu*/cache/index*/*",
+    "/sys/devices/system/cpu/cpu*/cpufreq/energy_performance_preference",
     "/sys/devices/system/cpu/cpu*/cpufreq/scaling_driver",
     "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    "/sys/devices/system/cpu/cpu*/cpuidle/state*/disable",
+    "/sys/devices/system/cpu/cpu*/cpuidle/state*/latency",
+    "/sys/devices/system/cpu/cpu*/cpuidle/state*/name",
     "/sys/devices/system/cpu/cpu*/online",
     "/sys/devices/system/cpu/cpu*/topology/*",
     "/sys/devices/system/cpu/smt/*",
@@ -48,6 +70,9 @@ const FILES: &[&str] = &[
     "/sys/devices/system/node/node*/hugepages/*/*",
     "/sys/devices/system/node/node*/meminfo",
     "/sys/devices/system/node/node*/numastat",
+    "/sys/fs/cgroup/cgroup.controllers",
+    "/sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+    "/sys/fs/cgroup/unified/cgroup.controllers",
     "/sys/kernel/irq/*/actions",
     "/sys/kernel/irq/*/chip_name",
     "/sys/kernel/irq/*/hwirq",
@@ -83,6 +108,7 @@ const NET_FILES: &[&str] = &[
     "dev_id",
     "dev_port",
     "duplex",
+    "flags",
     "gro_flush_timeout",
     "ifindex",
     "iflink",
@@ -101,8 +127,21 @@ const NET_FILES: &[&str] = &[
 /// Words in the name of a file that keep it out, whatever the lists say.
 const SECRET: &[&str] = &["key", "secret", "uuid", "serial"];
 
-/// The configuration space up to here holds no serial number; what is behind needs root anyway.
-const PCI_CONFIG_BYTES: usize = 256;
+/// Programs whose presence matters; the names of all others are nobody's business.
+const PROGRAMS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
+
+/// Of each control group.
+const GROUP_FILES: &[&str] = &["cpu.max", "cpu.stat"];
+
+/// What a running machine must be asked, beside its files. Each answer goes in as a file of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Answers<'a> {
+    /// What NVML tells; UUIDs are taken out. What a copy of a machine has of it goes in by itself.
+    pub nvml: Option<&'a NvmlReport>,
+    /// Other files by their path in the copy, such as `/polyrail/probes.json`. Whoever makes them
+    /// takes out what tells one machine from another.
+    pub files: Vec<(&'a str, String)>,
+}
 
 /// What went into an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,8 +191,7 @@ impl SnapshotError {
 
 /// Writes the machine's files below a folder `name` into a tar archive.
 ///
-/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both. `nvml` is what NVML tells of
-/// the running machine; what a copy of a machine has of it goes in by itself.
+/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both.
 ///
 /// # Errors
 /// [`SnapshotError::Write`]; or [`SnapshotError::Read`] if this is no machine at all. A file that
@@ -161,12 +199,12 @@ impl SnapshotError {
 pub fn write(
     root: &Sysroot,
     name: &str,
-    nvml: Option<&NvmlReport>,
+    answers: &Answers<'_>,
     out: impl Write,
 ) -> Result<SnapshotSummary, SnapshotError> {
     root.read("/sys/devices/system/cpu/online")?;
     let recorded = if root.is_live() { None } else { NvmlReport::read(root)? };
-    let nvml = nvml.or(recorded.as_ref());
+    let nvml = answers.nvml.or(recorded.as_ref());
     let mut archive = Archive {
         root,
         name,
@@ -174,11 +212,17 @@ pub fn write(
         summary: SnapshotSummary::default(),
         done: std::collections::HashSet::new(),
     };
-    let collected = archive.collect().and_then(|()| match nvml {
-        Some(report) => archive.add(nvml::FILE, report.redacted().to_json().as_bytes()),
-        None => Ok(()),
-    });
-    collected.and_then(|()| archive.tar.finish()).map_err(SnapshotError::Write)?;
+    let mut collect = || {
+        archive.collect()?;
+        if let Some(report) = nvml {
+            archive.add(nvml::FILE, report.redacted().to_json().as_bytes())?;
+        }
+        for (path, text) in &answers.files {
+            archive.add(path, text.as_bytes())?;
+        }
+        Ok(())
+    };
+    collect().and_then(|()| archive.tar.finish()).map_err(SnapshotError::Write)?;
     Ok(archive.summary)
 }
 
@@ -226,7 +270,56 @@ impl<W: Write> Archive<'_, W> {
                 self.matching(&format!("{folder}/{file}"))?;
             }
         }
+        self.programs()?;
+        self.groups()
+    }
+
+    /// The programs of the list that run, and that there are programs at all.
+    fn programs(&mut self) -> io::Result<()> {
+        for pid in self.names("/proc") {
+            if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            let path = format!("/proc/{pid}/comm");
+            let name = self.root.read(&path).unwrap_or_default();
+            if PROGRAMS.contains(&name.as_str()) {
+                self.add(&path, format!("{name}\n").as_bytes())?;
+            } else if pid == "1" && !name.is_empty() {
+                self.add(&path, b"init\n")?;
+            }
+        }
         Ok(())
+    }
+
+    /// The control groups of this process, whose names may be those of users, jobs and containers.
+    fn groups(&mut self) -> io::Result<()> {
+        let Ok(text) = self.root.read("/proc/self/cgroup") else { return Ok(()) };
+        let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+        let is_base = |base: &&&str| self.root.exists(format!("{base}/cgroup.controllers"));
+        let base = bases.iter().find(is_base).copied();
+        let mut lines = String::new();
+        for line in text.lines() {
+            let Some((kind, group)) = line.rsplit_once(':') else { continue };
+            let mut other = String::new();
+            if let ("0:", Some(base)) = (kind, base) {
+                let mut real = String::new();
+                for file in GROUP_FILES {
+                    self.file(&format!("{base}/{file}"))?;
+                }
+                for (at, part) in group.split('/').filter(|part| !part.is_empty()).enumerate() {
+                    (real, other) = (format!("{real}/{part}"), format!("{other}/group{}", at + 1));
+                    for file in GROUP_FILES {
+                        let content = self.root.content_of_file(format!("{base}{real}/{file}"));
+                        if let Some(content) = content {
+                            self.add(&format!("{base}{other}/{file}"), &content)?;
+                        }
+                    }
+                }
+            }
+            let group = if other.is_empty() { "/" } else { &other };
+            lines.push_str(&format!("{kind}:{group}\n"));
+        }
+        self.add("/proc/self/cgroup", lines.as_bytes())
     }
 
     /// Adds every file that the pattern matches.
@@ -254,7 +347,7 @@ impl<W: Write> Archive<'_, W> {
         }
         let Some(content) = self.root.content_of_file(path) else { return Ok(()) };
         self.done.insert(path.to_owned());
-        self.add(path, &redacted(name, content))
+        self.add(path, &redact::content(path, content))
     }
 
     fn add(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
@@ -281,21 +374,5 @@ impl<W: Write> Archive<'_, W> {
             self.summary.links += 1;
         }
         Ok(folder)
-    }
-}
-
-fn redacted(name: &str, content: Vec<u8>) -> Vec<u8> {
-    let keep_lines = |keep: fn(&&str) -> bool| {
-        let text = String::from_utf8_lossy(&content);
-        let lines: Vec<&str> = text.lines().filter(keep).collect();
-        format!("{}\n", lines.join("\n")).into_bytes()
-    };
-    match name {
-        "address" => b"00:00:00:00:00:00\n".to_vec(),
-        // Of the driver of NVIDIA, only the name of the model is known to be harmless.
-        "information" => keep_lines(|line| line.starts_with("Model:")),
-        "cpuinfo" => keep_lines(|line| !line.starts_with("Serial")),
-        "config" => content[..content.len().min(PCI_CONFIG_BYTES)].to_vec(),
-        _ => content,
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use polyrail_host::nvml::{self, NvLink, NvLinkAccess, NvmlGpu, NvmlReport};
+use polyrail_host::snapshot::Answers;
 use polyrail_host::{GpuPath, PciAddress, Sysroot, Topology, fixtures, snapshot};
 
 /// A report about these GPUs, each with its links: `None` for a switch that nobody sees.
@@ -137,7 +138,13 @@ fn a_snapshot_replays_what_nvml_told_without_the_uuids() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a3.tar");
     let archive = |path: &Path, root: &Sysroot, report: Option<&NvmlReport>| {
-        snapshot::write(root, "a3", report, fs::File::create(path).unwrap()).unwrap()
+        snapshot::write(
+            root,
+            "a3",
+            &Answers { nvml: report, ..Answers::default() },
+            fs::File::create(path).unwrap(),
+        )
+        .unwrap()
     };
     archive(&path, &fixture.root(), Some(&report));
     let content = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
+use polyrail_host::snapshot::Answers;
 use polyrail_host::{Sysroot, Topology, fixtures, snapshot};
 
 fn archive_of(
@@ -11,7 +12,9 @@ fn archive_of(
 ) -> (tempfile::TempDir, std::path::PathBuf, snapshot::SnapshotSummary) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("machine.tar");
-    let summary = snapshot::write(root, "machine", None, fs::File::create(&path).unwrap()).unwrap();
+    let summary =
+        snapshot::write(root, "machine", &Answers::default(), fs::File::create(&path).unwrap())
+            .unwrap();
     (folder, path, summary)
 }
 
@@ -80,6 +83,32 @@ fn addresses_uuids_and_keys_stay_out() {
 }
 
 #[test]
+fn programs_and_control_groups_lose_their_names_and_keep_what_matters() {
+    let fixture = fixtures::laptop();
+    for (pid, name) in [(1, "secret-init"), (7, "irqbalance"), (8, "secret-job")] {
+        fixture.write(&format!("/proc/{pid}/comm"), &format!("{name}\n"));
+    }
+    fixture.write("/proc/self/cgroup", "3:cpu:/secret/one\n0::/secret/two\n");
+    fixture.write("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+    fixture.write("/sys/fs/cgroup/secret/cpu.max", "max 100000\n");
+    fixture.write("/sys/fs/cgroup/secret/two/cpu.max", "400000 100000\n");
+    fixture.write("/sys/fs/cgroup/secret/two/cpu.stat", "nr_periods 10\n");
+    fixture.write("/sys/fs/cgroup/secret/two/cgroup.procs", "4711\n");
+    let (_folder, path, _) = archive_of(&fixture.root());
+    assert!(!String::from_utf8_lossy(&fs::read(&path).unwrap()).contains("secret"));
+    let root = snapshot::open(&path).unwrap();
+    let text = |path: &str| root.read_optional(path).unwrap();
+    assert_eq!(text("/proc/1/comm").as_deref(), Some("init"));
+    assert_eq!(text("/proc/7/comm").as_deref(), Some("irqbalance"));
+    assert_eq!(text("/proc/8/comm"), None);
+    assert_eq!(text("/proc/self/cgroup").as_deref(), Some("3:cpu:/\n0::/group1/group2"));
+    let group = "/sys/fs/cgroup/group1/group2";
+    assert_eq!(text(&format!("{group}/cpu.max")).as_deref(), Some("400000 100000"));
+    assert_eq!(text(&format!("{group}/cpu.stat")).as_deref(), Some("nr_periods 10"));
+    assert_eq!(text("/sys/fs/cgroup/group1/cpu.max").as_deref(), Some("max 100000"));
+}
+
+#[test]
 fn what_an_archive_lacks_is_absent_and_named_with_the_archive() {
     let (_folder, path, _) = archive_of(&fixtures::laptop().root());
     let root = snapshot::open(&path).unwrap();
@@ -110,7 +139,7 @@ fn a_folder_opens_as_it_is_and_anything_else_is_refused() {
     fs::write(&path, []).unwrap();
     assert!(snapshot::open(&path).unwrap_err().to_string().contains("no folder in it holds sys"));
     let nothing = Sysroot::at(folder.path());
-    assert!(snapshot::write(&nothing, "x", None, io::sink()).is_err());
+    assert!(snapshot::write(&nothing, "x", &Answers::default(), io::sink()).is_err());
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_config::Config;
+use polyrail_doctor::Probes;
 use polyrail_host::nvml::{NvmlAbsent, NvmlReport};
-use polyrail_host::snapshot::{self, SnapshotError};
+use polyrail_host::snapshot::{self, Answers, SnapshotError};
 use polyrail_host::{Distance, Gpu, NicDetails, Sysroot, Topology};
 use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
@@ -36,8 +37,9 @@ pub(crate) struct Args {
 enum Command {
     /// Write an archive of what the machine tells about itself, to look at elsewhere.
     ///
-    /// It holds no hardware or IP addresses, host names, serial numbers or keys. `polyrail topo
-    /// --sysroot FILE` shows it; unpacked, `lstopo -i` of hwloc does, too.
+    /// It holds no hardware or IP addresses, host names, serial numbers or keys, but the limits and
+    /// rights of whoever takes it. `polyrail topo --sysroot FILE` shows it, `polyrail doctor --sysroot
+    /// FILE` examines it; unpacked, `lstopo -i` of hwloc shows it, too.
     Snapshot {
         /// The archive, which must not be there yet; `-` is standard output.
         file: PathBuf,
@@ -252,14 +254,22 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         }
         None => None,
     };
+    let probes = match Probes::take(&root, &topology.nics) {
+        Ok(probes) => probes.redacted().to_json(),
+        Err(error) => {
+            complain(&error.to_string(), error.help().as_deref());
+            return ExitCode::from(exit::USAGE);
+        }
+    };
+    let answers = Answers { nvml: nvml.as_ref(), files: vec![(Probes::FILE, probes)] };
     let to_stdout = file == Path::new("-");
     let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|_| !to_stdout);
     let name = name.unwrap_or("machine");
     let written = if to_stdout {
-        snapshot::write(&root, name, nvml.as_ref(), io::stdout().lock())
+        snapshot::write(&root, name, &answers, io::stdout().lock())
     } else {
         match fs::File::create_new(file) {
-            Ok(out) => snapshot::write(&root, name, nvml.as_ref(), io::BufWriter::new(out)),
+            Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
             Err(error) => {
                 complain(&format!("{} can't be written: {error}", file.display()), None);
                 let is_usage = error.kind() == io::ErrorKind::AlreadyExists;

@@ -65,8 +65,11 @@ impl Plan {
 /// Whether the plan leaves an irqbalance at work that is there now.
 fn keeps_irqbalance(root: &Sysroot, plan: &Plan) -> bool {
     let wanted: Vec<&Target> = plan.wanted().map(|(target, ..)| target).collect();
-    balancer::find(root).iter().any(|target| {
-        let is_running = balancer::read(root, target).as_deref() == Some(RUNNING);
-        is_running && !wanted.contains(&target)
-    })
+    let found = balancer::find(root);
+    // Copies of machines have the names of programs and no more.
+    found.is_empty()
+        || found.iter().any(|target| {
+            let is_running = balancer::read(root, target).as_deref() == Some(RUNNING);
+            is_running && !wanted.contains(&target)
+        })
 }
