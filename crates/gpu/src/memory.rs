@@ -15,6 +15,7 @@ pub struct DeviceMemory {
     device: Arc<dyn Device>,
     base: u64,
     len: u64,
+    #[cfg_attr(not(feature = "fake"), expect(dead_code, reason = "held for its end only"))]
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 

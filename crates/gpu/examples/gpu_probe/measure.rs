@@ -21,6 +21,8 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     ground.device.reaches(&*ground.peer)?;
     host_rates(ground)?;
     both_directions(ground)?;
+    on_threads(ground)?;
+    poll_cost(ground)?;
     let (from, to) = (ground.device.allocate(GIB)?, ground.peer.allocate(GIB)?);
     upload(&ground.device, &from.part(0, 1 << 24)?, &pattern(1, 1 << 24))?;
     peer_rates(ground, &from, &to)?;
@@ -143,6 +145,60 @@ fn both_directions(ground: &mut Ground) -> Outcome<()> {
         GIB as f64 / up? / 1e9,
         "GB/s",
     );
+    Ok(())
+}
+
+/// Threads with a queue each, as flows have them, in pieces of 512 KiB to the host.
+fn on_threads(ground: &mut Ground) -> Outcome<()> {
+    const BYTES: u64 = 1 << 28;
+    let device = ground.device.clone();
+    let (memory, host) = (device.allocate(BYTES)?, device.pinned(BYTES)?);
+    for (how, stream_writes) in [("", true), (", events", false)] {
+        let options = QueueOptions { stream_writes, ..QueueOptions::default() };
+        for count in [1, 4, 16] {
+            let run = || -> Result<(), String> {
+                let run = || -> Outcome<()> {
+                    let mut queues = [queue_of(&device, options)?];
+                    stream(&mut queues, &memory, &host, 1 << 19, BYTES, true)?;
+                    Ok(())
+                };
+                run().map_err(|error| error.to_string())
+            };
+            let begin = Instant::now();
+            let done: Result<(), String> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
+                let mut joined = threads.into_iter().map(|thread| thread.join());
+                joined.try_for_each(|done| done.unwrap_or_else(|_| Err("it panicked".into())))
+            });
+            done?;
+            let rate = (count * BYTES) as f64 / begin.elapsed().as_secs_f64() / 1e9;
+            let how = format!("{count} threads{how}");
+            ground.figure("device to host, pieces of 512 KiB", &how, rate, "GB/s");
+        }
+    }
+    Ok(())
+}
+
+/// What asking for a copy that isn't done costs.
+fn poll_cost(ground: &mut Ground) -> Outcome<()> {
+    const POLLS: u32 = 2000;
+    let device = ground.device.clone();
+    let (memory, host) = (device.allocate(GIB / 2)?, device.pinned(GIB / 2)?);
+    for (how, stream_writes) in [("by a word", true), ("by events", false)] {
+        let options = QueueOptions { stream_writes, ..QueueOptions::default() };
+        let mut queue = queue_of(&device, options)?;
+        queue.push(Place::Host(&host, 0), Place::Device(&memory, 0), GIB / 2)?;
+        let ticket = queue.begin()?;
+        let begin = Instant::now();
+        for _ in 0..POLLS {
+            if ticket.is_done()? {
+                return Err("half a gibibyte came too soon".into());
+            }
+        }
+        let cost = begin.elapsed().as_secs_f64() / f64::from(POLLS);
+        ground.figure("asking whether a copy is done", how, cost * 1e9, "ns");
+        wait(Some(ticket))?;
+    }
     Ok(())
 }
 

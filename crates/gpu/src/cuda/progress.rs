@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use polyrail_sys::Memory;
 use rustix::time::{ClockId, clock_gettime};
@@ -32,6 +32,9 @@ const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
 /// A line of the CPU's cache: nothing else is in the word's.
 const FLAG_BYTES: u64 = 64;
+
+/// The same for every queue, so it is said of the first one only.
+static SAID: Once = Once::new();
 
 /// A stream, what was begun on it, and what is done.
 pub(super) struct Progress {
@@ -79,7 +82,9 @@ impl Progress {
                 Err(refused) if refused.code == NOT_SUPPORTED => {
                     if may_write {
                         let device = device.identity();
-                        tracing::warn!(%device, "can't write in stream order, copies end by events");
+                        SAID.call_once(|| {
+                            tracing::warn!(%device, "can't write in stream order, copies end by events");
+                        });
                     }
                     Signal::Events(Mutex::default())
                 }

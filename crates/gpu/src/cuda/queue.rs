@@ -1,6 +1,6 @@
 //! Queues of copies on one of NVIDIA's devices.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use super::device::CudaDevice;
 use super::driver::{Address, CopyAttributes, Location, NOT_SUPPORTED, Refused, StreamHandle};
@@ -17,6 +17,9 @@ const MANY: usize = 4;
 const UNMARKED_BYTES_MAX: u64 = 1 << 20;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`.
 const IN_STREAM_ORDER: i32 = 1;
+
+/// The same for every queue, so it is said of the first one only.
+static SAID: Once = Once::new();
 
 /// What makes the copies of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,7 +195,9 @@ impl CudaQueue {
             Ok(()) => Ok(true),
             Err(refused) if refused.code == NOT_SUPPORTED => {
                 let (device, error) = (self.device.identity(), GpuError::from(refused));
-                tracing::warn!(%device, %error, "copies of many pieces take a call each");
+                SAID.call_once(|| {
+                    tracing::warn!(%device, %error, "copies of many pieces take a call each");
+                });
                 self.at_once = false;
                 Ok(false)
             }
