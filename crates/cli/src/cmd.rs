@@ -1,5 +1,6 @@
 //! One module per subcommand; each has `Args` (syntax only) and `run`.
 
+pub(crate) mod analyze;
 pub(crate) mod bench;
 pub(crate) mod bindings;
 pub(crate) mod changes;

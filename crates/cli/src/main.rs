@@ -23,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Read a profile: figures, models of links, comparisons, inputs for simulators, a report.
+    Analyze(Box<cmd::analyze::Args>),
     /// Measure how fast memory moves between two processes, and what keeps it from being faster.
     Bench(Box<cmd::bench::Args>),
     /// Choose which CPUs the threads of each interface run on, and check such choices.
@@ -49,6 +51,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Analyze(args) => cmd::analyze::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Config(args) => cmd::config::run(args),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::clock::{Anchor, AnchorMethod, Clock};
 use crate::error::ProfileError;
-use crate::folder::Folder;
+use crate::folder::{Folder, Recorder};
 use crate::order::SplitMix64;
 use crate::plan::{Configuration, Endpoint, EndpointKind, PathKind, Plan, PlanBuilder};
 use crate::run::{Layout, Metadata, Run, State};
@@ -82,13 +82,22 @@ impl Machine {
         self.paths.iter().fold(builder, |builder, path| builder.path(*path)).build()
     }
 
-    /// Measures it into a folder.
+    /// Measures it into a folder, with logs and traces.
     ///
     /// # Errors
     /// As [`Folder::create`].
     pub fn profile(&self, dir: impl AsRef<Path>) -> Result<Folder, ProfileError> {
-        let mut run = self.run();
-        let mut recorder = Folder::create(dir, &self.plan()?, &run)?;
+        let mut recorder = self.record(dir)?;
+        recorder.finish(&Run { state: State::Complete, ..self.run() })?;
+        Ok(recorder.folder().clone())
+    }
+
+    /// Measures it into a folder that stays without logs and traces, as if the power had failed.
+    ///
+    /// # Errors
+    /// As [`Folder::create`].
+    pub fn record(&self, dir: impl AsRef<Path>) -> Result<Recorder, ProfileError> {
+        let recorder = Folder::create(dir, &self.plan()?, &self.run())?;
         let mut rng = SplitMix64::new(self.seed);
         let mut now_ns = START_NS;
         let (mut next_look_ns, mut next_anchor_ns, mut window) = (now_ns, now_ns, 0);
@@ -126,9 +135,7 @@ impl Machine {
         for rank in 0..self.endpoints {
             recorder.write_metadata(&self.metadata(rank))?;
         }
-        run.state = State::Complete;
-        recorder.finish(&run)?;
-        Ok(recorder.folder().clone())
+        Ok(recorder)
     }
 
     fn run(&self) -> Run {

@@ -23,8 +23,8 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "config", "doctor", "host", "lab", "nccl-abi", "nic", "polyrail", "report", "sample",
-            "sys", "tune",
+            "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nic", "polyrail",
+            "profile", "report", "sample", "sys", "tune",
         ],
         ..Rule::ORDINARY
     },
@@ -44,6 +44,7 @@ const RULES: &[Rule] = &[
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
     // Pure data; of the system it uses files.
     Rule { name: "profile", ..Rule::ORDINARY },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },

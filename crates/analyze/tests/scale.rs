@@ -1,0 +1,45 @@
+//! What the analysis of a large profile costs.
+
+use std::fs;
+use std::time::Instant;
+
+use polyrail_analyze::{Analysis, Options, html};
+use polyrail_profile::synthetic::Machine;
+use polyrail_profile::{Folder, PathKind};
+
+/// The most memory that this process had, in bytes.
+fn peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib * 1_024
+}
+
+#[test]
+fn a_hundred_thousand_samples_take_seconds_and_not_the_memory_of_the_machine() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("profile");
+    let paths = vec![PathKind::CopyEngine, PathKind::Nccl];
+    let machine = Machine { paths, repetitions: 135, ..Machine::default() };
+    drop(machine.record(&dir).unwrap());
+
+    let started = Instant::now();
+    let analysis = Analysis::of(&Folder::open(&dir).unwrap(), Options::default()).unwrap();
+    let analysed = started.elapsed();
+    let report = html(&analysis);
+    let reported = started.elapsed();
+    let peak = peak_bytes();
+    println!(
+        "{} samples of {} configurations: analysed in {:.2} s, with the report of {:.1} MB in {:.2} s; \
+         at most {:.0} MB of memory",
+        analysis.counts.taken,
+        analysis.configurations.len(),
+        analysed.as_secs_f64(),
+        report.len() as f64 / 1e6,
+        reported.as_secs_f64(),
+        peak as f64 / 1e6
+    );
+    assert!(analysis.counts.taken >= 100_000);
+    assert!(reported.as_secs_f64() < 5.0, "{reported:?}");
+    assert!(peak < 500_000_000, "{peak}");
+}

@@ -1,0 +1,195 @@
+//! `polyrail analyze`: what a profile says.
+
+mod render;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use polyrail_analyze::export::{Target, export};
+use polyrail_analyze::{
+    Analysis, AnalyzeError, Comparison, Judgement, Options, Verdict, html, read_predictions,
+};
+use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
+use polyrail_report::exit;
+
+use crate::stdout::{print, refuse};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder that `polyrail profile --out DIR` wrote, also while it is being filled.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+
+    /// Compare with an older profile: same, faster, slower or unclear.
+    #[arg(long, value_name = "DIR")]
+    compare: Option<PathBuf>,
+
+    /// Judge a simulator: a table with src, dst, size_bytes and predicted_time_ns.
+    #[arg(long, value_name = "FILE")]
+    predictions: Option<PathBuf>,
+
+    /// End with 1 if the mean error of the predictions is larger, in percent.
+    #[arg(long, value_name = "PERCENT", requires = "predictions", value_parser = percent)]
+    max_error: Option<f64>,
+
+    /// Write inputs for a simulator; may be given several times.
+    #[arg(long, value_name = "SIMULATOR", value_enum)]
+    export: Vec<Simulator>,
+
+    /// Where exports go, each in a folder of its own [default: DIR/export].
+    #[arg(long, value_name = "DIR", requires = "export")]
+    out: Option<PathBuf>,
+
+    /// Only this path: copy_engine, kernel, nccl, tcp, shared_memory, host_memory, host_staged.
+    #[arg(long, value_name = "PATH", value_parser = word::<PathKind>)]
+    path: Option<PathKind>,
+
+    /// The time to look at: t_oneway, t_rtt2, t_gpu, t_host [default: the best each path has].
+    #[arg(long, value_name = "METRIC", value_parser = time)]
+    metric: Option<Metric>,
+
+    /// Write the report, one file that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail analyze run1 --html report.html
+  polyrail analyze run2 --compare run1
+  polyrail analyze run1 --path nccl --predictions astra.csv --max-error 10
+  polyrail analyze run1 --path copy_engine --export astra-sim --export chakra --out simulators
+
+docs/analyze.md explains every figure.";
+
+/// Whose inputs to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Simulator {
+    /// Network files of the analytical backends.
+    AstraSim,
+    /// Execution traces, one per rank.
+    Chakra,
+    /// A topology and measured send latencies.
+    Simai,
+    /// The profile of send_recv.
+    Vidur,
+}
+
+impl Simulator {
+    fn target(self) -> (Target, &'static str) {
+        match self {
+            Self::AstraSim => (Target::AstraSim, "astra-sim"),
+            Self::Chakra => (Target::Chakra, "chakra"),
+            Self::Simai => (Target::SimAi, "simai"),
+            Self::Vidur => (Target::Vidur, "vidur"),
+        }
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok((analysis, code)) => {
+            let text = if args.json { json(&analysis) } else { render::text(&analysis) };
+            print(&text, code)
+        }
+        Err(error) => {
+            let code = exit_code(&error);
+            refuse(&error, error.help(), code)
+        }
+    }
+}
+
+fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
+    let options = Options { metric: args.metric, path: args.path };
+    let folder = Folder::open(&args.dir)?;
+    let mut analysis = Analysis::of(&folder, options)?;
+    if let Some(base) = &args.compare {
+        let base = Analysis::of(&Folder::open(base)?, options)?;
+        analysis.comparison = Some(Comparison::of(&analysis, &base)?);
+    }
+    if let Some(file) = &args.predictions {
+        let predictions = read_predictions(file)?;
+        analysis.predictions = Some(Judgement::of(&analysis, file, &predictions)?);
+    }
+    let out = args.out.clone().unwrap_or_else(|| args.dir.join("export"));
+    for simulator in &args.export {
+        let (target, name) = simulator.target();
+        let dir = out.join(name);
+        // Everything is made before anything is written.
+        let files = export(&analysis, target)?;
+        fs::create_dir_all(&dir).map_err(|source| io("create", &dir, source))?;
+        for file in files {
+            let path = dir.join(&file.name);
+            fs::write(&path, &file.bytes).map_err(|source| io("write", &path, source))?;
+            eprintln!("{}", path.display());
+        }
+    }
+    if let Some(path) = &args.html {
+        fs::write(path, html(&analysis)).map_err(|source| io("write", path, source))?;
+        eprintln!("{}", path.display());
+    }
+    let code = verdict(&analysis, args.max_error);
+    Ok((analysis, code))
+}
+
+fn verdict(analysis: &Analysis, max_error: Option<f64>) -> u8 {
+    let is_slower = analysis.comparison.as_ref().is_some_and(|one| one.verdict == Verdict::Slower);
+    let is_wrong = analysis
+        .predictions
+        .as_ref()
+        .zip(max_error)
+        .is_some_and(|(one, limit)| one.total.mape_percent > limit);
+    if analysis.counts.verify_failed > 0 {
+        exit::DATA
+    } else if is_slower || is_wrong {
+        exit::VERDICT
+    } else {
+        exit::OK
+    }
+}
+
+fn json(analysis: &Analysis) -> String {
+    // Numbers and text of an analysis always have a JSON form.
+    serde_json::to_string_pretty(analysis).unwrap_or_default() + "\n"
+}
+
+fn io(action: &'static str, path: &Path, source: std::io::Error) -> AnalyzeError {
+    AnalyzeError::Io { action, path: path.into(), source }
+}
+
+fn exit_code(error: &AnalyzeError) -> u8 {
+    match error {
+        AnalyzeError::Io { .. } | AnalyzeError::Profile(ProfileError::Io { .. }) => {
+            exit::ENVIRONMENT
+        }
+        _ => exit::USAGE,
+    }
+}
+
+fn word<W: Word + Send + Sync>(text: &str) -> Result<W, String> {
+    W::from_word(text).ok_or_else(|| format!("allowed: {}", W::allowed()))
+}
+
+fn time(text: &str) -> Result<Metric, String> {
+    let metric = word(text)?;
+    if metric == Metric::Bandwidth {
+        return Err("is no time; allowed: t_oneway, t_rtt2, t_gpu, t_host".into());
+    }
+    Ok(metric)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
+        _ => Err("allowed: a number from 0 to 1e6".into()),
+    }
+}
