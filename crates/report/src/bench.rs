@@ -6,6 +6,7 @@
 mod against;
 mod csv;
 mod limit;
+mod memory;
 mod placement;
 mod result;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use against::{AgainstAlone, AgainstRaw, AgainstSample, LoneRail};
 pub use limit::{Limit, LimitKind};
+pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
 pub use result::{BenchResult, LatencyUs, PeerSample, RailShare, Sample};
 
@@ -42,6 +44,9 @@ pub struct BenchReport {
     pub config: BTreeMap<String, Setting>,
     /// The shaped links in use; `null` on real ones.
     pub lab: Option<Lab>,
+    /// The memory on this side; `null` in reports of earlier versions.
+    #[serde(default)]
+    pub memory: Option<MemoryPlace>,
     /// Where the threads that move data ran; `null` in reports of earlier versions.
     #[serde(default)]
     pub placement: Option<Placement>,
@@ -105,6 +110,9 @@ pub struct PeerView {
     pub same_host: bool,
     /// The settings in effect there.
     pub config: BTreeMap<String, Setting>,
+    /// The memory there; `null` in reports of earlier versions.
+    #[serde(default)]
+    pub memory: Option<MemoryPlace>,
 }
 
 /// A setting's effective value.
@@ -154,6 +162,7 @@ pub(crate) mod tests {
                 Setting { value: 524_288.into(), origin: "default".into() },
             )]),
             lab: None,
+            memory: Some(MemoryPlace::host()),
             placement: None,
             results: vec![result::tests::sample_result(limit.clone())],
             limit: Some(limit),

@@ -23,8 +23,8 @@ mod units;
 
 pub use bench::{
     AgainstAlone, AgainstRaw, AgainstSample, BenchReport, BenchResult, Host, Lab, LatencyUs, Limit,
-    LimitKind, LoneRail, PeerSample, PeerView, PlacedBy, PlacedThread, Placement, RailShare,
-    SCHEMA_VERSION, Sample, Setting, Tool,
+    LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken, PeerSample, PeerView, PlacedBy,
+    PlacedThread, Placement, RailShare, SCHEMA_VERSION, Sample, Setting, Tool,
 };
 pub use csv::csv_line;
 pub use histogram::Histogram;

@@ -19,8 +19,10 @@ mod latency;
 mod layout;
 mod machine;
 mod measure;
+mod memory;
 mod observe;
 mod output;
+mod path;
 mod pattern;
 mod place;
 mod plan;
@@ -37,6 +39,7 @@ mod work;
 
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
 use polyrail::{Config, Engine};
 use polyrail_report::exit;
@@ -45,6 +48,7 @@ pub(crate) use self::args::Args;
 use self::args::Role;
 use self::error::BenchError;
 use self::interrupt::Interrupt;
+use self::memory::Bank;
 use crate::config_args::print_warnings;
 
 /// Runs the subcommand.
@@ -75,22 +79,32 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     match role {
         Role::Listen { address } => {
             eprintln!("threads: {}", placed.why);
-            listen(config, address)
+            listen(config, Bank::open(args.mem)?, address)
         }
-        Role::ServeParent => spawn::serve_parent(config).map(|()| exit::OK),
-        Role::Connect { address } => client::run(args, config, address, &placed),
-        Role::Lab { rates } => inlab::run(rates, &config, &placed),
+        Role::ServeParent => spawn::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
+        Role::Connect { address } => {
+            client::run(args, config, Bank::open(args.mem)?, address, &placed)
+        }
+        Role::Lab { rates } => inlab::run(rates, &config, &placed, args.peer_mem),
+        Role::Both if args.one_process => {
+            let bank = Bank::open(args.mem)?;
+            let here = spawn::Here::start(&config, &placed, Bank::open(args.peer_mem)?)?;
+            client::run(args, config, bank, here.address, &placed)
+        }
         Role::Both => {
+            // Before the other process, so that what is wrong here is said first.
+            let bank = Bank::open(args.mem)?;
             let program = std::env::current_exe()
                 .map_err(|source| BenchError::system("finding this program", source))?;
-            let served = spawn::Served::start(Command::new(program), &config, &placed)?;
-            client::run(args, config, served.address, &placed)
+            let command = Command::new(program);
+            let served = spawn::Served::start(command, &config, &placed, args.peer_mem)?;
+            client::run(args, config, bank, served.address, &placed)
         }
     }
 }
 
 /// Serves clients until Ctrl-C, which is the usual end and no failure.
-fn listen(config: Config, address: Option<SocketAddr>) -> Result<u8, BenchError> {
+fn listen(config: Config, bank: Bank, address: Option<SocketAddr>) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     let engine = Engine::builder().config(config).build()?;
     let addresses = engine.addresses();
@@ -106,7 +120,7 @@ fn listen(config: Config, address: Option<SocketAddr>) -> Result<u8, BenchError>
         println!("listening on {address}");
         eprintln!("measure with `polyrail bench --connect {address}`; end with Ctrl-C");
     }
-    serve::serve(&engine, &|| interrupt.is_raised(), |peer, result| {
+    serve::serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
         match result {
             Ok(()) => eprintln!("served {}", peer.name()),
             Err(error) => eprintln!("served {}, which ended early: {error}", peer.name()),

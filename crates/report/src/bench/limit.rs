@@ -18,6 +18,8 @@ pub enum LimitKind {
     Window,
     /// The other side.
     Peer,
+    /// The devices that copy, or the link between them.
+    Device,
 }
 
 /// A limit and the number that shows it.
@@ -38,6 +40,7 @@ impl LimitKind {
             Self::Network => "network",
             Self::Window => "window",
             Self::Peer => "peer",
+            Self::Device => "device",
         }
     }
 }
@@ -66,6 +69,7 @@ mod tests {
             LimitKind::Network,
             LimitKind::Window,
             LimitKind::Peer,
+            LimitKind::Device,
         ] {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgainstAlone, AgainstRaw, Limit};
+use super::{AgainstAlone, AgainstRaw, Limit, PathTaken};
 use crate::{Histogram, Spread};
 
 /// What was measured for one size.
@@ -41,6 +41,9 @@ pub struct BenchResult {
     pub verify: String,
     /// Bytes that were compared.
     pub verified_bytes: u64,
+    /// The way that the bytes took; `null` in reports of earlier versions.
+    #[serde(default)]
+    pub path: Option<PathTaken>,
     /// What each rail carried, as the sending side counts it.
     pub rails: Vec<RailShare>,
     /// CPU seconds of both processes per 10^9 bytes; median over the samples.
@@ -205,6 +208,7 @@ pub(crate) mod tests {
             verified: true,
             verify: "full".into(),
             verified_bytes: 2_500_000_000,
+            path: None,
             rails: vec![RailShare {
                 name: "lo".into(),
                 bytes: 2_500_000_000,

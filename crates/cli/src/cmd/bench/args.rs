@@ -10,6 +10,7 @@ use polyrail_report::{BadUnit, parse_duration, parse_sizes};
 
 use super::buffers::Verify;
 use super::error::BenchError;
+use super::memory::MemoryKind;
 use super::place::Place;
 use super::plan::{Against, Op, Plan};
 use crate::config_args::ConfigArgs;
@@ -31,6 +32,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATES", value_parser = rates, help_heading = WHERE)]
     pub(super) lab: Option<Rates>,
 
+    /// Memory at this end: host, or a CUDA device by its number, as in cuda:0.
+    #[arg(long, value_name = "PLACE", default_value = "host", help_heading = WHERE)]
+    pub(super) mem: MemoryKind,
+
+    /// Memory at the other end, if this bench starts it; `bench --listen` has a --mem of its own.
+    #[arg(long, value_name = "PLACE", default_value = "host",
+        conflicts_with_all = ["listen", "connect"], help_heading = WHERE)]
+    pub(super) peer_mem: MemoryKind,
+
+    /// Both ends in this process, in place of two processes.
+    #[arg(long, conflicts_with_all = ["listen", "connect", "lab"], help_heading = WHERE)]
+    pub(super) one_process: bool,
+
     /// Sizes of a transfer: a list, with doubling ranges like 8..1GiB.
     #[arg(long, value_name = "LIST", default_value = "64KiB,1MiB,16MiB,256MiB",
         value_parser = sizes, help_heading = WHAT)]
@@ -49,7 +63,7 @@ pub(crate) struct Args {
     depth: Option<u64>,
 
     /// Both sides post at once.
-    #[arg(long, help_heading = WHAT)]
+    #[arg(long, visible_alias = "both-directions", help_heading = WHAT)]
     bidir: bool,
 
     /// One message to and fro; prints the time one way, half of each round trip.
@@ -94,9 +108,22 @@ pub(crate) struct Args {
         conflicts_with = "listen", help_heading = OUTPUT)]
     pub(super) sample: Option<OsString>,
 
+    /// Print which ways the bytes could take, which one they take, and why.
+    #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]
+    pub(super) explain_path: bool,
+
+    /// With --explain-path: set up the transfers, and move nothing.
+    #[arg(long, requires = "explain_path", help_heading = OUTPUT)]
+    pub(super) dry_run: bool,
+
     /// Rails: a number of loopback addresses, or interfaces and addresses as in the setting `rails`.
     #[arg(long, value_name = "N|LIST", help_heading = SETTINGS)]
     pub(super) rails: Option<String>,
+
+    /// The way between two memories (setting `path`): auto takes copies by the devices where
+    /// there are any, tcp the rails in any case.
+    #[arg(long, value_name = "WAY", help_heading = SETTINGS)]
+    pub(super) path: Option<String>,
 
     /// Channels to the peer (setting `channels`).
     #[arg(long, value_name = "N", help_heading = SETTINGS)]
@@ -210,6 +237,7 @@ impl Args {
             latency: self.latency,
             verify: self.verify,
             against: self.against.clone(),
+            dry_run: self.dry_run,
         }
     }
 }
@@ -226,6 +254,7 @@ Examples:
   polyrail bench --sizes 8 --latency                  one-way time of 8 bytes
   polyrail bench --sizes 256MiB --against raw         the price of the engine over plain sockets
   polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
+  polyrail bench --mem cuda:0 --peer-mem cuda:1       from one GPU to another
   polyrail bench --listen                             on one machine, then on another:
   polyrail bench --connect 10.0.0.1:34567 --sizes 8..1GiB";
 

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 
-use polyrail::{Engine, Memory, Region, RegionError};
+use polyrail::{Engine, RegionError};
 use serde::{Deserialize, Serialize};
 
 use super::error::BenchError;
 use super::layout::Layout;
+use super::memory::{Bank, Store};
 use super::pattern::{self, POISON, Pattern, WrongByte};
 
 /// How much of the destination is compared with what was sent.
@@ -49,8 +50,8 @@ impl fmt::Display for Mismatch {
 /// The regions of one side for one size.
 pub(super) struct Buffers {
     pub(super) layout: Layout,
-    pub(super) source: Option<Region>,
-    pub(super) dest: Option<Region>,
+    pub(super) source: Option<Store>,
+    pub(super) dest: Option<Store>,
     /// What the destination is to hold.
     incoming: Pattern,
 }
@@ -64,24 +65,24 @@ pub(super) struct Needs {
 
 impl Buffers {
     /// Registers the regions; the source is filled and the destination poisoned.
-    pub(super) fn new(engine: &Engine, layout: Layout, needs: Needs) -> Result<Self, BenchError> {
-        let region = |is_needed: bool| {
-            if !is_needed {
-                return Ok::<_, BenchError>(None);
-            }
-            let bytes = layout.region_bytes();
-            let memory = Memory::anonymous(bytes)
-                .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
-            Ok(Some(engine.register(memory)?))
+    pub(super) fn new(
+        engine: &Engine,
+        bank: &Bank,
+        layout: Layout,
+        needs: Needs,
+    ) -> Result<Self, BenchError> {
+        let store = |is_needed: bool| {
+            is_needed.then(|| bank.store(engine, layout.region_bytes())).transpose()
         };
         let buffers = Self {
             layout,
-            source: region(needs.source_seed.is_some())?,
-            dest: region(needs.dest_seed.is_some())?,
+            source: store(needs.source_seed.is_some())?,
+            dest: store(needs.dest_seed.is_some())?,
             incoming: Pattern::new(needs.dest_seed.unwrap_or_default()),
         };
         if let (Some(source), Some(seed)) = (&buffers.source, needs.source_seed) {
-            fill(source, Pattern::new(seed))?;
+            let pattern = Pattern::new(seed);
+            source.fill(|offset, block| pattern.fill(offset, block))?;
         }
         buffers.poison()?;
         Ok(buffers)
@@ -90,12 +91,7 @@ impl Buffers {
     /// Overwrites the destination, so that only what arrives from now on can be right.
     pub(super) fn poison(&self) -> Result<(), BenchError> {
         let Some(dest) = &self.dest else { return Ok(()) };
-        let block = [POISON; BLOCK];
-        for offset in (0..dest.len()).step_by(BLOCK) {
-            let len = (dest.len() - offset).min(BLOCK as u64) as usize;
-            dest.write_at(offset, &block[..len])?;
-        }
-        Ok(())
+        Ok(dest.fill(|_, block| block.fill(POISON))?)
     }
 
     /// Compares the slots below `slots` with what was sent into them; the others must still be
@@ -106,7 +102,8 @@ impl Buffers {
     pub(super) fn verify(&self, mode: Verify, slots: u64, round: u64) -> Result<u64, BenchError> {
         let Some(dest) = &self.dest else { return Ok(0) };
         let check = Check { layout: self.layout, incoming: self.incoming, slots };
-        let read = |offset: u64, out: &mut [u8]| dest.read_at(offset, out);
+        let mut reader = dest.reader(if mode == Verify::Full { AHEAD_BYTES } else { 0 });
+        let read = |offset: u64, out: &mut [u8]| reader.read_at(offset, out);
         match mode {
             Verify::Off => Ok(0),
             Verify::Full => check.all(read),
@@ -115,20 +112,12 @@ impl Buffers {
     }
 }
 
-/// Bytes moved at once between a region and a block that stays in the cache.
+/// Bytes compared at once, which stay in the cache.
 const BLOCK: usize = 64 << 10;
+/// What is read of a device at once when all is read in order.
+const AHEAD_BYTES: u64 = 8 << 20;
 const SAMPLE_BLOCKS: u64 = 64;
 const SAMPLE_BYTES: u64 = 4 << 10;
-
-fn fill(region: &Region, pattern: Pattern) -> Result<(), RegionError> {
-    let mut block = vec![0; BLOCK];
-    for offset in (0..region.len()).step_by(BLOCK) {
-        let len = (region.len() - offset).min(BLOCK as u64) as usize;
-        pattern.fill(offset, &mut block[..len]);
-        region.write_at(offset, &block[..len])?;
-    }
-    Ok(())
-}
 
 /// What a destination is to hold.
 struct Check {
@@ -212,6 +201,7 @@ impl Check {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::tests::fake_bank;
     use super::*;
 
     const SEED: u64 = 5;
@@ -292,6 +282,30 @@ mod tests {
         assert!(missing.to_string().contains("never written"), "{missing}");
         let (_, more) = delivered(LAYOUT, 5);
         assert_eq!(all(&check, &more).unwrap_err().expected, POISON);
+    }
+
+    #[test]
+    fn memory_of_a_device_is_poisoned_filled_and_verified_like_the_hosts() {
+        let engine = Engine::builder().build().unwrap();
+        let layout = Layout { size: 8 << 20, segments: 8, slots: 2 };
+        let needs = Needs { source_seed: Some(SEED), dest_seed: Some(SEED) };
+        let buffers = Buffers::new(&engine, &fake_bank(), layout, needs).unwrap();
+        let untouched = buffers.verify(Verify::Full, 0, 0).unwrap();
+        assert_eq!(untouched, layout.region_bytes());
+        for mode in [Verify::Full, Verify::Sample] {
+            let missing = mismatch(buffers.verify(mode, 2, 1).unwrap_err());
+            assert_eq!(missing.got, POISON, "nothing has arrived: {mode:?}");
+        }
+        let (_, delivered) = delivered(layout, 2);
+        let dest = buffers.dest.as_ref().unwrap();
+        dest.fill(|offset, block| {
+            block.copy_from_slice(&delivered[offset as usize..][..block.len()]);
+        })
+        .unwrap();
+        assert_eq!(buffers.verify(Verify::Full, 2, 1).unwrap(), layout.region_bytes());
+        assert!(buffers.verify(Verify::Sample, 2, 1).unwrap() > 0);
+        buffers.poison().unwrap();
+        assert!(buffers.verify(Verify::Full, 2, 1).is_err(), "nothing old is read ahead");
     }
 
     #[test]

@@ -15,9 +15,11 @@ use super::buffers::Verify;
 use super::control::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
 use super::error::BenchError;
 use super::interrupt::Interrupt;
-use super::machine::copy_rate;
+use super::machine::{CopyRate, copy_rate};
 use super::measure::Bench;
-use super::output::{Output, sample_file, unix_ms};
+use super::memory::Bank;
+use super::output::{Output, print, sample_file, unix_ms};
+use super::path::explanation;
 use super::place::{Placed, threads};
 use super::plan::{Against, Plan};
 use super::progress::Progress;
@@ -30,6 +32,7 @@ use super::watch::{Watch, attach};
 pub(super) fn run(
     args: &Args,
     config: Config,
+    bank: Bank,
     address: SocketAddr,
     placed: &Placed,
 ) -> Result<u8, BenchError> {
@@ -38,6 +41,7 @@ pub(super) fn run(
     let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
+    report.memory = Some(bank.place());
     report.placement =
         Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
     let started = Instant::now();
@@ -50,8 +54,17 @@ pub(super) fn run(
         }
         None => None,
     };
-    let mut end =
-        measure(&plan, config, address, rates, &interrupt, watch.as_ref(), &output, &mut report);
+    let mut end = measure(
+        &plan,
+        config,
+        &bank,
+        address,
+        rates,
+        &interrupt,
+        watch.as_ref(),
+        &output,
+        &mut report,
+    );
     // What was measured stands, whatever became of the samples.
     match attached.map(Attached::stop).transpose() {
         Ok(Some(cost)) => report.notes.push(format!(
@@ -68,7 +81,9 @@ pub(super) fn run(
     report.interrupted = matches!(end, Err(BenchError::Interrupted));
     report.error = end.as_ref().err().map(ToString::to_string);
     output.save(&report)?;
-    output.print(&report)?;
+    if !plan.dry_run {
+        output.print(&report, args.explain_path)?;
+    }
     end.map(|()| exit::OK)
 }
 
@@ -77,6 +92,7 @@ pub(super) fn run(
 fn measure(
     plan: &Plan,
     config: Config,
+    bank: &Bank,
     address: SocketAddr,
     rates: Option<&[Rate]>,
     interrupt: &Interrupt,
@@ -91,22 +107,26 @@ fn measure(
     let about = hello(&link)?;
     let boot_id = report.host.boot_id.as_ref();
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
-    let (tool, host, config) = (about.tool, about.host, about.config);
+    let (tool, host, config, there) = (about.tool, about.host, about.config, about.memory);
     let name = link.peer.name().to_owned();
-    report.peer = Some(PeerView { name, tool, host, same_host, config });
-    check_memory(plan, engine.rails().len(), same_host)?;
+    let memory = Some(there.clone());
+    report.peer = Some(PeerView { name, tool, host, same_host, config, memory });
+    let on_host = [bank.is_host(), same_host && there.pci.is_none()];
+    check_memory(plan, engine.rails().len(), on_host)?;
 
+    // What is only explained needs no measure.
     progress.say("measuring how fast memory is copied");
-    let copy = copy_rate()?;
+    let copy = if plan.dry_run { CopyRate::default() } else { copy_rate()? };
     let lone_engines = lone_engines(plan, &link)?;
     let lone = lone_engines.iter().map(|(name, engine, address)| {
         Ok((name.clone(), Link::new(engine, engine.connect(*address)?)))
     });
     let lone = lone.collect::<Result<Vec<_>, BenchError>>()?;
-    report.notes = notes(plan, same_host);
+    report.notes = notes(plan, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         plan,
         link: &link,
+        bank,
         lone: &lone,
         interrupt,
         progress: &progress,
@@ -117,6 +137,15 @@ fn measure(
         same_host,
     };
     let mut end = interrupt.check();
+    if plan.dry_run {
+        progress.clear();
+        let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
+        let paths: Result<Vec<_>, BenchError> = plan.sizes.iter().map(explain).collect();
+        let paths: Vec<_> = paths?.into_iter().flatten().collect();
+        print(&explanation(paths.iter().map(|(size, path)| (*size, path))))?;
+        link.say_good_bye();
+        return end;
+    }
     for &size in &plan.sizes {
         let (result, ended) = bench.measure(size);
         report.results.extend(result);
@@ -152,6 +181,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         peer: None,
         config: BTreeMap::from_iter(settings(config)),
         lab,
+        memory: None,
         placement: None,
         results: Vec::new(),
         limit: None,
@@ -170,10 +200,10 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
     }
 }
 
-/// Where both ends are on one machine, both take their memory from it.
-fn check_memory(plan: &Plan, rails: usize, same_host: bool) -> Result<(), BenchError> {
-    let both = plan.memory_bytes(rails);
-    let needed_bytes = if same_host { both } else { both / 2 };
+/// Each end that is `on_host` takes its memory from this machine.
+fn check_memory(plan: &Plan, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
+    let ends = on_host.into_iter().filter(|is| *is).count() as u64;
+    let needed_bytes = plan.memory_bytes(rails) / 2 * ends;
     match crate::host::available_memory_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
             Err(BenchError::Memory { needed_bytes, available_bytes })
@@ -222,13 +252,16 @@ fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     Some(Line { gb_per_s: sum as f64 / 1e9, source })
 }
 
-fn notes(plan: &Plan, same_host: bool) -> Vec<String> {
+fn notes(plan: &Plan, same_host: bool, on_devices: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if plan.verify == Verify::Off {
         notes.push("the data were not verified (--verify off)".into());
     }
     if plan.against.contains(&Against::Raw) && plan.segments > 1 {
         notes.push("the plain sockets move contiguous memory, not segments".into());
+    }
+    if plan.against.contains(&Against::Raw) && on_devices {
+        notes.push("the plain sockets move memory of the host at both ends".into());
     }
     if cfg!(debug_assertions) {
         notes.push("this is a debug build: take no figures from it".into());

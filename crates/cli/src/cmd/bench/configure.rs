@@ -69,6 +69,7 @@ impl Args {
         let proxies =
             self.proxies.as_deref().map(|both| both.split_once(',').unwrap_or((both, both)));
         for (setting, value) in [
+            ("path", self.path.as_deref()),
             ("channels", self.channels.as_deref()),
             ("sockets", self.sockets.as_deref()),
             ("window_chunks", self.window.as_deref()),

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail::{Engine, Notification, Peer, Transfer, TransferError};
-use polyrail_report::{Host, PeerSample, PlacedThread, Setting, Tool, exit};
+use polyrail_report::{Host, MemoryPlace, PeerSample, PlacedThread, Setting, Tool, exit};
 use serde::{Deserialize, Serialize};
 
 use super::buffers::{Mismatch, Verify};
@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::plan::Op;
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(super) const CONTROL_VERSION: u32 = 2;
+pub(super) const CONTROL_VERSION: u32 = 3;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub(super) struct SetUp {
     pub(super) latency: bool,
     /// Of the data that the asking end sends; the other end's is one more.
     pub(super) seed: u64,
+    /// Of the asking end, as [`process`] gives it.
+    pub(super) process: u64,
     /// Look at CPUs and threads one by one.
     #[serde(default)]
     pub(super) sample: bool,
@@ -144,6 +146,7 @@ pub(super) struct About {
     pub(super) tool: Tool,
     pub(super) host: Host,
     pub(super) config: BTreeMap<String, Setting>,
+    pub(super) memory: MemoryPlace,
 }
 
 /// What the serving end saw of a sample.
@@ -324,6 +327,15 @@ impl Ask {
             Self::Bye => "bye",
         }
     }
+}
+
+/// A number that no other process has, not even one in another container of this machine.
+pub(super) fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS.get_or_init(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_nanos() as u64 ^ u64::from(std::process::id()) << 40
+    })
 }
 
 pub(super) fn to_hex(bytes: &[u8]) -> String {

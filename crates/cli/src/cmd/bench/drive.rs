@@ -52,6 +52,11 @@ impl<'a> Driver<'a> {
         Self { engine, prepared, depth: depth as usize }
     }
 
+    /// The first slot's request.
+    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
+        self.prepared.first()
+    }
+
     /// Posts as many transfers as may be outstanding.
     pub(super) fn start(&self, transfers: u64) -> Result<Running<'_>, BenchError> {
         let mut running = Running {

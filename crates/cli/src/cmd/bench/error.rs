@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail::{EngineError, PeerError, PostError, RegionError, TransferError};
+use polyrail::{EngineError, GpuError, PeerError, PostError, RegionError, TransferError};
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
 use polyrail_report::exit;
@@ -39,6 +39,8 @@ pub(super) enum BenchError {
     NotARail { address: SocketAddr, rails: String },
     #[error("the other process ended before it was ready ({status})")]
     PeerStart { status: String, code: u8 },
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
     #[error(transparent)]
     Peer(#[from] PeerError),
     #[error("posting a transfer failed: {0}")]
@@ -91,6 +93,8 @@ impl BenchError {
             | Self::Memory { .. }
             | Self::System { .. }
             | Self::Output { .. }
+            | Self::Gpu(_)
+            | Self::Region(RegionError::Device(_))
             | Self::NotARail { .. } => exit::ENVIRONMENT,
             Self::PeerStart { code, .. } | Self::Remote { code, .. } => *code,
             Self::Peer(_)
@@ -111,6 +115,7 @@ impl BenchError {
             Self::Config(error) => error.help(),
             Self::Lab(error) => error.help(),
             Self::Sample(error) => error.help(),
+            Self::Gpu(error) | Self::Region(RegionError::Device(error)) => error.help(),
             Self::Transfer(error) => error.help().map(str::to_owned),
             Self::Memory { .. } => {
                 Some("choose smaller --sizes, a smaller --depth or fewer --segments".into())

@@ -16,11 +16,17 @@ use signal_hook::flag;
 
 use super::error::BenchError;
 use super::interrupt::Interrupt;
+use super::memory::MemoryKind;
 use super::place::Placed;
 use super::spawn::Served;
 
 /// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
-pub(super) fn run(rates: Vec<Rate>, config: &Config, placed: &Placed) -> Result<u8, BenchError> {
+pub(super) fn run(
+    rates: Vec<Rate>,
+    config: &Config,
+    placed: &Placed,
+    peer_memory: MemoryKind,
+) -> Result<u8, BenchError> {
     // Ctrl-C reaches the client too, which then ends in order, and so does this.
     Interrupt::ignore_ctrl_c()?;
     let terminated = Arc::new(AtomicBool::new(false));
@@ -31,7 +37,7 @@ pub(super) fn run(rates: Vec<Rate>, config: &Config, placed: &Placed) -> Result<
 
     let spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
     let lab = Lab::up(&spec)?.guard();
-    let server = Served::start(lab.command(Side::B, &program), config, placed)?;
+    let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
     client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.address.to_string());
     let status = client.spawn().and_then(|client| wait(client, &terminated));

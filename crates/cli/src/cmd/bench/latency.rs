@@ -50,6 +50,11 @@ impl<'a> PingPong<'a> {
         Ok(Self { link, out, into })
     }
 
+    /// The request that sends.
+    pub(super) fn example(&self) -> &PreparedTransfer {
+        &self.out
+    }
+
     /// Makes sure that the first message can come.
     pub(super) fn start(&self) -> Result<Ready<'_, 'a>, BenchError> {
         let receive = self.into.as_ref().map(PreparedTransfer::post).transpose()?;

@@ -9,7 +9,7 @@ use super::error::BenchError;
 use super::layout::WORKING_SET_BYTES;
 
 /// How fast memory is copied, with a working set as large as the bench's.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct CopyRate {
     /// One thread, in GB/s (10^9 bytes).
     pub(super) one_thread_gb_per_s: f64,

@@ -2,7 +2,7 @@
 
 use polyrail_report::{
     AgainstAlone, AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, LoneRail,
-    RailShare, Spread, show_size,
+    PathTaken, RailShare, Spread, show_size,
 };
 
 use super::buffers::Verify;
@@ -10,7 +10,9 @@ use super::control::{Link, RawSpec};
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::machine::CopyRate;
+use super::memory::Bank;
 use super::observe::RailDelta;
+use super::path::{TCP, path_of};
 use super::plan::{Against, Op, Plan};
 use super::progress::Progress;
 use super::raw::RawClient;
@@ -22,6 +24,7 @@ use super::watch::Watch;
 pub(super) struct Bench<'a> {
     pub(super) plan: &'a Plan,
     pub(super) link: &'a Link<'a>,
+    pub(super) bank: &'a Bank,
     /// For `--against alone`: each rail's name and the way to the engine that has it alone.
     pub(super) lone: &'a [(String, Link<'a>)],
     pub(super) interrupt: &'a Interrupt,
@@ -41,6 +44,7 @@ struct Rounds {
     raw: Vec<(AgainstSample, Histogram)>,
     /// By rail, the rate of each round.
     lone: Vec<Vec<f64>>,
+    path: Option<PathTaken>,
 }
 
 /// What a baseline of plain sockets was like.
@@ -75,11 +79,12 @@ impl Bench<'_> {
             Ok(plan.iters.unwrap_or(fitting))
         };
 
-        let trial = Trial::set_up(self.link, plan, size, self.seed, self.interrupt, self.watch)?;
+        let trial = self.set_up(self.link, size, self.watch)?;
+        rounds.path = trial.example().map(path_of);
         let count = transfers(&trial)?;
         let mut lone = Vec::new();
         for (_, link) in self.lone {
-            let trial = Trial::set_up(link, plan, size, self.seed, self.interrupt, None)?;
+            let trial = self.set_up(link, size, None)?;
             let count = transfers(&trial)?;
             lone.push((trial, count));
             rounds.lone.push(Vec::new());
@@ -119,6 +124,23 @@ impl Bench<'_> {
             trial.tear_down()?;
         }
         trial.tear_down()
+    }
+
+    /// How a transfer of this size would go, without moving any.
+    pub(super) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
+        let trial = self.set_up(self.link, size, None)?;
+        let path = trial.example().map(path_of);
+        trial.tear_down()?;
+        Ok(path)
+    }
+
+    fn set_up<'l>(
+        &'l self,
+        link: &'l Link<'l>,
+        size: u64,
+        watch: Option<&'l Watch>,
+    ) -> Result<Trial<'l>, BenchError> {
+        Trial::set_up(link, self.bank, self.plan, size, self.seed, self.interrupt, watch)
     }
 
     /// The engine's flows, chunks, congestion control and buffers.
@@ -182,6 +204,7 @@ impl Bench<'_> {
             verified: plan.verify != Verify::Off,
             verify: plan.verify.name().into(),
             verified_bytes: rounds.engine.iter().map(|taken| taken.verified_bytes).sum(),
+            path: rounds.path.clone(),
             rails: shares(&rails, seconds),
             cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
             against: raw_facts.and_then(|facts| against_raw(plan, &rounds, facts)),
@@ -216,6 +239,7 @@ impl Bench<'_> {
             same_host: self.same_host,
             copy: self.copy,
             line: self.line.clone(),
+            beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
             window_full_share,
             depth: self.plan.depth(size),
             size,

@@ -46,8 +46,8 @@ impl Output {
     }
 
     /// Prints what goes to standard output: the text for people, unless a program gets its place.
-    pub(super) fn print(&self, report: &BenchReport) -> Result<(), BenchError> {
-        let mut text = render::text(report);
+    pub(super) fn print(&self, report: &BenchReport, explain_path: bool) -> Result<(), BenchError> {
+        let mut text = render::text(report, explain_path);
         for (name, place) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
             if let Some(Place::File(path)) = place {
                 text += &format!("{name}: {}\n", path.display());
@@ -69,12 +69,18 @@ impl Output {
             eprint!("{text}");
             for_programs
         };
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(to_stdout.as_bytes()).and_then(|()| stdout.flush()) {
-            // A reader that has seen enough, like `head`, is no failure.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            result => result
-                .map_err(|source| BenchError::Output { path: "standard output".into(), source }),
+        print(&to_stdout)
+    }
+}
+
+/// Writes a text to standard output.
+pub(super) fn print(text: &str) -> Result<(), BenchError> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // A reader that has seen enough, like `head`, is no failure.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => {
+            result.map_err(|source| BenchError::Output { path: "standard output".into(), source })
         }
     }
 }

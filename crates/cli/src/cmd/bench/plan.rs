@@ -46,6 +46,8 @@ pub(super) struct Plan {
     pub(super) latency: bool,
     pub(super) verify: Verify,
     pub(super) against: Vec<Against>,
+    /// Set up and explained only.
+    pub(super) dry_run: bool,
 }
 
 impl Op {
@@ -189,6 +191,7 @@ pub(super) mod tests {
             latency: false,
             verify: Verify::Full,
             against: Vec::new(),
+            dry_run: false,
         }
     }
 

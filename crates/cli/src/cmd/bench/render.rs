@@ -1,15 +1,18 @@
 //! The report for people.
 
 use polyrail_report::{
-    Align, BenchReport, BenchResult, LatencyUs, PlacedBy, Placement, RailShare, Table, show_count,
-    show_gb_per_s, show_micros, show_rate, show_ratio, show_size,
+    Align, BenchReport, BenchResult, LatencyUs, MemoryPlace, PlacedBy, Placement, RailShare, Table,
+    show_count, show_gb_per_s, show_micros, show_rate, show_ratio, show_size,
 };
 
+use super::path::explanation;
+
 /// Tables, what limits each size, and remarks.
-pub(super) fn text(report: &BenchReport) -> String {
+pub(super) fn text(report: &BenchReport, explain_path: bool) -> String {
     let Some(first) = report.results.first() else { return String::new() };
     let is_latency = first.ping_pong;
     let mut text = heading(report, first, is_latency);
+    text += &memory(report, first, explain_path);
     text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
     for baseline in [against_raw(report, is_latency), against_alone(report)].into_iter().flatten() {
         text += "\n";
@@ -52,6 +55,26 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
         abridged(&rails),
         setting("window_chunks")
     )
+}
+
+/// Where the bytes lay and which way they took, unless nobody would expect anything else.
+fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> String {
+    let there = report.peer.as_ref().and_then(|peer| peer.memory.as_ref());
+    let ends = [report.memory.as_ref(), there];
+    let mut text = String::new();
+    if ends.into_iter().flatten().any(|memory| memory.device.is_some()) {
+        let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
+        text += &format!("memory: here {here}\n        there {there}\n");
+        if let Some(path) = first.path.as_ref().filter(|_| !explain_path) {
+            text += &wrapped(&format!("path: {}, because {}", path.taken, path.why));
+        }
+    }
+    if explain_path {
+        let paths = report.results.iter();
+        let paths = paths.filter_map(|result| Some((result.size_bytes, result.path.as_ref()?)));
+        text += &explanation(paths);
+    }
+    if text.is_empty() { text } else { text + "\n" }
 }
 
 fn plural(count: usize, word: &str) -> String {
@@ -328,6 +351,7 @@ pub(super) mod tests {
             verified: true,
             verify: "full".into(),
             verified_bytes: 1,
+            path: None,
             rails: (0..rails).map(rail).collect(),
             cpu_seconds_per_gb: Some(0.1234),
             against: Some(AgainstRaw {
@@ -389,6 +413,7 @@ pub(super) mod tests {
             ]
             .into(),
             lab: None,
+            memory: Some(MemoryPlace::host()),
             placement: None,
             results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
             limit: None,
@@ -402,7 +427,7 @@ pub(super) mod tests {
     #[test]
     fn no_line_is_wider_than_a_hundred_columns_even_with_large_numbers() {
         for (rails, ping_pong) in [(4, false), (16, false), (6, true)] {
-            let text = text(&report(rails, ping_pong));
+            let text = text(&report(rails, ping_pong), false);
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= 100, "{widest} columns:\n{text}");
         }
@@ -410,7 +435,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_table_has_rates_times_shares_and_ratios() {
-        let text = text(&report(4, false));
+        let text = text(&report(4, false), false);
         for part in [
             "1GiB",
             "123.5M",
@@ -427,7 +452,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_ping_pong_shows_times_and_no_rates() {
-        let text = text(&report(1, true));
+        let text = text(&report(1, true), false);
         assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
     }
 
@@ -449,14 +474,14 @@ pub(super) mod tests {
             why: why.into(),
             threads: vec![thread("pr-tx0", "1-12,105-116", false), thread("pr-rx0", "1", true)],
         });
-        let brief = text(&report);
+        let brief = text(&report, false);
         assert!(brief.contains("threads: by the topology, node 0: here sending"), "{brief}");
         assert!(brief.contains("seen to move 4 times\nthreads: 1 of 2 did not run"), "{brief}");
         assert!(brief.lines().all(|line| line.chars().count() <= 100) && !brief.contains("pr-tx0"));
         let origin = "set".to_owned();
         let verbose = Setting { value: true.into(), origin };
         report.config.insert("verbose_bindings".into(), verbose);
-        let verbose = text(&report);
+        let verbose = text(&report, false);
         assert!(verbose.contains("pr-tx0  here   1-12,105-116  1-12,105-116  CPU 3"), "{verbose}");
         assert!(verbose.contains("pr-rx0  there  1-12,105-116  1             CPU 3"), "{verbose}");
     }

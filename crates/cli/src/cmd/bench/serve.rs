@@ -10,10 +10,11 @@ use polyrail::{Config, Engine, Peer, TransferError};
 use polyrail_report::{PeerSample, Setting, Tool, exit};
 
 use super::buffers::Buffers;
-use super::control::{About, Answer, Ask, CONTROL_VERSION, Counted, Link, Regions, SetUp};
+use super::control::{About, Answer, Ask, CONTROL_VERSION, Counted, Link, Regions, SetUp, process};
 use super::drive::Ran;
 use super::error::BenchError;
 use super::latency::PingPong;
+use super::memory::Bank;
 use super::observe::Snapshot;
 use super::place::threads;
 use super::raw::RawServer;
@@ -27,6 +28,7 @@ pub(super) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
 /// the service too.
 pub(super) fn serve(
     engine: &Engine,
+    bank: &Arc<Bank>,
     stop: Stop<'_>,
     served: impl Fn(&Peer, Result<(), BenchError>) -> bool,
 ) {
@@ -36,7 +38,7 @@ pub(super) fn serve(
         if peer.lost().is_some() {
             continue;
         }
-        let result = serve_one(engine, &peer, stop);
+        let result = serve_one(engine, bank, &peer, stop);
         engine.remove_peer(&peer);
         if !served(&peer, result) {
             break;
@@ -83,9 +85,14 @@ pub(super) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, B
 }
 
 /// Answers until the client says good-bye, is gone, or `stop`.
-fn serve_one(engine: &Engine, peer: &Peer, stop: Stop<'_>) -> Result<(), BenchError> {
+fn serve_one(
+    engine: &Engine,
+    bank: &Arc<Bank>,
+    peer: &Peer,
+    stop: Stop<'_>,
+) -> Result<(), BenchError> {
     let link = Link::new(engine, peer.clone());
-    let mut session = Session::new(&link, stop);
+    let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
         match ask {
             Ask::StillThere => {}
@@ -103,6 +110,7 @@ fn serve_one(engine: &Engine, peer: &Peer, stop: Stop<'_>) -> Result<(), BenchEr
 /// What one client has asked for so far.
 struct Session<'l> {
     link: &'l Link<'l>,
+    bank: &'l Arc<Bank>,
     stop: Stop<'l>,
     task: Option<Task<'l>>,
     /// The sample under way, or how it failed.
@@ -117,6 +125,8 @@ struct Session<'l> {
 struct Task<'l> {
     buffers: Buffers,
     work: TaskWork<'l>,
+    /// Whether both ends are in this process, whose CPU time the client counts then.
+    is_one_process: bool,
 }
 
 enum TaskWork<'l> {
@@ -132,9 +142,10 @@ struct Others {
 }
 
 impl<'l> Session<'l> {
-    fn new(link: &'l Link<'l>, stop: Stop<'l>) -> Self {
+    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: Stop<'l>) -> Self {
         Self {
             link,
+            bank,
             stop,
             task: None,
             sample: None,
@@ -229,6 +240,7 @@ impl<'l> Session<'l> {
             tool: tool(),
             host: crate::host::describe(),
             config: settings(self.link.engine.config()),
+            memory: self.bank.place(),
         })))
     }
 
@@ -238,9 +250,9 @@ impl<'l> Session<'l> {
         let Some(&address) = engine.addresses().first() else {
             return Err(BenchError::Protocol { ask: "open_rail", answer: "no address".into() });
         };
-        let done = Arc::clone(&self.others.done);
+        let (done, bank) = (Arc::clone(&self.others.done), Arc::clone(self.bank));
         self.others.threads.push(thread::spawn(move || {
-            serve(&engine, &|| done.load(Ordering::Relaxed), |_, _| false);
+            serve(&engine, &bank, &|| done.load(Ordering::Relaxed), |_, _| false);
         }));
         Ok(Answer::Opened { address })
     }
@@ -251,7 +263,7 @@ impl<'l> Session<'l> {
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
         }
-        let buffers = set_up.buffers(self.link.engine, End::Server)?;
+        let buffers = set_up.buffers(self.link.engine, self.bank, End::Server)?;
         let regions = Regions::of(&buffers);
         let work = if set_up.latency {
             TaskWork::PingPong(PingPong::new(self.link, &buffers, set_up, &set_up.regions)?)
@@ -260,7 +272,8 @@ impl<'l> Session<'l> {
             let theirs = &set_up.regions;
             TaskWork::Stream(Work::new(engine, peer, &buffers, set_up, theirs, End::Server)?)
         };
-        self.task = Some(Task { buffers, work });
+        let is_one_process = set_up.process == process();
+        self.task = Some(Task { buffers, work, is_one_process });
         Ok(Answer::Ready(regions))
     }
 
@@ -293,7 +306,10 @@ impl<'l> Session<'l> {
         let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
         let ran = result?;
         let after = Snapshot::take(self.link.engine, self.watch.as_ref());
-        let interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
+        let mut interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
+        if self.task()?.is_one_process {
+            (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
+        }
         let rails = interval.rails;
         let sample = PeerSample {
             seconds: ran.map_or(interval.seconds, |ran| ran.seconds),

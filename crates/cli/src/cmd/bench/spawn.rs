@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
@@ -17,6 +17,7 @@ use polyrail_report::exit;
 use super::configure::settings_for_child;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
+use super::memory::{Bank, MemoryKind};
 use super::place::Placed;
 use super::serve::serve;
 
@@ -28,14 +29,16 @@ pub(super) struct Served {
 
 impl Served {
     /// Runs `command`, which is this program in some place, with the settings given, and waits
-    /// until it listens.
+    /// until it listens. Its memory is to be there.
     pub(super) fn start(
         mut command: Command,
         config: &Config,
         placed: &Placed,
+        memory: MemoryKind,
     ) -> Result<Self, BenchError> {
         let failed = |source| BenchError::system("starting the other process", source);
         command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
+        command.arg("--mem").arg(memory.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let mut line = String::new();
@@ -70,7 +73,7 @@ impl Drop for Served {
 }
 
 /// Serves the process at the other end of standard input and output.
-pub(super) fn serve_parent(config: Config) -> Result<(), BenchError> {
+pub(super) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
     Interrupt::ignore_ctrl_c()?;
     let engine = Engine::builder().config(config).build()?;
     let address = engine.addresses().first().copied();
@@ -87,8 +90,50 @@ pub(super) fn serve_parent(config: Config) -> Result<(), BenchError> {
         over.store(true, Ordering::Relaxed);
     });
     // The client says itself what went wrong with it.
-    serve(&engine, &|| is_over.load(Ordering::Relaxed), |_, _| false);
+    serve(&engine, &Arc::new(bank), &|| is_over.load(Ordering::Relaxed), |_, _| false);
     Ok(())
+}
+
+/// The serving end on a thread of this process; it ends when this is dropped.
+pub(super) struct Here {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    pub(super) address: SocketAddr,
+}
+
+impl Here {
+    /// Serves with the settings given, as another process would.
+    pub(super) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, BenchError> {
+        let mut builder = Config::builder();
+        for row in config.rows() {
+            builder = builder.set(row.name, &row.value)?;
+        }
+        for (name, value) in &placed.theirs {
+            builder = builder.set(name, value)?;
+        }
+        // Both engines would write one file.
+        let builder = builder.set("listen_port", "0")?.set("trace_file", "")?;
+        let engine = Engine::builder().config(builder.build()?).build()?;
+        let Some(&address) = engine.addresses().first() else {
+            return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });
+        };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, bank) = (Arc::clone(&is_over), Arc::new(bank));
+        let thread = thread::spawn(move || {
+            serve(&engine, &bank, &|| over.load(Ordering::Relaxed), |_, _| false);
+        });
+        Ok(Self { is_over, thread: Some(thread), address })
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed, and the client has seen its end.
+            let _ = thread.join();
+        }
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(5);

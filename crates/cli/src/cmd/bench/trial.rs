@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use polyrail::PreparedTransfer;
 use polyrail_report::{Histogram, Sample, Spread};
 
 use super::buffers::{Buffers, Verify};
-use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, unexpected};
+use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, process, unexpected};
 use super::drive::Ran;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::latency::PingPong;
+use super::memory::Bank;
 use super::observe::{Load, RailDelta, Snapshot};
 use super::output::unix_ms;
 use super::plan::Plan;
@@ -46,6 +48,7 @@ impl<'l> Trial<'l> {
     /// Registers memory and prepares requests at both ends.
     pub(super) fn set_up(
         link: &'l Link<'l>,
+        bank: &Bank,
         plan: &Plan,
         size: u64,
         seed: u64,
@@ -59,10 +62,11 @@ impl<'l> Trial<'l> {
             bidir: plan.bidir,
             latency: plan.latency,
             seed,
+            process: process(),
             sample: watch.is_some(),
             regions: Regions::default(),
         };
-        let buffers = set_up.buffers(link.engine, End::Client)?;
+        let buffers = set_up.buffers(link.engine, bank, End::Client)?;
         set_up.regions = Regions::of(&buffers);
         let ask = Ask::SetUp(set_up.clone());
         let theirs = match link.ask(&ask)? {
@@ -76,6 +80,14 @@ impl<'l> Trial<'l> {
             TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
         };
         Ok(Self { link, set_up, buffers, work, interrupt, watch })
+    }
+
+    /// One of the requests that this end posts.
+    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
+        match &self.work {
+            TrialWork::Stream(work) => work.example(),
+            TrialWork::PingPong(game) => Some(game.example()),
+        }
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.

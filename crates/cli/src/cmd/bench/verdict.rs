@@ -16,6 +16,9 @@
 //! 5. `window`: the sending flows stood with a full window at least half of the time, or fewer
 //!    transfers were outstanding than the window has room for.
 //!
+//! Bytes that devices copied themselves touch none of these: there the verdict is `device`, unless
+//! too few transfers or a busy CPU hold it up.
+//!
 //! Where none holds, the nearest is named, and the text says that it is not reached.
 
 use polyrail_report::{Limit, LimitKind, show_gb_per_s, show_size};
@@ -35,6 +38,8 @@ pub(super) struct Evidence {
     pub(super) same_host: bool,
     pub(super) copy: CopyRate,
     pub(super) line: Option<Line>,
+    /// The way of the bytes, if it was not the rails.
+    pub(super) beside_rails: Option<String>,
     /// Of the sending side.
     pub(super) window_full_share: f64,
     pub(super) depth: u64,
@@ -64,11 +69,20 @@ struct Candidate {
 /// Applies the rules.
 pub(super) fn judge(evidence: &Evidence) -> Limit {
     let mut candidates = vec![];
+    if let Some(path) = &evidence.beside_rails {
+        candidates.extend(thread(&evidence.local, LimitKind::Cpu, "here"));
+        candidates.push(device(evidence, path));
+        return decide(candidates);
+    }
     candidates.extend(network(evidence));
     candidates.push(memory(evidence));
     candidates.extend(cpu(evidence));
     candidates.extend(peer(evidence));
     candidates.extend(window(evidence));
+    decide(candidates)
+}
+
+fn decide(candidates: Vec<Candidate>) -> Limit {
     if let Some(reached) = candidates.iter().find(|candidate| candidate.nearness >= 1.0) {
         return Limit { verdict: reached.kind, because: reached.because.clone() };
     }
@@ -119,6 +133,18 @@ fn memory(evidence: &Evidence) -> Candidate {
         evidence.copy.threads
     );
     Candidate { kind: LimitKind::Memory, nearness: copied / reach / MEMORY_SHARE, because }
+}
+
+fn device(evidence: &Evidence, path: &str) -> Candidate {
+    let each = evidence.p50_us.map_or(String::new(), |each| {
+        format!(", {} each taking {}", show_size(evidence.size), polyrail_report::show_micros(each))
+    });
+    let because = format!(
+        "{} GB/s by {path}, {} outstanding{each}",
+        show_gb_per_s(evidence.gb_per_s),
+        evidence.depth
+    );
+    Candidate { kind: LimitKind::Device, nearness: 1.0, because }
 }
 
 fn cpu(evidence: &Evidence) -> Vec<Candidate> {
@@ -228,6 +254,7 @@ mod tests {
             peer: load,
             same_host: false,
             copy: CopyRate { one_thread_gb_per_s: 12.0, all_threads_gb_per_s: 20.0, threads: 8 },
+            beside_rails: None,
             line: Some(Line { gb_per_s: 10.0, source: "4 rails by their drivers".into() }),
             window_full_share: 0.0,
             depth: 64,
@@ -336,6 +363,22 @@ mod tests {
             e.peer.busiest_thread = Some(("rx-0".into(), 0.98));
         });
         assert_eq!(kind, LimitKind::Peer);
+    }
+
+    #[test]
+    fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts() {
+        let copied = |e: &mut Evidence| {
+            (e.gb_per_s, e.beside_rails) = (390.0, Some("peer copy".into()));
+            (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
+        };
+        let (kind, because) = verdict(copied);
+        assert_eq!(kind, LimitKind::Device);
+        assert!(because.starts_with("390 GB/s by peer copy, 1 outstanding, 1GiB"), "{because}");
+        let (kind, _) = verdict(|e| {
+            copied(e);
+            e.local.busiest_thread = Some(("the posting thread".into(), 0.99));
+        });
+        assert_eq!(kind, LimitKind::Cpu);
     }
 
     #[test]

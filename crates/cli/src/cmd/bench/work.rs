@@ -10,6 +10,7 @@ use super::control::{Regions, SetUp, from_hex, to_hex};
 use super::drive::{Driver, Ran, Running};
 use super::error::BenchError;
 use super::layout::Piece;
+use super::memory::{Bank, Store};
 use super::plan::Op;
 
 /// Which end of the conversation this is.
@@ -44,7 +45,12 @@ impl SetUp {
     }
 
     /// The memory that `end` needs.
-    pub(super) fn buffers(&self, engine: &Engine, end: End) -> Result<Buffers, BenchError> {
+    pub(super) fn buffers(
+        &self,
+        engine: &Engine,
+        bank: &Bank,
+        end: End,
+    ) -> Result<Buffers, BenchError> {
         let seed_of = |sender: End| self.seed + u64::from(sender == End::Server);
         let other = match end {
             End::Client => End::Server,
@@ -54,7 +60,7 @@ impl SetUp {
             source_seed: self.sends(end).then(|| seed_of(end)),
             dest_seed: self.receives(end).then(|| seed_of(other)),
         };
-        Buffers::new(engine, self.layout, needs)
+        Buffers::new(engine, bank, self.layout, needs)
     }
 
     fn both_ways(&self) -> bool {
@@ -64,9 +70,8 @@ impl SetUp {
 
 impl Regions {
     pub(super) fn of(buffers: &Buffers) -> Self {
-        let describe = |region: &Option<polyrail::Region>| {
-            region.as_ref().map(|region| to_hex(&region.describe()))
-        };
+        let describe =
+            |store: &Option<Store>| store.as_ref().map(|store| to_hex(&store.region().describe()));
         Self { source: describe(&buffers.source), dest: describe(&buffers.dest) }
     }
 }
@@ -101,6 +106,11 @@ impl<'a> Work<'a> {
         };
         let drivers: Result<_, BenchError> = jobs.iter().map(driver).collect();
         Ok(Self { drivers: drivers? })
+    }
+
+    /// One of the requests that send, if this end posts any.
+    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
+        self.drivers.last().and_then(Driver::example)
     }
 
     /// Posts as many transfers as may be outstanding.
@@ -202,11 +212,11 @@ impl Maker<'_, '_> {
     }
 
     fn source(&self) -> Result<&Region, BenchError> {
-        self.buffers.source.as_ref().ok_or_else(|| missing("a source here"))
+        self.buffers.source.as_ref().map(Store::region).ok_or_else(|| missing("a source here"))
     }
 
     fn dest(&self) -> Result<&Region, BenchError> {
-        self.buffers.dest.as_ref().ok_or_else(|| missing("a destination here"))
+        self.buffers.dest.as_ref().map(Store::region).ok_or_else(|| missing("a destination here"))
     }
 
     fn import(&self, description: &Option<String>) -> Result<RemoteRegion, BenchError> {
