@@ -144,6 +144,14 @@ pub fn set_rss_table(nic: &str, table: &RssTable) -> Result<(), NicError> {
     call(nic, "a new RSS table", &mut request)
 }
 
+/// For fuzzing: reads a table, which must read back as it is written.
+pub(crate) fn examine(bytes: &[u8]) -> usize {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let Ok(table) = text.parse::<RssTable>() else { return 0 };
+    assert_eq!(table.to_string().parse().as_ref(), Ok(&table), "{text}");
+    table.buckets.len()
+}
+
 /// Sizes of table and key, and the function.
 fn head(nic: &str) -> Result<Vec<u32>, NicError> {
     let mut request = command(GRSSH, HEAD_WORDS * 4);
@@ -289,6 +297,19 @@ mod tests {
             "-",
         ] {
             assert!(text.parse::<RssTable>().is_err(), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_table_reads_back_and_no_text_panics(
+            buckets in proptest::collection::vec(0u32..6, 1..40),
+            times in 1usize..4,
+            text in "[0-9,*x -]{0,20}",
+        ) {
+            let table = table(&buckets.repeat(times));
+            proptest::prop_assert_eq!(table.to_string().parse(), Ok(table));
+            examine(text.as_bytes());
         }
     }
 

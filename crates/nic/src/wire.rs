@@ -192,6 +192,7 @@ pub fn examine(bytes: &[u8]) -> usize {
         seen += crate::netdev::examine(body) + crate::route::examine(reply.body);
         seen += usize::from(crate::events::examine(&reply));
     }
+    seen += crate::rss::examine(bytes);
     seen + crate::writers::examine(bytes) + crate::ioctl::examine(bytes)
 }
 
