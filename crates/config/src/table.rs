@@ -169,7 +169,7 @@ settings! {
     /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
     /// those that the GPU copies meanwhile: `staging_bytes` / `chunk_bytes` of them. More than the
     /// processor's cache holds for all flows is slower.
-    staging_bytes: u64 = 4 * MIB, Kind::bytes(64 * KIB, GIB);
+    staging_bytes: u64 = 8 * MIB, Kind::bytes(64 * KIB, GIB);
 }
 
 "Progress" {

@@ -13,7 +13,7 @@ use polyrail::{
 };
 use polyrail_gpu::fake::FakeDevice;
 
-const LATE: Duration = Duration::from_micros(300);
+const LATE: Duration = Duration::from_micros(100);
 
 fn device(index: u32) -> Arc<FakeDevice> {
     FakeDevice::new(index, LATE, 7 + u64::from(index))
@@ -114,6 +114,22 @@ fn what_the_peer_does_not_allow_is_refused_as_over_rails() {
     let gone = remote(&p.a, &on(&device, &p.b, &[0; 64]).0);
     let write = p.a.write(&p.to_b, &source.all(), &gone.all()).unwrap();
     assert!(matches!(write.wait(LONG), Err(TransferError::Refused { .. })));
+}
+
+#[test]
+fn no_notification_comes_of_a_write_without_one() {
+    let device = device(0);
+    let p = pair(&[]);
+    let (source, _) = on(&device, &p.a, &[1; 8]);
+    let (target, _) = on(&device, &p.b, &[0; 8]);
+    let there = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
+    for _ in 0..2000 {
+        // Nobody waits: a proxy sees that the device is done.
+        prepared.post().unwrap().detach();
+        assert!(p.a.drain(LONG));
+    }
+    assert!(p.b.take_notifications().is_empty());
 }
 
 #[test]

@@ -550,9 +550,9 @@ impl AnyFlow {
 
 /// Ends the operation if devices have copied all of it; says whether they have not.
 fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
-    op.end_if_copied();
-    if op.is_over() {
-        return false;
+    if !op.prepared.notify {
+        op.end_if_copied();
+        return !op.is_over();
     }
     let is_copied = op.is_copied();
     if is_copied {
