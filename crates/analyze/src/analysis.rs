@@ -177,6 +177,29 @@ impl Analysis {
         paths
     }
 
+    /// Sizes to measure as well, `per_break` for each break of each link, evenly spread on a
+    /// logarithmic scale between the sizes around it: what
+    /// [`Recorder::refine`](polyrail_profile::Recorder::refine) takes. What was measured already is
+    /// not among them.
+    pub fn sizes_around_breaks(&self, per_break: u32) -> Vec<(u32, u32, PathKind, u64)> {
+        let mut sizes = Vec::new();
+        for link in &self.links {
+            for one in link.model.iter().flat_map(|model| &model.breaks) {
+                let ratio = one.before_bytes as f64 / one.after_bytes as f64;
+                for step in 1..=per_break {
+                    let share = f64::from(step) / f64::from(per_break + 1);
+                    let size = (one.after_bytes as f64 * ratio.powf(share)).round() as u64;
+                    let is_new = (one.after_bytes + 1..one.before_bytes).contains(&size);
+                    let next = (link.src, link.dst, link.path, size);
+                    if is_new && sizes.last() != Some(&next) {
+                        sizes.push(next);
+                    }
+                }
+            }
+        }
+        sizes
+    }
+
     /// The one path, where a result can be of no more.
     pub(crate) fn one_path(&self, what: &'static str) -> Result<PathKind, AnalyzeError> {
         match self.paths()[..] {

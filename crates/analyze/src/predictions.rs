@@ -210,13 +210,12 @@ impl Judgement {
                     && prediction.src.is_none_or(|src| src == one.src)
                     && prediction.dst.is_none_or(|dst| dst == one.dst)
             });
-            let before = found.len();
-            let mut any = false;
+            let mut is_measured = false;
             for one in matching {
                 found.insert((path, one.src, one.dst, one.size_bytes), prediction.predicted_ns);
-                any = true;
+                is_measured = true;
             }
-            not_measured += usize::from(!any && before == found.len());
+            not_measured += usize::from(!is_measured);
         }
         if found.is_empty() {
             let why = no_match(analysis, predictions);

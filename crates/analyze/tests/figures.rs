@@ -69,6 +69,18 @@ fn regimes_breaks_and_rates_of_links_are_found() {
 }
 
 #[test]
+fn sizes_around_breaks_refine_the_plan() {
+    let (_root, folder, analysis) = analyse(&machine(PathKind::Nccl));
+    let sizes = analysis.sizes_around_breaks(4);
+    let of_link: Vec<u64> =
+        sizes.iter().filter(|one| (one.0, one.1) == (2, 3)).map(|one| one.3).collect();
+    assert_eq!(of_link, [150_562, 172_951, 198_668, 228_210], "between 128 and 256 KiB");
+    let mut plan = folder.plan().clone();
+    assert_eq!(plan.refine(sizes.clone()).unwrap(), sizes.len());
+    assert_eq!(plan.refine(sizes).unwrap(), 0);
+}
+
+#[test]
 fn the_slower_direction_is_named_and_no_other() {
     let (_root, _, analysis) = analyse(&machine(PathKind::CopyEngine));
     let found: Vec<_> =

@@ -11,7 +11,7 @@ use crate::error::ProfileError;
 use crate::plan::{Plan, Step};
 use crate::run::{Metadata, RUN_VERSION, Run};
 use crate::sample::Sample;
-use crate::table::{ReadRow, Row, heading_line, read_rows, write_row};
+use crate::table::{ReadRow, Row, heading_line, read_row, read_rows, write_row};
 use crate::thermal::Temperature;
 use crate::yaml;
 
@@ -42,6 +42,8 @@ struct Appender {
     file: File,
     /// How long the file is, up to the last line that was written whole.
     whole_bytes: u64,
+    /// How many lines that are, for errors.
+    lines: u64,
     line: String,
 }
 
@@ -129,7 +131,7 @@ impl Folder {
         let mut seen = HashSet::with_capacity(samples.len());
         for (place, sample) in samples.iter().enumerate() {
             let fault = match self.check(sample) {
-                Err(fault) => fault,
+                Err((value, allowed)) => format!("{value}; allowed: {allowed}"),
                 Ok(()) if seen.insert((sample.configuration, sample.repetition)) => continue,
                 Ok(()) => format!(
                     "configuration {}, repetition {} is there twice",
@@ -186,20 +188,17 @@ impl Folder {
         Err(field(&path, "rank", format!("{}; allowed: {rank}, as in the name", metadata.rank)))
     }
 
-    fn check(&self, sample: &Sample) -> Result<(), String> {
+    /// Whether the plan has a sample; else what it is, and what the plan has.
+    fn check(&self, sample: &Sample) -> Result<(), (String, String)> {
+        let Sample { configuration, repetition, .. } = *sample;
         let last = self.plan.configurations.len() - 1;
-        if sample.configuration as usize > last {
-            return Err(format!("configuration {}; allowed: 0 to {last}", sample.configuration));
+        if configuration as usize > last {
+            return Err((format!("configuration {configuration}"), format!("0 to {last}")));
         }
-        let is_sentinel =
-            self.plan.sentinel.is_some_and(|one| one.configuration == sample.configuration);
-        if self.plan.is_sentinel(sample.repetition) && !is_sentinel {
-            return Err(format!(
-                "repetition {} of configuration {}; allowed: 0 to {}",
-                sample.repetition,
-                sample.configuration,
-                self.plan.repetitions - 1
-            ));
+        let is_sentinel = self.plan.sentinel.is_some_and(|one| one.configuration == configuration);
+        if self.plan.is_sentinel(repetition) && !is_sentinel {
+            let value = format!("repetition {repetition} of configuration {configuration}");
+            return Err((value, format!("0 to {}", self.plan.repetitions - 1)));
         }
         Ok(())
     }
@@ -268,19 +267,17 @@ impl Recorder {
     /// returns.
     ///
     /// # Errors
-    /// A sample that the plan does not know or that is there already, and a full disk; then the
-    /// file ends with the last whole line, and later calls may succeed.
+    /// A sample that the plan does not know or that is there already, a number that could not be
+    /// read back, and a full disk; then the file ends with the last whole line, and later calls may
+    /// succeed.
     pub fn append(&self, sample: &Sample) -> Result<(), ProfileError> {
-        let refused = |allowed| ProfileError::Value {
-            field: "sample",
-            value: format!("{} of {}", sample.repetition, sample.configuration),
-            allowed,
-        };
+        let refused = |(value, allowed)| ProfileError::Value { field: "sample", value, allowed };
         self.folder.check(sample).map_err(refused)?;
         let mut done = lock(&self.done);
         let key = (sample.configuration, sample.repetition);
         if done.contains(&key) {
-            return Err(refused("each repetition of a configuration once".into()));
+            let value = format!("repetition {} of configuration {}", key.1, key.0);
+            return Err(refused((value, "each once".into())));
         }
         lock(&self.samples).append(sample)?;
         done.insert(key);
@@ -377,7 +374,9 @@ impl Appender {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(ProfileError::io("read", &path))?;
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let mut appender = Self { path, file, whole_bytes: whole as u64, line: String::new() };
+        let lines = text[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
+        let (whole_bytes, line) = (whole as u64, String::new());
+        let mut appender = Self { path, file, whole_bytes, lines, line };
         appender.cut()?;
         if whole == 0 {
             heading.clone_into(&mut appender.line);
@@ -386,9 +385,11 @@ impl Appender {
         Ok(appender)
     }
 
-    fn append(&mut self, row: &impl Row) -> Result<(), ProfileError> {
+    fn append<R: ReadRow>(&mut self, row: &R) -> Result<(), ProfileError> {
         self.line.clear();
         write_row(row, &mut self.line);
+        // A number that no reader takes would cost the whole folder; not a number is one.
+        read_row::<R>(&self.line, &self.path, self.lines + 1)?;
         self.write()
     }
 
@@ -400,6 +401,7 @@ impl Appender {
             return Err(ProfileError::io("write", &self.path)(source));
         }
         self.whole_bytes += self.line.len() as u64;
+        self.lines += 1;
         Ok(())
     }
 

@@ -150,11 +150,25 @@ fn samples_of_another_plan_are_refused() {
     let recorder = Folder::resume(&dir).unwrap();
     let step = plan().steps()[0];
     let error = recorder.append(&Sample { configuration: 4, ..sample(&step) }).unwrap_err();
-    assert_eq!(error.to_string(), "sample 0 of 4: allowed: configuration 4; allowed: 0 to 3");
+    assert_eq!(error.to_string(), "sample configuration 4: allowed: 0 to 3");
     let error = recorder.append(&Sample { repetition: 3, ..sample(&step) }).unwrap_err();
     assert!(error.to_string().ends_with("allowed: 0 to 2"), "{error}");
     recorder.append(&sample(&step)).unwrap();
     assert!(recorder.append(&sample(&step)).is_err(), "not twice");
+}
+
+#[test]
+fn numbers_that_could_not_be_read_back_are_refused_before_they_are_written() {
+    let (_root, dir) = filled(1);
+    let recorder = Folder::resume(&dir).unwrap();
+    let step = plan().steps()[1];
+    let wrong = Sample { t_host_ns: Some(f64::NAN), ..sample(&step) };
+    let error = recorder.append(&wrong).unwrap_err().to_string();
+    assert!(error.contains("samples.csv:3, column t_host_ns: `NaN`; allowed: a number"), "{error}");
+    let wrong = Temperature { temperature_c: Some(f64::INFINITY), ..Temperature::default() };
+    assert!(recorder.append_temperature(&wrong).is_err());
+    recorder.append(&sample(&step)).unwrap();
+    assert_eq!(recorder.folder().samples().unwrap().len(), 2);
 }
 
 #[test]
@@ -229,7 +243,7 @@ fn a_full_disk_keeps_every_whole_line() {
     // A device that is always full stands in for the disk.
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let path = PathBuf::from("/dev/full");
-    let mut appender = Appender { path, file: full, whole_bytes: 0, line: String::new() };
+    let mut appender = Appender { path, file: full, whole_bytes: 0, lines: 0, line: String::new() };
     let error = appender.append(&sample(&plan().steps()[0])).unwrap_err();
     assert!(error.help().unwrap().contains("--resume"), "{error}");
     assert_eq!(appender.whole_bytes, 0);

@@ -497,7 +497,7 @@ const SIZE_MAX_BYTES: u64 = 1 << 40;
 const REPETITIONS_MAX: u64 = 1_000_000;
 const WARMUPS_MAX: u64 = 10_000;
 const ENDPOINTS_MAX: u64 = 4_096;
-const STEPS_MAX: u64 = 100_000_000;
+const STEPS_MAX: u64 = 10_000_000;
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]

@@ -99,6 +99,14 @@ pub(crate) fn read_rows<R: ReadRow>(path: &Path) -> Result<Vec<R>, ProfileError>
     Ok(rows)
 }
 
+/// Reads one line that was just written.
+pub(crate) fn read_row<R: ReadRow>(text: &str, path: &Path, line: u64) -> Result<R, ProfileError> {
+    let mut cells = Vec::with_capacity(R::COLUMNS.len());
+    split_record(text, &mut cells);
+    let file = path.display().to_string();
+    R::read(&Cells { cells: &cells, names: R::COLUMNS, file: &file, line })
+}
+
 /// What to do with a column that nobody asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {

@@ -39,6 +39,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
     let count = endpoints.len();
     // Words are all that the first line may hold.
     let gpu: String = gpu.chars().filter(char::is_ascii_alphanumeric).collect();
+    let gpu = if gpu.is_empty() { "GPU" } else { &gpu };
     let gpus = count / hosts.len();
     let mut topology =
         format!("{} {gpus} {nvswitches} {switches} {count} {gpu}\n{count}\n", count + 1);

@@ -190,7 +190,7 @@ function heatMap(title, names, cell) {
 function ranges(title, rows, sizes) {
   const step = 18, top = 8, left = 170, width = 1080;
   const height = top + rows.length * step + 30;
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title, class: "wide" });
   const x = (index) => left + (width - RIGHT - left) * index / sizes.length;
   rows.forEach((row, line) => {
     const y = top + line * step;

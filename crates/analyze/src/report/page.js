@@ -231,7 +231,7 @@ function predictions() {
   const found = data.predictions;
   if (!found) return;
   const simulator = found.simulators.join(", ") || "the simulator";
-  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted by measured less one: below zero the simulator promises too much. Right means inside the confidence interval of the median, or within 2 % of it.`);
+  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted by measured less one: below zero the simulator promises too much. Right means inside the confidence interval of the median, or within 2 % of it. Measured: ${paths.map((path) => `${path} by ${metricOf[path]}`).join(", ")}.`);
   const errors = (one) => [one.points, signed(one.bias_percent), showPercent(one.mape_percent), showPercent(one.median_abs_percent), digits(one.geometric_mean_ratio), signed(one.worst_percent), showPercent(one.right_percent)];
   const heads = ["points", "bias", "mean error", "median error", "geometric mean ratio", "worst", "right"];
   main.append(table(["over", ...heads], [["all", ...errors(found.total)],
