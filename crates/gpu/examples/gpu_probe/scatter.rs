@@ -12,11 +12,11 @@ use super::ground::{
 };
 use super::raw::Raw;
 
-const PIECES: u64 = 16_384;
-const PIECE: u64 = 16 << 10;
+pub(crate) const PIECES: u64 = 16_384;
+pub(crate) const PIECE: u64 = 16 << 10;
 const TOTAL: u64 = PIECES * PIECE;
 /// Odd, so that it meets every place of a power of two once, far from the one before.
-const STRIDE: u64 = 6_073;
+pub(crate) const STRIDE: u64 = 6_073;
 
 #[derive(Clone, Copy)]
 enum Spot<'a> {

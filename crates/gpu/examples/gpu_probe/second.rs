@@ -19,6 +19,7 @@ use super::ground::{
     Ground, LIMIT, Outcome, download, finish, pattern, queue, same, timed, upload,
 };
 use super::raw::Raw;
+use super::scatter::{PIECE, PIECES, STRIDE};
 
 /// Verify exported memory and write to it.
 const VERIFY: u64 = 1;
@@ -142,20 +143,29 @@ fn be_verifying(cuda: &Arc<Cuda>, index: u32, export: &Export, seed: u64) -> Out
 
 /// The second process copies from its memory to ours.
 fn measure(ground: &mut Ground, second: &mut Second) -> Outcome<()> {
-    let memory = ground.device.allocate(1 << 30)?;
-    let export = ground.device.export(&memory)?;
-    match second.ask(MEASURE, 0, Some(export)) {
-        Ok(answer) => {
-            for ((bytes, _), seconds) in SIZES.iter().zip(answer.split(' ')) {
-                let seconds: f64 = seconds.parse()?;
-                let what = format!("to another process's memory, {bytes} B");
-                match *bytes {
-                    8 => ground.figure(&what, "begin to done", seconds * 1e6, "µs"),
-                    _ => ground.figure(&what, "Auto", *bytes as f64 / seconds / 1e9, "GB/s"),
-                }
+    let memories = [
+        ("allocated", ground.device.allocate(1 << 30)?),
+        ("mapped", ground.device.allocate_mapped(&[512 << 20, 512 << 20])?),
+    ];
+    for (kind, memory) in memories {
+        let export = ground.device.export(&memory)?;
+        let answer = match second.ask(MEASURE, 0, Some(export)) {
+            Ok(answer) => answer,
+            Err(error) => {
+                ground.check("measuring between processes", Err(error));
+                continue;
+            }
+        };
+        let sizes = SIZES.iter().map(|(bytes, _)| (format!("{bytes} B"), *bytes));
+        let sizes = sizes.chain([("16,384 × 16 KiB".to_owned(), PIECES * PIECE)]);
+        for ((name, bytes), seconds) in sizes.zip(answer.split(' ')) {
+            let seconds: f64 = seconds.parse()?;
+            let what = format!("to another process's memory, {name}");
+            match bytes {
+                8 => ground.figure(&what, kind, seconds * 1e6, "µs"),
+                _ => ground.figure(&what, kind, bytes as f64 / seconds / 1e9, "GB/s"),
             }
         }
-        Err(error) => ground.check("measuring between processes", Err(error)),
     }
     Ok(())
 }
@@ -173,6 +183,14 @@ fn be_measuring(cuda: &Arc<Cuda>, index: u32, export: &Export) -> Outcome<String
         })?;
         answers.push(seconds.to_string());
     }
+    let seconds = timed(10, || {
+        for piece in 0..PIECES {
+            let (to, from) = (piece * STRIDE % PIECES * PIECE, piece * PIECE);
+            queue.push(Place::Device(&memory, to), Place::Device(&own, from), PIECE)?;
+        }
+        finish(&mut queue)
+    })?;
+    answers.push(seconds.to_string());
     Ok(answers.join(" "))
 }
 

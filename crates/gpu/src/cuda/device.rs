@@ -87,7 +87,7 @@ impl CudaDevice {
             Ok(kernels) => Some(kernels),
             Err(error) => {
                 let device = &self.identity;
-                tracing::warn!(%device, %error, "no copy kernel, scattered copies are made one by one");
+                tracing::warn!(%device, %error, "no copy kernel, many pieces are slower");
                 None
             }
         };

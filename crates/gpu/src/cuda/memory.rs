@@ -103,7 +103,20 @@ impl CudaDevice {
     /// What the driver knows of an address; `access` is for this device, whose context must be
     /// current.
     pub(super) fn facts(&self, at: Address) -> Result<Facts, GpuError> {
-        Facts::of(self.driver(), at)
+        let facts = Facts::of(self.driver(), at)?;
+        match self.mappings().find(at) {
+            // What was opened for this device it reaches, whatever the driver says of addresses
+            // that belong to another process.
+            Some((base, size)) => Ok(Facts {
+                kind: DEVICE,
+                base,
+                size: size as usize,
+                access: READ_WRITE,
+                on_device: at,
+                ..facts
+            }),
+            None => Ok(facts),
+        }
     }
 }
 

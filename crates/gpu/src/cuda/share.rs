@@ -36,6 +36,15 @@ struct User {
     handle: [u8; 64],
 }
 
+impl Mappings {
+    /// Start and size of the open allocation that an address is in.
+    pub(super) fn find(&self, at: Address) -> Option<(Address, u64)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_in = |opened: &&Opened| at >= opened.base && at - opened.base < opened.size;
+        all.values().find(is_in).map(|opened| (opened.base, opened.size))
+    }
+}
+
 impl CudaDevice {
     pub(super) fn export_memory(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
         let len = memory.len();
