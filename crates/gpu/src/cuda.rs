@@ -13,6 +13,7 @@ mod driver;
 mod kernel;
 mod mapped;
 mod memory;
+mod near;
 mod progress;
 mod queue;
 mod share;

@@ -3,13 +3,14 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use polyrail_sys::Memory;
 
 use super::Cuda;
 use super::driver::{ContextHandle, Driver, Ordinal, PEER_ACCESS_ALREADY_ENABLED};
 use super::kernel::Kernels;
+use super::near::{Preferring, node_of};
 use super::queue::{CudaQueue, QueueOptions};
 use super::share::Mappings;
 use crate::device::{Device, Identity};
@@ -21,12 +22,17 @@ use crate::queue::RawQueue;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
 const PORTABLE: u32 = 1;
 
+/// The same for every allocation, so it is said of the first one only.
+static SAID: Once = Once::new();
+
 /// A device. Its primary context is retained when a queue, memory or a peer first needs it, and
 /// released with the last clone.
 pub struct CudaDevice {
     cuda: Arc<Cuda>,
     ordinal: Ordinal,
     identity: Identity,
+    /// The memory node that it is attached to.
+    node: Option<usize>,
     context: OnceLock<ContextHandle>,
     /// Held while the context is made.
     making: Mutex<()>,
@@ -39,10 +45,12 @@ pub(super) struct Current<'a>(&'a Driver);
 
 impl CudaDevice {
     pub(super) fn new(cuda: Arc<Cuda>, ordinal: Ordinal, identity: Identity) -> Arc<Self> {
+        let node = node_of(identity.pci);
         Arc::new(Self {
             cuda,
             ordinal,
             identity,
+            node,
             context: OnceLock::new(),
             making: Mutex::new(()),
             kernels: OnceLock::new(),
@@ -117,6 +125,19 @@ impl CudaDevice {
         Ok(Current(self.driver()))
     }
 
+    /// Takes this thread's memory from the device's node for a while, where that is possible.
+    fn prefer_node(&self) -> Option<Preferring> {
+        let node = self.node?;
+        Preferring::node(node)
+            .inspect_err(|error| {
+                let device = &self.identity;
+                SAID.call_once(
+                    || tracing::warn!(%device, node, %error, "pinned memory may be far"),
+                );
+            })
+            .ok()
+    }
+
     pub(super) fn unsupported(&self, what: &'static str) -> GpuError {
         GpuError::Unsupported { device: self.identity.to_string(), what }
     }
@@ -136,6 +157,7 @@ impl Device for CudaDevice {
         let mut base = std::ptr::null_mut();
         {
             let _current = device.current()?;
+            let _near = self.prefer_node();
             // SAFETY: the place is valid.
             unsafe { device.driver().host_alloc(&raw mut base, size, PORTABLE)? };
         }

@@ -1,0 +1,109 @@
+//! Host memory near a device: on a machine with several memory nodes pinned memory on the wrong one
+//! halves what the bus moves.
+
+use std::fs;
+use std::io;
+use std::marker::PhantomData;
+
+use crate::device::PciAddress;
+
+/// `MPOL_PREFERRED`: this node, or another one if it is full.
+const PREFERRED: libc::c_int = 1;
+/// Nodes that a mask has room for: as many as Linux can be built for.
+const NODES_MAX: usize = 1024;
+
+type Mask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
+
+/// What this thread allocates prefers a node as long as this lives; then it is as it was before.
+pub(super) struct Preferring {
+    before: libc::c_int,
+    nodes: Mask,
+    /// The policy is the thread's, so this must not leave it.
+    _of_this_thread: PhantomData<*mut ()>,
+}
+
+/// The memory node that a device is attached to; `None` if the machine has one only, or doesn't say.
+pub(super) fn node_of(pci: PciAddress) -> Option<usize> {
+    let text = fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
+    // The kernel writes -1 where there are no nodes.
+    text.trim().parse().ok().filter(|node| *node < NODES_MAX)
+}
+
+impl Preferring {
+    /// Fails in containers that forbid it; then memory comes from wherever it comes.
+    pub(super) fn node(node: usize) -> io::Result<Self> {
+        let (mut before, mut nodes) = (0, Mask::default());
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: both places are valid, the mask for as many nodes as it says.
+        let code = unsafe {
+            let (mode, mask) = (&raw mut before, nodes.as_mut_ptr());
+            libc::syscall(libc::SYS_get_mempolicy, mode, mask, NODES_MAX, none, 0)
+        };
+        if code != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let bits = libc::c_ulong::BITS as usize;
+        let mut wanted = Mask::default();
+        let word = wanted.get_mut(node / bits).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (node % bits);
+        set(PREFERRED, &wanted)?;
+        Ok(Self { before, nodes, _of_this_thread: PhantomData })
+    }
+}
+
+impl Drop for Preferring {
+    fn drop(&mut self) {
+        // It was in force before, so the system takes it again.
+        let _ = set(self.before, &self.nodes);
+    }
+}
+
+fn set(mode: libc::c_int, nodes: &Mask) -> io::Result<()> {
+    // A mode without nodes wants no mask.
+    let mask = if nodes.iter().all(|word| *word == 0) { std::ptr::null() } else { nodes.as_ptr() };
+    // The system counts one more than it reads.
+    let count = if mask.is_null() { 0 } else { NODES_MAX + 1 };
+    // SAFETY: the mask is valid for that many nodes. Changes only where this thread's memory is
+    // taken from.
+    match unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, count) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> io::Result<(libc::c_int, Mask)> {
+        // Dropped at once, it changes nothing, and has asked.
+        let asked = Preferring::node(0)?;
+        Ok((asked.before, asked.nodes))
+    }
+
+    #[test]
+    fn the_thread_is_as_before_afterwards() {
+        let before = match policy() {
+            Ok(before) => before,
+            // A sandbox may forbid it, or the kernel not know of nodes; then nothing is changed.
+            Err(error) => {
+                let code = error.raw_os_error();
+                assert!(matches!(code, Some(libc::EPERM | libc::ENOSYS)), "{error}");
+                eprintln!("SKIPPED the thread's memory policy: {error}; run: cargo test as root");
+                return;
+            }
+        };
+        let preferring = Preferring::node(0).unwrap();
+        let (mode, nodes) = policy().unwrap();
+        assert_eq!((mode, nodes[0]), (PREFERRED, 1));
+        drop(preferring);
+        assert_eq!(policy().unwrap(), before);
+        Preferring::node(NODES_MAX).map(|_| ()).unwrap_err();
+        assert_eq!(policy().unwrap(), before);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_no_node() {
+        assert_eq!(node_of(PciAddress { domain: 0xffff, bus: 0, device: 31, function: 7 }), None);
+    }
+}
