@@ -227,10 +227,11 @@ impl Alignment {
             let after = self.to_reference(anchor.parent, anchor.parent_after_ns);
             let own = self.to_reference(anchor.clock, anchor.clock_ns);
             let (Ok(before), Ok(after), Ok(own)) = (before, after, own) else { continue };
-            let off = own.ns as f64 - before.ns as f64 - (after.ns - before.ns) as f64 / 2.0;
+            let off =
+                own.ns as f64 - before.ns as f64 - after.ns.saturating_sub(before.ns) as f64 / 2.0;
             let bound = own.uncertainty_ns
                 + before.uncertainty_ns.max(after.uncertainty_ns)
-                + (after.ns - before.ns) as f64 / 2.0;
+                + after.ns.saturating_sub(before.ns) as f64 / 2.0;
             by_pair.entry((anchor.clock, anchor.parent)).or_default().push((off.abs(), bound));
         }
         let triangle = |((clock, peer), mut found): ((u32, u32), Vec<(f64, f64)>)| {
@@ -273,11 +274,11 @@ impl ClockFit {
         let (offset, half_width) = match (next.checked_sub(1), self.windows.get(next)) {
             (Some(last), Some(after)) => {
                 let before = self.windows[last];
-                let span = (after.clock_ns - before.clock_ns) as f64;
-                let share = (ns - before.clock_ns) as f64 / span;
-                let rise = (after.offset_ns - before.offset_ns) as f64;
+                let span = after.clock_ns.saturating_sub(before.clock_ns) as f64;
+                let share = ns.saturating_sub(before.clock_ns) as f64 / span;
+                let rise = after.offset_ns.saturating_sub(before.offset_ns) as f64;
                 let width = before.half_width_ns.max(after.half_width_ns) + self.wander_ns;
-                (before.offset_ns + (share * rise).round() as i64, width)
+                (before.offset_ns.saturating_add((share * rise).round() as i64), width)
             }
             // Outside of all windows the rate goes on, and so does what is not known of it.
             (_, after) => {
@@ -324,12 +325,12 @@ fn fit(clock: u32, parent: u32, tick_ns: f64, anchors: &[Anchor]) -> ClockFit {
             } else {
                 contradictions += 1;
                 // A window has at least one anchor.
-                all.min_by_key(|(low, high)| high - low).unwrap_or(common)
+                all.min_by_key(|(low, high)| high.saturating_sub(*low)).unwrap_or(common)
             };
             Window {
                 clock_ns,
                 offset_ns: middle(bounds),
-                half_width_ns: (bounds.1 - bounds.0) as f64 / 2.0,
+                half_width_ns: bounds.1.saturating_sub(bounds.0) as f64 / 2.0,
                 anchors: anchors.len() as u32,
             }
         })
@@ -367,10 +368,10 @@ fn middle((low, high): (i64, i64)) -> i64 {
 /// How far the middle of three windows is from the line between the others.
 fn wander(three: &[Window]) -> f64 {
     let [before, middle, after] = three else { return 0.0 };
-    let share =
-        (middle.clock_ns - before.clock_ns) as f64 / (after.clock_ns - before.clock_ns) as f64;
-    let line = share * (after.offset_ns - before.offset_ns) as f64;
-    ((middle.offset_ns - before.offset_ns) as f64 - line).abs()
+    let share = middle.clock_ns.saturating_sub(before.clock_ns) as f64
+        / after.clock_ns.saturating_sub(before.clock_ns) as f64;
+    let line = share * after.offset_ns.saturating_sub(before.offset_ns) as f64;
+    (middle.offset_ns.saturating_sub(before.offset_ns) as f64 - line).abs()
 }
 
 /// The slope of the least-squares line, and half of its 95 % interval.

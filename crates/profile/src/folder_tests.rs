@@ -27,8 +27,8 @@ fn sample(step: &Step) -> Sample {
         clock_uncertainty_ns: Some(0.1),
         source: End {
             clock: Some(1),
-            start_ns: Some(i64::MIN),
-            end_ns: Some(i64::MAX),
+            start_ns: Some(-(1 << 61) - 1),
+            end_ns: Some((1 << 61) + 1),
             temperature_c: Some(41.5),
             sm_clock_mhz: Some(1_980),
         },

@@ -316,8 +316,11 @@ impl ReadRow for Sample {
 
 /// A stamp of some clock, in ns.
 pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileError> {
-    cells.whole(column, i64::MIN..=i64::MAX)
+    cells.whole(column, -STAMP_MAX_NS..=STAMP_MAX_NS)
 }
+
+/// 146 years, so that the distance of two stamps is a number, too.
+const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 
 /// A transfer that took a month was not measured.
 const TIME_MAX_NS: f64 = 2.6e15;

@@ -43,10 +43,16 @@ struct Interval {
     end: Aligned,
 }
 
+impl Interval {
+    fn length_ns(&self) -> f64 {
+        self.end.ns.saturating_sub(self.start.ns) as f64
+    }
+}
+
 impl Folder {
     /// Writes `execution_log.csv`, `kineto/rank_N.pt.trace.json`, `rank_N_CPU_trace.json` and
     /// `trace.pftrace` anew, with the alignment that the anchors give now. Times of clocks without
-    /// anchors are left out of them.
+    /// anchors, and those that end before they begin, are left out of them.
     ///
     /// # Errors
     /// Tables that can't be read, anchors that make no sense, and what the system refuses.
@@ -100,7 +106,8 @@ impl<'a> Source<'a> {
         let looks = temperatures.iter().map(|look| look.at_ns);
         let run = folder.run();
         let first = starts.chain(looks).min().unwrap_or(run.reference_ns);
-        let base_unix_ns = run.to_unix_ns(first).div_euclid(1_000_000_000) * 1_000_000_000;
+        let base_unix_ns =
+            run.to_unix_ns(first).div_euclid(1_000_000_000).saturating_mul(1_000_000_000);
         Ok(Self { folder, alignment, events, temperatures, base_unix_ns })
     }
 

@@ -49,7 +49,7 @@ pub(super) fn kineto(source: &Source<'_>, endpoint: &Endpoint, pid: Option<u32>)
                 events.extend(device_events(source, event, rank, interval, correlation));
             }
             EndpointKind::Host if host_ns.is_none() || event.configuration.dst == rank => {
-                let length_ns = (interval.end.ns - interval.start.ns) as f64;
+                let length_ns = interval.length_ns();
                 events.push(complete(
                     &event.name,
                     "user_annotation",
@@ -171,7 +171,7 @@ fn device_events(
     // Streams are counted from 1, for HTA takes 0 and less for the host.
     let stream = 1 + configuration.path as u32;
     let start_ns = source.since_base_ns(interval.start.ns);
-    let length_ns = (interval.end.ns - interval.start.ns) as f64;
+    let length_ns = interval.length_ns();
     let mut args = json!({
         "stream": stream,
         "device": rank,
@@ -217,7 +217,11 @@ fn complete(
     args: Value,
 ) -> Value {
     // See above: what is shorter than a microsecond starts on one.
-    let start_ns = if length_ns < 1_000.0 { start_ns.div_euclid(1_000) * 1_000 } else { start_ns };
+    let start_ns = if length_ns < 1_000.0 {
+        start_ns.div_euclid(1_000).saturating_mul(1_000)
+    } else {
+        start_ns
+    };
     json!({
         "ph": "X", "cat": category, "name": name, "pid": row, "tid": tid,
         "ts": micros(start_ns), "dur": length_ns.round() / 1e3, "args": args,
