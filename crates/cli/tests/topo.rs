@@ -96,7 +96,8 @@ fn topo_shows_what_nvml_told_when_the_snapshot_was_taken() {
 
     let text = quietly(&["topo", "--sysroot", root]);
     assert!(text.contains("\nNVIDIA driver 570.86.15, CUDA up to 12.8\n"), "{text}");
-    let line = "GPU 0  NVIDIA H100 80GB HBM3, nvidia, 140.4 GiB, 32.0 GT/s PCIe x16, 18 NVLinks\n";
+    let line = "GPU 0  NVIDIA H100 80GB HBM3, nvidia, 140.4 GiB, 32.0 GT/s PCIe x16, 18 NVLinks to 1 GPU, \
+                GPU-1\n";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("GPU 0  X      PIX    NV18   NODE"), "{text}");
     assert!(text.contains("NV#   over so many NVLinks\n"), "{text}");

@@ -165,12 +165,22 @@ fn gpu_text(gpu: &Gpu) -> String {
     // Virtual machines hide the link of the device, and NVML knows it all the same.
     let link = gpu.pci.link.as_ref().map(link_text);
     parts.extend(link.or_else(|| details.and_then(pcie_text)));
-    match details.and_then(|details| details.nvlinks_active) {
-        None | Some(0) => {}
-        Some(1) => parts.push("1 NVLink".to_owned()),
-        Some(count) => parts.push(format!("{count} NVLinks")),
-    }
+    parts.extend(details.and_then(nvlink_text));
+    // By which CUDA_VISIBLE_DEVICES names it.
+    parts.extend(details.and_then(|details| details.uuid.clone()));
     format!("GPU {}  {}", gpu.index, parts.join(", "))
+}
+
+/// `18 NVLinks to 7 GPUs`; `None` if it has none, or that is not known.
+fn nvlink_text(details: &GpuDetails) -> Option<String> {
+    let plural =
+        |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    let active = details.nvlinks_active.filter(|active| *active > 0)?;
+    let links = plural(active as usize, "NVLink");
+    match details.nvlink_peers.as_ref().map_or(0, Vec::len) {
+        0 => Some(links),
+        peers => Some(format!("{links} to {}", plural(peers, "GPU"))),
+    }
 }
 
 /// `PCIe 5 x16`, and what it could be if that is more.
