@@ -103,10 +103,12 @@ function matrix() {
     const show = { rate: (v) => digits(v), time: showTime, cv: showPercent }[what];
     const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
     const values = found.map(value);
-    const low = Math.min(...values), span = Math.max(...values) - low;
+    const high = Math.max(...values);
+    // Pairs that differ by next to nothing are not to look different.
+    const span = Math.max(high - Math.min(...values), 0.05 * high);
     return figure(heatMap(`${what} of each pair`, names, (row, column) => {
       const one = found.find((cell) => cell.src === row && cell.dst === column);
-      return one && { share: span > 0 ? (value(one) - low) / span : 0.5, text: show(value(one)),
+      return one && { share: span > 0 ? 1 - (high - value(one)) / span : 0.5, text: show(value(one)),
         says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s, CV ${showPercent(one.cv_percent)}` };
     }), { rate: "GB/s", time: "median time", cv: "standard deviation by mean" }[what]);
   }));
