@@ -165,10 +165,13 @@ settings! {
     /// else.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
+    /// Size of the pieces that a transfer of GPU memory over the rails is cut into, in place of
+    /// `chunk_bytes`: a GPU needs larger copies to keep its link busy than a socket does.
+    gpu_chunk_bytes: u64 = 2 * MIB, Kind::bytes(4 * KIB, 64 * MIB);
+
     /// Pinned host memory of each flow and direction, through which GPU memory is sent and
     /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
-    /// those that the GPU copies meanwhile: `staging_bytes` / `chunk_bytes` of them. More than the
-    /// processor's cache holds for all flows is slower.
+    /// those that the GPU copies meanwhile: `staging_bytes` / `gpu_chunk_bytes` of them.
     staging_bytes: u64 = 8 * MIB, Kind::bytes(64 * KIB, GIB);
 }
 

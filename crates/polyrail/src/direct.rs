@@ -17,8 +17,9 @@ use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::error::TransferError;
 use crate::op::Op;
+use crate::peer::PeerShared;
 use crate::pin::Pin;
-use crate::proxy::Command;
+use crate::proxy::{Command, Proxy};
 use crate::region::{RegionCore, RegionSlice, RemoteSlice};
 use crate::region_memory::RegionMemory;
 use crate::request::{Kind, Request};
@@ -296,9 +297,14 @@ impl EngineShared {
         match self.direct.begin(copies) {
             Ok(tickets) => {
                 op.set_copying(tickets);
-                let peer = &op.prepared.peer;
-                let proxy = peer.lanes.proxies().first().copied().unwrap_or_default();
-                self.proxies.all[proxy].command(Command::Copying(op.clone()));
+                let prepared = &op.prepared;
+                let proxy = self.watcher(&prepared.peer);
+                let command = Command::Copying(op.clone());
+                // Whoever waits, or asks, looks for himself.
+                match prepared.notify || prepared.listener.is_some() {
+                    true => proxy.command(command),
+                    false => proxy.leave(command),
+                }
             }
             Err(CopyError::RegionDropped) => {
                 let local = op.prepared.check_regions().is_err();
@@ -312,6 +318,20 @@ impl EngineShared {
             }
             Err(CopyError::Device(why)) => op.fail(TransferError::Device { why }),
         }
+    }
+}
+
+impl EngineShared {
+    /// Nobody asks any more how the operation goes: a proxy does.
+    pub(crate) fn watch_copies(&self, op: &Op) {
+        if op.is_copying() {
+            self.watcher(&op.prepared.peer).wake();
+        }
+    }
+
+    /// The proxy that looks when devices are done.
+    fn watcher(&self, peer: &PeerShared) -> &Proxy {
+        &self.proxies.all[peer.lanes.proxies().first().copied().unwrap_or_default()]
     }
 }
 

@@ -410,6 +410,8 @@ impl Engine {
     pub fn drain(&self, timeout: Duration) -> bool {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
         let until = Instant::now().checked_add(timeout);
+        // Copies by devices that nobody asks about.
+        self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
         while self.shared().pool.used() > 0 {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return false;

@@ -71,7 +71,8 @@ impl TxSide {
             return;
         }
         let segments = zip_places(op.prepared.plan.segments(), &receive.places);
-        let Ok(plan) = Plan::new(segments, pass.engine.settings.chunk_bytes) else {
+        let chunk_bytes = pass.engine.settings.chunk_bytes_of(&op.prepared.regions);
+        let Ok(plan) = Plan::new(segments, chunk_bytes) else {
             // Both halves were cut before; together they have too many pieces.
             let receive = receive.receive;
             self.tell(now, &Message::SendFailed { receive }, Purpose::Tell);

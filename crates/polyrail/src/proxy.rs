@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use polyrail_proto::{FlowIndex, Landed};
-use polyrail_sys::threads::{bind_current, monotonic_ns, thread_cpu_time};
+use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 use polyrail_sys::{Memory, PollEvent, Poller};
 use socket2::Socket;
 
@@ -37,7 +37,7 @@ const LINGER_LONG: u32 = 64;
 const LINGER_SHORT: u32 = 6;
 /// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
 /// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
-const COPY_SPIN_NS: u64 = 200_000;
+const COPY_SPIN_NS: u64 = 20_000;
 pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(50);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
@@ -136,6 +136,15 @@ impl Proxy {
         self.wake();
     }
 
+    /// Leaves a command for when the proxy is awake, and wakes it only when there are many.
+    pub(crate) fn leave(&self, command: Command) {
+        const MANY: usize = 64;
+        self.commands.push(command);
+        if self.commands.len() >= MANY {
+            self.wake();
+        }
+    }
+
     /// There is work: the proxy looks at it, now or as soon as it is awake.
     pub(crate) fn wake(&self) {
         if self.signal.must_wake() {
@@ -147,12 +156,28 @@ impl Proxy {
     /// `now` is the machine's monotonic clock.
     pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool {
         for _ in 1..tries {
-            if let Some(mut core) = self.try_core() {
-                return self.pass(&mut core, engine, now);
+            if let Some(core) = self.try_core() {
+                return self.pass_of_caller(core, engine, now);
             }
             std::hint::spin_loop();
         }
-        self.try_core().is_some_and(|mut core| self.pass(&mut core, engine, now))
+        self.try_core().is_some_and(|core| self.pass_of_caller(core, engine, now))
+    }
+
+    fn pass_of_caller(
+        &self,
+        mut core: MutexGuard<'_, Core>,
+        engine: &Arc<EngineShared>,
+        now: u64,
+    ) -> bool {
+        let worked = self.pass(&mut core, engine, now);
+        let is_copying = core.is_copying();
+        drop(core);
+        if is_copying {
+            // A device has begun something, and the caller has other things to do than to wait.
+            self.wake();
+        }
+        worked
     }
 
     /// Like [`Self::try_pass`], but also looks for events first.
@@ -168,6 +193,10 @@ impl Proxy {
             && let Err(error) = bind_current(&self.cpus)
         {
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
+        }
+        if let Err(error) = sleep_precisely() {
+            // Only looks for what devices have done come later.
+            tracing::debug!(target: "polyrail::proxy", proxy = %self.name, %error, "timer slack");
         }
         let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
         if engine.config.verbose_bindings {

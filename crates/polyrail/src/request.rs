@@ -182,6 +182,7 @@ pub(crate) struct Prepared {
 /// What of the configuration a request needs.
 pub(crate) struct RequestLimits {
     pub(crate) chunk_bytes: u64,
+    pub(crate) gpu_chunk_bytes: u64,
     pub(crate) notification_bytes: u64,
     pub(crate) transfer_timeout: Option<Duration>,
 }
@@ -199,12 +200,16 @@ impl Prepared {
             let (got, limit) = (notification.len(), limits.notification_bytes);
             return Err(PostError::NotificationTooLong { got, limit });
         }
+        let chunk_bytes = match request.touches_device() {
+            true => limits.gpu_chunk_bytes,
+            false => limits.chunk_bytes,
+        };
         let mut regions = RegionList::default();
         let segments = match request.kind {
             Kind::Write | Kind::Read => request.pair_segments(&mut regions)?,
             Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions),
         };
-        let plan = Plan::new(segments, limits.chunk_bytes)?;
+        let plan = Plan::new(segments, chunk_bytes)?;
         if matches!(request.kind, Kind::Receive { .. })
             && plan.segments().len() > MAX_MESSAGE_PIECES
         {

@@ -130,8 +130,10 @@ impl RxFlow {
     /// Reads as long as there are bytes. Says whether any came.
     pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut read = 0;
-        while self.readable && read < VISIT_BYTES {
-            if self.waits_for_room && !self.go_on(pass)? {
+        loop {
+            // What waits is in the buffer already, whether or not the socket has more.
+            while self.waits_for_room && self.go_on(pass)? {}
+            if self.waits_for_room || !self.readable || read >= VISIT_BYTES {
                 break;
             }
             if pass.engine.inbox.must_pause() {
@@ -165,9 +167,7 @@ impl RxFlow {
         if any {
             self.take_events();
             self.deliver(pass);
-            if self.waits_for_room {
-                self.go_on(pass)?;
-            }
+            while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge();
         }
         Ok(any)

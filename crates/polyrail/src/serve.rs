@@ -141,10 +141,11 @@ fn read_data(pass: &Pass<'_>, read: u64, pieces: &[ReadPiece]) -> Result<Made, R
             len: piece.from.len,
         });
     }
-    let plan = Plan::new(segments, pass.engine.settings.chunk_bytes)
+    let regions = regions.into_vec();
+    let plan = Plan::new(segments, pass.engine.settings.chunk_bytes_of(&regions))
         .map_err(|_| RefusalCode::OutOfBounds)?;
     let purpose = Purpose::ReadData(read);
-    Ok(Made { plan, regions: regions.into_vec(), meta: Vec::new(), purpose })
+    Ok(Made { plan, regions, meta: Vec::new(), purpose })
 }
 
 /// The reader has let go already: what still arrives there is refused. This only saves the wire.

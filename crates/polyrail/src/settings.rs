@@ -1,5 +1,6 @@
 //! The configuration as the data path wants it: converted once, when the engine is built.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_config::{BindDevice, Checksum, Config, Progress, ProxyLayout};
@@ -10,6 +11,7 @@ use polyrail_sys::tcp::FlowOptions;
 use polyrail_sys::threads::allowed_cpus;
 
 use crate::error::EngineError;
+use crate::region::RegionCore;
 use crate::request::RequestLimits;
 
 /// What every engine of this version can do.
@@ -17,6 +19,7 @@ const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
 
 pub(crate) struct EngineSettings {
     pub(crate) chunk_bytes: u64,
+    pub(crate) gpu_chunk_bytes: u64,
     pub(crate) staging_bytes: u64,
     pub(crate) append_freq: u32,
     pub(crate) append_batch: u32,
@@ -50,6 +53,7 @@ impl EngineSettings {
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
             chunk_bytes: config.chunk_bytes,
+            gpu_chunk_bytes: config.gpu_chunk_bytes,
             staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
             append_batch: config.append_batch,
@@ -77,6 +81,14 @@ impl EngineSettings {
         })
     }
 
+    /// Size of a chunk of memory in these regions.
+    pub(crate) fn chunk_bytes_of(&self, regions: &[Arc<RegionCore>]) -> u64 {
+        match regions.iter().any(|region| region.memory.device().is_some()) {
+            true => self.gpu_chunk_bytes,
+            false => self.chunk_bytes,
+        }
+    }
+
     /// What this engine can do; both ends of a flow must be able to.
     pub(crate) fn capabilities(&self) -> Capabilities {
         // Both directions of a connection have one owner only where one thread drives both.
@@ -96,6 +108,7 @@ impl EngineSettings {
     pub(crate) fn request_limits(&self) -> RequestLimits {
         RequestLimits {
             chunk_bytes: self.chunk_bytes,
+            gpu_chunk_bytes: self.gpu_chunk_bytes,
             notification_bytes: self.notification_bytes,
             transfer_timeout: self.transfer_timeout,
         }

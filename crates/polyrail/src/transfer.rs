@@ -62,6 +62,9 @@ impl Transfer {
         // Far in the future if the timeout is absurd.
         let until = start.checked_add(timeout);
         self.wait_copied(until.map_or(COPY_SPIN, |until| (until - start).min(COPY_SPIN)));
+        if !self.op.is_over() {
+            self.engine.watch_copies(&self.op);
+        }
         self.engine.wait_until(
             until,
             || self.op.is_over(),
@@ -97,6 +100,7 @@ impl Transfer {
     /// Lets it go on by itself; nobody learns how it ends.
     pub fn detach(mut self) {
         self.detached = true;
+        self.engine.watch_copies(&self.op);
     }
 
     /// Payload bytes of the parts that are complete (a read of many segments has several).
@@ -109,6 +113,7 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         if !self.detached && !self.op.is_over() {
             self.engine.cancel(&self.op);
+            self.engine.watch_copies(&self.op);
         }
     }
 }

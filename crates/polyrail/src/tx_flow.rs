@@ -258,7 +258,7 @@ impl TxFlow {
     /// copies a chunk can be given the next.
     fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         // Whether a chunk needs room in the ring is known only when it is pulled.
-        let chunk_bytes = pass.engine.settings.chunk_bytes;
+        let chunk_bytes = pass.engine.settings.gpu_chunk_bytes;
         if self.ring.as_ref().is_some_and(|ring| !ring.has_room(chunk_bytes)) {
             return Ok(false);
         }

@@ -20,10 +20,10 @@ const LATE: Duration = Duration::from_micros(300);
 const MODES: [&[(&str, &str)]; 5] = [
     &[TCP],
     &[TCP, ("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[TCP, ("checksum", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    &[TCP, ("checksum", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
     // A ring of one chunk: everything waits for room.
-    &[TCP, ("staging_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
-    &[TCP, ("staging_bytes", "64KiB"), ("chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB")],
+    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
 ];
 
 fn device(index: u32) -> Arc<FakeDevice> {
@@ -149,6 +149,21 @@ fn many_small_transfers_at_once_arrive() {
 }
 
 #[test]
+fn a_small_transfer_that_its_caller_sends_is_seen_through_by_a_proxy() {
+    let (here, there) = (device(0), device(1));
+    let p = pair(&[TCP]);
+    let (source, _) = on(&here, &p.a, &pattern(8, 1));
+    let (target, memory) = on(&there, &p.b, &[0; 8]);
+    for _ in 0..20 {
+        assert_eq!(write(&p, &source, &target), Ok(8));
+    }
+    assert_eq!(FakeDevice::contents(&memory), pattern(8, 1));
+    let stats = p.a.stats();
+    let resent: u64 = stats.peers[0].rails.iter().map(|rail| rail.resent_chunks).sum();
+    assert_eq!(resent, 0, "a flow was taken for stalled");
+}
+
+#[test]
 fn a_caller_that_drives_drives_the_copies_too() {
     let device = device(0);
     let p = pair(&[TCP, ("progress", "caller")]);
@@ -171,7 +186,7 @@ fn a_caller_that_drives_drives_the_copies_too() {
 #[test]
 fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
     let (here, there) = (device(0), device(1));
-    let p = RelayedPair::new(&[TCP, ("chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
+    let p = RelayedPair::new(&[TCP, ("gpu_chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
     for round in 0..6 {
         let want = pattern(24 << 20, round);
         let (source, _) = on(&here, &p.a, &want);
@@ -265,7 +280,7 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
 
 #[test]
 fn short_pinned_memory_makes_do_with_less_and_none_is_an_error() {
-    let p = pair(&[TCP, ("rails", "127.0.0.1"), ("channels", "1"), ("chunk_bytes", "64KiB")]);
+    let p = pair(&[TCP, ("rails", "127.0.0.1"), ("channels", "1"), ("gpu_chunk_bytes", "64KiB")]);
     let here = device(0);
     let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
     let target = zeroed(&p.b, 1 << 20);

@@ -25,6 +25,12 @@ pub fn bind_current(cpus: &[u32]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Has the calling thread woken within a microsecond of when a short sleep ends; the system's
+/// default is 50.
+pub fn sleep_precisely() -> io::Result<()> {
+    Ok(rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000))?)
+}
+
 /// The CPU that the calling thread runs on now.
 pub fn current_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32

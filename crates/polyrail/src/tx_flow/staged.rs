@@ -47,7 +47,7 @@ impl TxFlow {
             Some(ring) => ring,
             none => {
                 let settings = &pass.engine.settings;
-                let least = settings.chunk_bytes.max(len);
+                let least = settings.gpu_chunk_bytes.max(len);
                 let device = parts().find_map(|(region, ..)| region.memory.device());
                 let device = device.ok_or(CopyError::RegionDropped)?;
                 none.insert(Ring::new(&**device, settings.staging_bytes, least)?)
