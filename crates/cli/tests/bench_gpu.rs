@@ -53,6 +53,17 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
         ("--listen --peer-mem host", vec!["--peer-mem", "cannot be used with"]),
         ("--connect 127.0.0.1:9 --one-process", vec!["--one-process", "cannot be used with"]),
         ("--dry-run", vec!["--explain-path"]),
+        ("--blocks 0 --block-bytes 16KiB", vec!["--blocks", "1..=1048576"]),
+        ("--blocks 4", vec!["--block-bytes"]),
+        ("--blocks 4 --block-bytes 1KiB --segments 2", vec!["--segments", "cannot be used with"]),
+        ("--channels-list 1,300", vec!["300", "1..=256"]),
+        ("--channels-list 2 --latency --sizes 8", vec!["--channels-list", "without --latency"]),
+        ("--against nccl", vec!["--against `nccl`", "--mem cuda:N"]),
+        ("--against cuda", vec!["--against `cuda`", "--mem cuda:N"]),
+        ("--against nccl --op read --mem cuda:0", vec!["--op `read`", "write with --against"]),
+        ("--against cuda --bidir --mem cuda:0", vec!["--against `cuda`", "without --bidir"]),
+        ("--against raw --one-process", vec!["--against `raw`", "without --one-process"]),
+        ("--nccl-modes 4", vec!["'4'", "--nccl-modes", "p2p, or threads x sockets like 4x4"]),
         ("--path sideways", vec!["path = `sideways`", "allowed: auto, tcp"]),
     ] {
         let output = bench(options);
@@ -60,6 +71,38 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
         assert_eq!(output.status.code(), Some(exit::USAGE.into()), "{options}: {message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{options}: {message}");
     }
+}
+
+#[test]
+fn a_machine_without_nccl_says_so_before_anything_is_measured() {
+    let library = "/nonexistent/libnccl.so.2";
+    let output = bench(&format!("--mem {NO_DEVICE} --against nccl --nccl-lib {library}"));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{message}");
+    for part in ["no NCCL: ", library, "help: install NCCL"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn scattered_blocks_are_measured_in_turn_with_one_piece() {
+    let report = report("--blocks 64 --block-bytes 4KiB");
+    let result = &report.results[0];
+    assert_eq!((result.size_bytes, result.segments), (64 << 12, 64));
+    let baseline = &result.baselines[0];
+    assert_eq!((baseline.name.as_str(), baseline.samples_gb_per_s.len()), ("contiguous", 2));
+    assert!(baseline.ratio > 0.0 && baseline.spread_ratio.min <= baseline.spread_ratio.max);
+    assert!(baseline.gb_per_s > 0.0 && baseline.cpu_seconds_per_gb.unwrap() > 0.0);
+}
+
+#[test]
+fn numbers_of_channels_are_measured_in_turn() {
+    let report = report("--channels-list 1,3 --rails 1 --sockets 2 --sizes 1MiB");
+    let rows = &report.results[0].sweep;
+    let found: Vec<_> = rows.iter().map(|row| (row.channels, row.flows)).collect();
+    assert_eq!(found, [(1, 2), (3, 6)]);
+    assert!(rows.iter().all(|row| row.gb_per_s > 0.0 && row.cpu_seconds_per_gb.unwrap() > 0.0));
+    assert!(report.results[0].baselines.is_empty());
 }
 
 #[test]

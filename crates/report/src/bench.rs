@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use against::{AgainstAlone, AgainstRaw, AgainstSample, LoneRail};
+pub use against::{AgainstAlone, AgainstRaw, AgainstSample, Baseline, LoneRail, SweepRow};
 pub use limit::{Limit, LimitKind};
 pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};

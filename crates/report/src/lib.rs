@@ -22,9 +22,10 @@ mod table;
 mod units;
 
 pub use bench::{
-    AgainstAlone, AgainstRaw, AgainstSample, BenchReport, BenchResult, Host, Lab, LatencyUs, Limit,
-    LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken, PeerSample, PeerView, PlacedBy,
-    PlacedThread, Placement, RailShare, SCHEMA_VERSION, Sample, Setting, Tool,
+    AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, Host, Lab,
+    LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken, PeerSample,
+    PeerView, PlacedBy, PlacedThread, Placement, RailShare, SCHEMA_VERSION, Sample, Setting,
+    SweepRow, Tool,
 };
 pub use csv::csv_line;
 pub use histogram::Histogram;

@@ -23,8 +23,8 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nic", "polyrail",
-            "profile", "report", "sample", "sys", "tune",
+            "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nccl-ref", "nic",
+            "polyrail", "profile", "report", "sample", "sys", "tune",
         ],
         ..Rule::ORDINARY
     },
@@ -42,6 +42,8 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
+    // Calls of two foreign libraries.
+    Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },

@@ -11,6 +11,7 @@ mod buffers;
 mod client;
 mod configure;
 mod control;
+mod cuda;
 mod drive;
 mod error;
 mod inlab;
@@ -20,6 +21,8 @@ mod layout;
 mod machine;
 mod measure;
 mod memory;
+mod nccl;
+mod nccl_rank;
 mod observe;
 mod output;
 mod path;
@@ -30,8 +33,10 @@ mod progress;
 mod raw;
 mod remarks;
 mod render;
+mod rivals;
 mod serve;
 mod spawn;
+mod tables;
 mod trial;
 mod verdict;
 mod watch;
@@ -69,11 +74,11 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
     let placed = args.place(&role)?;
     let config = args.resolve_config(&role, &placed.mine)?;
-    if !args.serve_parent {
+    if !args.serve_parent && !args.nccl_rank {
         print_warnings(&config);
     }
-    if !matches!(role, Role::Listen { .. } | Role::ServeParent) {
-        args.plan().validate(config.ops_pool)?;
+    if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
+        args.check_plan(&config)?;
     }
     crate::logging::start(&config)?;
     match role {
@@ -82,6 +87,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
             listen(config, Bank::open(args.mem)?, address)
         }
         Role::ServeParent => spawn::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
+        Role::NcclRank => nccl_rank::run(config, &Bank::open(args.mem)?).map(|()| exit::OK),
         Role::Connect { address } => {
             client::run(args, config, Bank::open(args.mem)?, address, &placed)
         }

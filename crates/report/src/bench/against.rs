@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::LatencyUs;
+use crate::Spread;
 
 /// Plain blocking sockets with the same flows, chunks, congestion control and buffers.
 ///
@@ -29,6 +30,48 @@ pub struct AgainstRaw {
     pub congestion: String,
     /// The rounds, in order.
     pub samples: Vec<AgainstSample>,
+}
+
+/// Something that moved as many bytes in turn with the engine, between the same kinds of memory:
+/// `contiguous` (the engine, without scattering), `cuda` (the driver's own copy), `nccl p2p`, or
+/// `nccl socket 4x4` with its threads and the sockets of each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// Its name.
+    pub name: String,
+    /// Median rate, in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// The same with its edges.
+    pub spread_gb_per_s: Spread,
+    /// The engine's rate over its, within a round; median over the rounds. Above 1 the engine is
+    /// faster.
+    pub ratio: f64,
+    /// The same with its edges.
+    pub spread_ratio: Spread,
+    /// CPU seconds of all its processes per 10^9 bytes; median over the rounds.
+    pub cpu_seconds_per_gb: Option<f64>,
+    /// From starting a transfer to knowing that all of it is in place, in microseconds; median over
+    /// the rounds of their medians. `null` where several are outstanding at once.
+    pub p50_us: Option<f64>,
+    /// The rate of each round, in GB/s.
+    pub samples_gb_per_s: Vec<f64>,
+}
+
+/// The engine with another number of channels, in turn with the one under test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepRow {
+    /// Channels, as asked for.
+    pub channels: u32,
+    /// Connections that carried the data.
+    pub flows: usize,
+    /// Median rate, in GB/s (10^9 bytes).
+    pub gb_per_s: f64,
+    /// The same with its edges.
+    pub spread_gb_per_s: Spread,
+    /// CPU seconds of both processes per 10^9 bytes; median over the rounds.
+    pub cpu_seconds_per_gb: Option<f64>,
+    /// The rate of each round, in GB/s.
+    pub samples_gb_per_s: Vec<f64>,
 }
 
 /// One round of a baseline.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgainstAlone, AgainstRaw, Limit, PathTaken};
+use super::{AgainstAlone, AgainstRaw, Baseline, Limit, PathTaken, SweepRow};
 use crate::{Histogram, Spread};
 
 /// What was measured for one size.
@@ -52,6 +52,12 @@ pub struct BenchResult {
     pub against: Option<AgainstRaw>,
     /// Each rail alone in turn with all; only with `--against alone`.
     pub alone: Option<AgainstAlone>,
+    /// What else was measured in turn, in the order asked for.
+    #[serde(default)]
+    pub baselines: Vec<Baseline>,
+    /// Other numbers of channels; only with `--channels-list`.
+    #[serde(default)]
+    pub sweep: Vec<SweepRow>,
     /// What limits this size.
     pub limit: Limit,
     /// The samples, in the order taken.
@@ -230,6 +236,8 @@ pub(crate) mod tests {
                 samples: vec![raw],
             }),
             alone: None,
+            baselines: Vec::new(),
+            sweep: Vec::new(),
             limit,
             samples: vec![sample],
         }

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail_lab::{LabSpec, Rate};
-use polyrail_report::{BadUnit, parse_duration, parse_sizes};
+use polyrail_report::{BadUnit, parse_duration, parse_size, parse_sizes};
 
 use super::buffers::Verify;
 use super::error::BenchError;
 use super::memory::MemoryKind;
+use super::nccl::Mode;
 use super::place::Place;
 use super::plan::{Against, Op, Plan};
 use crate::config_args::ConfigArgs;
@@ -58,6 +59,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
     segments: u64,
 
+    /// So many blocks of --block-bytes in each transfer, scattered at both ends like a paged cache,
+    /// in turn with as many bytes in one piece.
+    #[arg(long, value_name = "N", requires = "block_bytes",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
+        conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
+    blocks: Option<u64>,
+
+    /// Size of each of the --blocks.
+    #[arg(long, value_name = "SIZE", requires = "blocks", value_parser = size, help_heading = WHAT)]
+    block_bytes: Option<u64>,
+
     /// Transfers outstanding at once [default: 16, fewer where they exceed 256 MiB].
     #[arg(long, value_name = "N", help_heading = WHAT)]
     depth: Option<u64>,
@@ -93,6 +105,21 @@ pub(crate) struct Args {
     /// Measure a baseline in turn with the engine, and print the ratio.
     #[arg(long, value_enum, value_delimiter = ',', help_heading = HOW)]
     against: Vec<Against>,
+
+    /// How NCCL is to move the bytes for --against nccl: p2p, or sockets as threads x sockets of
+    /// each, where 0x0 is its default.
+    #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
+        help_heading = HOW)]
+    nccl_modes: Vec<Mode>,
+
+    /// The library NCCL [default: libnccl.so.2 where the loader finds it].
+    #[arg(long, value_name = "FILE", help_heading = HOW)]
+    nccl_lib: Option<PathBuf>,
+
+    /// Numbers of channels to measure in turn, like 1,2,4,8,16.
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256), help_heading = HOW)]
+    channels_list: Vec<u32>,
 
     /// Write the report as JSON; - is standard output [default: a file in the temporary folder].
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
@@ -175,6 +202,10 @@ pub(crate) struct Args {
     #[arg(long, hide = true)]
     pub(super) serve_parent: bool,
 
+    /// Set by a bench for each process of NCCL that it starts.
+    #[arg(long, hide = true)]
+    pub(super) nccl_rank: bool,
+
     /// Set by a bench for the client that it starts inside a lab.
     #[arg(long, hide = true, value_name = "ADDR:PORT")]
     pub(super) inside_lab: Option<SocketAddr>,
@@ -194,6 +225,8 @@ pub(super) enum Role {
     Listen { address: Option<SocketAddr> },
     /// Serves the process that started this one.
     ServeParent,
+    /// Is one of NCCL's two processes.
+    NcclRank,
     /// Measures against a server elsewhere.
     Connect { address: SocketAddr },
     /// Starts the server itself.
@@ -206,6 +239,9 @@ impl Args {
     pub(super) fn role(&self) -> Result<Role, BenchError> {
         if self.serve_parent {
             return Ok(Role::ServeParent);
+        }
+        if self.nccl_rank {
+            return Ok(Role::NcclRank);
         }
         if let Some(address) = self.inside_lab {
             return Ok(Role::Connect { address });
@@ -224,10 +260,18 @@ impl Args {
     }
 
     pub(super) fn plan(&self) -> Plan {
+        let mut against = self.against.clone();
+        let (mut sizes, mut segments) = (self.sizes.0.clone(), self.segments);
+        if let (Some(blocks), Some(bytes)) = (self.blocks, self.block_bytes) {
+            (sizes, segments) = (vec![blocks.saturating_mul(bytes)], blocks);
+            if !against.contains(&Against::Contiguous) {
+                against.push(Against::Contiguous);
+            }
+        }
         Plan {
             op: self.op,
-            sizes: self.sizes.0.clone(),
-            segments: self.segments,
+            sizes,
+            segments,
             depth: self.depth,
             time: self.time,
             iters: self.iters,
@@ -236,7 +280,10 @@ impl Args {
             bidir: self.bidir,
             latency: self.latency,
             verify: self.verify,
-            against: self.against.clone(),
+            against,
+            channels: self.channels_list.clone(),
+            nccl_modes: self.nccl_modes.clone(),
+            nccl_library: self.nccl_lib.clone(),
             dry_run: self.dry_run,
         }
     }
@@ -271,6 +318,10 @@ fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
 
 fn sizes(text: &str) -> Result<Sizes, String> {
     parse_sizes(text).map(Sizes).map_err(with_help)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(with_help)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -24,7 +24,8 @@ use super::place::{Placed, threads};
 use super::plan::{Against, Plan};
 use super::progress::Progress;
 use super::remarks::remarks;
-use super::serve::{lone_rail_config, settings, tool};
+use super::rivals::Other;
+use super::serve::{settings, tool};
 use super::verdict::Line;
 use super::watch::{Watch, attach};
 
@@ -117,17 +118,21 @@ fn measure(
     // What is only explained needs no measure.
     progress.say("measuring how fast memory is copied");
     let copy = if plan.dry_run { CopyRate::default() } else { copy_rate()? };
-    let lone_engines = lone_engines(plan, &link)?;
-    let lone = lone_engines.iter().map(|(name, engine, address)| {
-        Ok((name.clone(), Link::new(engine, engine.connect(*address)?)))
-    });
-    let lone = lone.collect::<Result<Vec<_>, BenchError>>()?;
+    let devices = match &there.pci {
+        Some(pci) if same_host && (wants(plan, Against::Cuda) || wants(plan, Against::Nccl)) => {
+            Some([bank.kind(), Bank::find(pci)?])
+        }
+        _ => None,
+    };
+    let opened = Other::open_all(plan, &link)?;
+    let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
     report.notes = notes(plan, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         plan,
         link: &link,
         bank,
-        lone: &lone,
+        devices,
+        others: &others,
         interrupt,
         progress: &progress,
         watch,
@@ -143,7 +148,7 @@ fn measure(
         let paths: Result<Vec<_>, BenchError> = plan.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         print(&explanation(paths.iter().map(|(size, path)| (*size, path))))?;
-        link.say_good_bye();
+        others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
         return end;
     }
     for &size in &plan.sizes {
@@ -163,7 +168,7 @@ fn measure(
         }
     }
     progress.clear();
-    lone.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
+    others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
     end
 }
 
@@ -212,25 +217,8 @@ fn check_memory(plan: &Plan, rails: usize, on_host: [bool; 2]) -> Result<(), Ben
     }
 }
 
-/// For each rail an engine at both ends that has it alone: its name, the engine here, and where
-/// the one there listens.
-fn lone_engines(
-    plan: &Plan,
-    link: &Link<'_>,
-) -> Result<Vec<(String, Engine, SocketAddr)>, BenchError> {
-    if !plan.against.contains(&Against::Alone) {
-        return Ok(Vec::new());
-    }
-    let open = |(rail, info): (usize, polyrail::RailInfo)| {
-        let ask = Ask::OpenRail { rail };
-        let address = match link.ask(&ask)? {
-            Answer::Opened { address } => address,
-            other => return Err(unexpected(&ask, &other)),
-        };
-        let config = lone_rail_config(link.engine, rail)?;
-        Ok((info.name, Engine::builder().config(config).build()?, address))
-    };
-    link.engine.rails().into_iter().enumerate().map(open).collect()
+fn wants(plan: &Plan, who: Against) -> bool {
+    plan.against.contains(&who)
 }
 
 /// What the rails carry at most, where that is known of each.
@@ -257,10 +245,10 @@ fn notes(plan: &Plan, same_host: bool, on_devices: bool) -> Vec<String> {
     if plan.verify == Verify::Off {
         notes.push("the data were not verified (--verify off)".into());
     }
-    if plan.against.contains(&Against::Raw) && plan.segments > 1 {
+    if wants(plan, Against::Raw) && plan.segments > 1 {
         notes.push("the plain sockets move contiguous memory, not segments".into());
     }
-    if plan.against.contains(&Against::Raw) && on_devices {
+    if wants(plan, Against::Raw) && on_devices {
         notes.push("the plain sockets move memory of the host at both ends".into());
     }
     if cfg!(debug_assertions) {

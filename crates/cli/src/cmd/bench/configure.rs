@@ -3,10 +3,14 @@
 use std::ffi::OsString;
 
 use polyrail_config::{Config, ConfigBuilder, Origin};
+use polyrail_nccl_ref::Nccl;
 
 use super::args::{Args, Role};
+use super::cuda::not_devices;
 use super::error::BenchError;
+use super::memory::MemoryKind;
 use super::place::{Placed, place};
+use super::plan::Against;
 
 impl Args {
     /// The settings in effect for this role.
@@ -31,6 +35,25 @@ impl Args {
         Ok(builder.build()?)
     }
 
+    /// Whether the measurements make sense with each other, and what they take is here.
+    pub(super) fn check_plan(&self, config: &Config) -> Result<(), BenchError> {
+        let plan = self.plan();
+        plan.validate(config.ops_pool)?;
+        let [cuda, nccl] = [Against::Cuda, Against::Nccl].map(|who| plan.against.contains(&who));
+        if (cuda || nccl) && (self.mem == MemoryKind::Host || self.lab.is_some()) {
+            return Err(not_devices(if cuda { "cuda" } else { "nccl" }));
+        }
+        if plan.against.contains(&Against::Raw) && self.one_process {
+            let reason = "takes two processes";
+            return Err(BenchError::usage("--against", "raw", reason, "without --one-process"));
+        }
+        if nccl {
+            // Now, and not only when its turn comes.
+            Nccl::load(plan.nccl_library.as_deref())?;
+        }
+        Ok(())
+    }
+
     /// The CPUs of the progress threads, where the settings leave them open.
     pub(super) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
         let config = self.resolve_config(role, &[])?;
@@ -48,6 +71,7 @@ impl Args {
         }
         match role {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
+            Role::NcclRank => Some(loopback(1)),
             Role::Connect { address } | Role::Listen { address: Some(address) }
                 if address.ip().is_loopback() =>
             {

@@ -31,6 +31,10 @@ pub(super) enum Ask {
     OpenRail {
         rail: usize,
     },
+    /// Make another engine, like the first but for the number of channels, for the same client.
+    OpenOther {
+        channels: Option<u32>,
+    },
     SetUp(SetUp),
     Poison,
     /// Take part in a sample of this many transfers.
@@ -311,6 +315,7 @@ impl Ask {
             Self::Hello { .. } => "hello",
             Self::StillThere => "still_there",
             Self::OpenRail { .. } => "open_rail",
+            Self::OpenOther { .. } => "open_other",
             Self::SetUp(_) => "set_up",
             Self::Poison => "poison",
             Self::Begin { .. } => "begin",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use polyrail::{EngineError, GpuError, PeerError, PostError, RegionError, TransferError};
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
+use polyrail_nccl_ref::RefError;
 use polyrail_report::exit;
 
 use super::buffers::Mismatch;
@@ -41,6 +42,14 @@ pub(super) enum BenchError {
     PeerStart { status: String, code: u8 },
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    #[error("the other end's device at {pci} is none of this process's")]
+    Hidden { pci: String },
+    /// What is measured against.
+    #[error(transparent)]
+    Reference(#[from] RefError),
+    /// What a process of NCCL could not do, in its own words.
+    #[error("{name}: {message}")]
+    Nccl { name: String, message: String, help: Option<String>, code: u8 },
     #[error(transparent)]
     Peer(#[from] PeerError),
     #[error("posting a transfer failed: {0}")]
@@ -94,9 +103,13 @@ impl BenchError {
             | Self::System { .. }
             | Self::Output { .. }
             | Self::Gpu(_)
+            | Self::Hidden { .. }
+            | Self::Reference(_)
             | Self::Region(RegionError::Device(_))
             | Self::NotARail { .. } => exit::ENVIRONMENT,
-            Self::PeerStart { code, .. } | Self::Remote { code, .. } => *code,
+            Self::PeerStart { code, .. } | Self::Remote { code, .. } | Self::Nccl { code, .. } => {
+                *code
+            }
             Self::Peer(_)
             | Self::Post(_)
             | Self::Transfer(_)
@@ -123,7 +136,9 @@ impl BenchError {
             Self::NotARail { .. } => {
                 Some("give --rails the address, or listen on one of these".into())
             }
-            Self::Remote { help, .. } => help.clone(),
+            Self::Remote { help, .. } | Self::Nccl { help, .. } => help.clone(),
+            Self::Reference(error) => error.help(),
+            Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
             Self::Stuck { dump, .. } => Some(format!("the engine's state:\n{dump}")),
             Self::Silent { .. } => {
                 Some("is the program there `polyrail bench --listen` of this version?".into())

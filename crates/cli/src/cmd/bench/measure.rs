@@ -1,21 +1,24 @@
 //! Measures one size: the engine, and the baselines in turn with it.
 
 use polyrail_report::{
-    AgainstAlone, AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, LoneRail,
-    PathTaken, RailShare, Spread, show_size,
+    AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, PathTaken, RailShare, Spread,
+    show_size,
 };
 
 use super::buffers::Verify;
 use super::control::{Link, RawSpec};
+use super::cuda::{CudaRival, not_devices};
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::machine::CopyRate;
-use super::memory::Bank;
+use super::memory::{Bank, MemoryKind};
+use super::nccl::NcclRival;
 use super::observe::RailDelta;
 use super::path::{TCP, path_of};
 use super::plan::{Against, Op, Plan};
 use super::progress::Progress;
 use super::raw::RawClient;
+use super::rivals::{Kind, Rival, Standing, TrialRival, alone, baselines, sweep};
 use super::trial::{Taken, Trial};
 use super::verdict::{Evidence, Line, judge};
 use super::watch::Watch;
@@ -25,8 +28,10 @@ pub(super) struct Bench<'a> {
     pub(super) plan: &'a Plan,
     pub(super) link: &'a Link<'a>,
     pub(super) bank: &'a Bank,
-    /// For `--against alone`: each rail's name and the way to the engine that has it alone.
-    pub(super) lone: &'a [(String, Link<'a>)],
+    /// The devices of both ends, by their numbers in this process, if both are here.
+    pub(super) devices: Option<[MemoryKind; 2]>,
+    /// Other pairs of engines, and what they are for.
+    pub(super) others: &'a [(Kind, Link<'a>)],
     pub(super) interrupt: &'a Interrupt,
     pub(super) progress: &'a Progress,
     /// With `--sample`.
@@ -42,10 +47,12 @@ pub(super) struct Bench<'a> {
 struct Rounds {
     engine: Vec<Taken>,
     raw: Vec<(AgainstSample, Histogram)>,
-    /// By rail, the rate of each round.
-    lone: Vec<Vec<f64>>,
+    standings: Vec<Standing>,
     path: Option<PathTaken>,
 }
+
+/// A rival and its place in the report.
+type NamedRival<'l> = (Kind, Box<dyn Rival + 'l>);
 
 /// What a baseline of plain sockets was like.
 struct RawFacts {
@@ -73,21 +80,13 @@ impl Bench<'_> {
         let plan = self.plan;
         let name = show_size(size);
         self.progress.say(format!("{name} {}: warming up", plan.op.name()));
-        let aim = plan.time / plan.rounds;
-        let transfers = |trial: &Trial<'_>| -> Result<u64, BenchError> {
-            let fitting = trial.warm_up(plan.warmup, aim)?;
-            Ok(plan.iters.unwrap_or(fitting))
-        };
-
-        let trial = self.set_up(self.link, size, self.watch)?;
+        let trial = self.set_up(self.link, plan, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
-        let count = transfers(&trial)?;
-        let mut lone = Vec::new();
-        for (_, link) in self.lone {
-            let trial = self.set_up(link, size, None)?;
-            let count = transfers(&trial)?;
-            lone.push((trial, count));
-            rounds.lone.push(Vec::new());
+        let count = self.transfers(&trial)?;
+        let mut rivals = Vec::new();
+        for (kind, rival) in self.rivals(size, &trial, count)? {
+            rivals.push(rival);
+            rounds.standings.push(Standing { kind, turns: Vec::new() });
         }
         let mut raw = None;
         if plan.against.contains(&Against::Raw) {
@@ -108,8 +107,9 @@ impl Bench<'_> {
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
             }
-            for ((trial, count), rates) in lone.iter().zip(&mut rounds.lone) {
-                rates.push(trial.sample(plan.verify, *count, round)?.sample.gb_per_s());
+            for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
+                self.interrupt.check()?;
+                standing.turns.push(rival.turn(round)?);
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
@@ -120,27 +120,73 @@ impl Bench<'_> {
             client.verify()?;
             client.close()?;
         }
-        for (trial, _) in lone {
-            trial.tear_down()?;
+        for rival in rivals {
+            rival.finish()?;
         }
         trial.tear_down()
     }
 
     /// How a transfer of this size would go, without moving any.
     pub(super) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
-        let trial = self.set_up(self.link, size, None)?;
+        let trial = self.set_up(self.link, self.plan, size, None)?;
         let path = trial.example().map(path_of);
         trial.tear_down()?;
         Ok(path)
     }
 
+    /// All that is measured in turn, set up.
+    fn rivals<'l>(
+        &'l self,
+        size: u64,
+        trial: &Trial<'_>,
+        transfers: u64,
+    ) -> Result<Vec<NamedRival<'l>>, BenchError> {
+        let plan = self.plan;
+        let mut rivals: Vec<NamedRival<'l>> = Vec::new();
+        for (kind, link) in self.others {
+            let plan = kind.plan(plan, size);
+            let trial = self.set_up(link, &plan, size, None)?;
+            let transfers = self.transfers(&trial)?;
+            let (verify, is_alone) = (plan.verify, plan.depth(size) == 1);
+            let rival = TrialRival { trial, verify, transfers, is_alone };
+            rivals.push((kind.clone(), Box::new(rival)));
+        }
+        if plan.against.contains(&Against::Cuda) {
+            let source = trial.source().and_then(|store| store.device_memory());
+            let (Some(source), Some([_, there])) = (source, self.devices) else {
+                return Err(not_devices("cuda"));
+            };
+            let (engine, bank) = (self.link.engine, Bank::open(there)?);
+            let rival = CudaRival::open(engine, source, &bank, plan, size, self.seed, transfers)?;
+            rivals.push((Kind::Baseline("cuda".into()), Box::new(rival)));
+        }
+        if plan.against.contains(&Against::Nccl) {
+            let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
+            let library = plan.nccl_library.as_deref();
+            for &mode in &plan.nccl_modes {
+                self.progress.say(format!("starting {}", mode.name()));
+                let rival = NcclRival::open(mode, devices, plan, size, self.seed, library)?;
+                rivals.push((Kind::Baseline(mode.name()), Box::new(rival)));
+            }
+        }
+        Ok(rivals)
+    }
+
     fn set_up<'l>(
         &'l self,
         link: &'l Link<'l>,
+        plan: &Plan,
         size: u64,
         watch: Option<&'l Watch>,
     ) -> Result<Trial<'l>, BenchError> {
-        Trial::set_up(link, self.bank, self.plan, size, self.seed, self.interrupt, watch)
+        Trial::set_up(link, self.bank, plan, size, self.seed, self.interrupt, watch)
+    }
+
+    /// Warms up, and says how many transfers make a sample.
+    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+        let plan = self.plan;
+        let fitting = trial.warm_up(plan.warmup, plan.time / plan.rounds)?;
+        Ok(plan.iters.unwrap_or(fitting))
     }
 
     /// The engine's flows, chunks, congestion control and buffers.
@@ -181,7 +227,8 @@ impl Bench<'_> {
         }
         let samples = || rounds.engine.iter().map(|taken| &taken.sample);
         let seconds: f64 = samples().map(|sample| sample.seconds).sum();
-        let spread = Spread::of(samples().map(|sample| sample.gb_per_s()));
+        let rates: Vec<f64> = samples().map(|sample| sample.gb_per_s()).collect();
+        let spread = Spread::of(rates.iter().copied());
         // There is at least one sample, and its rate is a number.
         let spread = spread.unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
         let median = |values: &mut dyn Iterator<Item = f64>| Spread::of(values).map(|s| s.median);
@@ -208,7 +255,9 @@ impl Bench<'_> {
             rails: shares(&rails, seconds),
             cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
             against: raw_facts.and_then(|facts| against_raw(plan, &rounds, facts)),
-            alone: against_alone(self.lone, &rounds),
+            alone: alone(&rates, &rounds.standings),
+            baselines: baselines(&rates, &rounds.standings),
+            sweep: sweep(&rounds.standings),
             limit,
             samples: samples().cloned().collect(),
         }
@@ -306,27 +355,6 @@ fn against_raw(plan: &Plan, rounds: &Rounds, facts: RawFacts) -> Option<AgainstR
         congestion: facts.congestion,
         samples,
     })
-}
-
-fn against_alone(lone: &[(String, Link<'_>)], rounds: &Rounds) -> Option<AgainstAlone> {
-    let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|spread| spread.median);
-    let rails: Option<Vec<LoneRail>> = lone
-        .iter()
-        .zip(&rounds.lone)
-        .map(|((name, _), rates)| {
-            let gb_per_s = median(rates)?;
-            Some(LoneRail { name: name.clone(), gb_per_s, samples_gb_per_s: rates.clone() })
-        })
-        .collect();
-    let rails = rails.filter(|rails| !rails.is_empty())?;
-    let ratios: Vec<f64> = (0..rounds.engine.len())
-        .filter_map(|round| {
-            let alone: Option<f64> = rounds.lone.iter().map(|rates| rates.get(round)).sum();
-            Some(rounds.engine[round].sample.gb_per_s() / alone?)
-        })
-        .collect();
-    let sum_gb_per_s = rails.iter().map(|rail| rail.gb_per_s).sum();
-    Some(AgainstAlone { sum_gb_per_s, ratio: median(&ratios)?, rails })
 }
 
 /// Keeps the baseline's data apart from the engine's.

@@ -92,6 +92,18 @@ impl Bank {
         Ok(Self::Device(DeviceBank { device, allocate }))
     }
 
+    /// The number in this process of the device at an address of the PCI bus, which all processes
+    /// agree on.
+    pub(super) fn find(pci: &str) -> Result<MemoryKind, BenchError> {
+        let cuda = Cuda::load()?;
+        for index in 0..cuda.count() {
+            if cuda.device(index)?.identity().pci.to_string() == pci {
+                return Ok(MemoryKind::Cuda(index));
+            }
+        }
+        Err(BenchError::Hidden { pci: pci.to_owned() })
+    }
+
     /// What reports say of it.
     pub(super) fn place(&self) -> MemoryPlace {
         let Self::Device(bank) = self else { return MemoryPlace::host() };
@@ -102,6 +114,14 @@ impl Bank {
             device: Some(identity.name.clone()),
             numa_node: numa_node(&Sysroot::live(), &pci),
             pci: Some(pci),
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn kind(&self) -> MemoryKind {
+        match self {
+            Self::Host => MemoryKind::Host,
+            Self::Device(bank) => MemoryKind::Cuda(bank.device.identity().index),
         }
     }
 
@@ -126,9 +146,25 @@ impl Bank {
     }
 }
 
+impl DeviceBank {
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// New memory, of which no region is made.
+    pub(super) fn memory(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
+        (self.allocate)(bytes)
+    }
+}
+
 impl Store {
     pub(super) fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// The memory, where it is on a device.
+    pub(super) fn device_memory(&self) -> Option<&DeviceMemory> {
+        self.device.as_ref().map(|device| &device.memory)
     }
 
     pub(super) fn len(&self) -> u64 {

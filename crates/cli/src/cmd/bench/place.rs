@@ -52,6 +52,7 @@ pub(super) fn place(config: &Config, role: &Role, inside_lab: bool, wanted: Plac
     match role {
         // Whoever started this process has placed it.
         Role::ServeParent => Placed::nothing("by the process that measures"),
+        Role::NcclRank => Placed::nothing("its threads do nothing"),
         Role::Lab { rates } => both_here(config, rates.len(), &topology),
         Role::Both => both_here(config, rails(config), &topology),
         Role::Connect { .. } if inside_lab => both_here(config, rails(config), &topology),

@@ -1,5 +1,6 @@
 //! What a run is to measure, checked.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::buffers::Verify;
 use super::error::BenchError;
 use super::layout::{Layout, WORKING_SET_BYTES};
+use super::nccl::Mode;
 
 /// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -27,6 +29,12 @@ pub(super) enum Against {
     Raw,
     /// The engine on each rail alone.
     Alone,
+    /// The engine with one contiguous piece in place of --segments.
+    Contiguous,
+    /// The CUDA driver's own copy, in this process.
+    Cuda,
+    /// NCCL's send and receive between two processes of its own.
+    Nccl,
 }
 
 /// The measurements of a run.
@@ -46,6 +54,11 @@ pub(super) struct Plan {
     pub(super) latency: bool,
     pub(super) verify: Verify,
     pub(super) against: Vec<Against>,
+    /// Numbers of channels that are measured in turn.
+    pub(super) channels: Vec<u32>,
+    /// For `--against nccl`.
+    pub(super) nccl_modes: Vec<Mode>,
+    pub(super) nccl_library: Option<PathBuf>,
     /// Set up and explained only.
     pub(super) dry_run: bool,
 }
@@ -56,6 +69,18 @@ impl Op {
             Self::Write => "write",
             Self::Read => "read",
             Self::Send => "send",
+        }
+    }
+}
+
+impl Against {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Alone => "alone",
+            Self::Contiguous => "contiguous",
+            Self::Cuda => "cuda",
+            Self::Nccl => "nccl",
         }
     }
 }
@@ -104,6 +129,15 @@ impl Plan {
         if self.latency {
             self.validate_latency()?;
         }
+        let [cuda, nccl] = [Against::Cuda, Against::Nccl].map(|who| self.against.contains(&who));
+        if (cuda || nccl) && self.op != Op::Write {
+            let (reason, op) = ("is not what is measured against", self.op.name());
+            return Err(BenchError::usage("--op", op, reason, "write with --against cuda or nccl"));
+        }
+        if cuda && self.bidir {
+            let reason = "goes one way only";
+            return Err(BenchError::usage("--against", "cuda", reason, "without --bidir"));
+        }
         if self.time.is_zero() && self.iters.is_none() {
             return Err(BenchError::usage("--time", "0s", "measures nothing", "at least 1us"));
         }
@@ -139,8 +173,10 @@ impl Plan {
         let largest = self.sizes.iter().map(|size| self.layout(*size).region_bytes()).max();
         let directions = if self.bidir || self.latency { 2 } else { 1 };
         let alone = if self.against.contains(&Against::Alone) { rails as u64 } else { 0 };
-        let raw = u64::from(self.against.contains(&Against::Raw));
-        largest.unwrap_or(0).saturating_mul(2 * directions * (1 + alone + raw))
+        let in_turn = [Against::Raw, Against::Contiguous].into_iter();
+        let in_turn = in_turn.filter(|who| self.against.contains(who)).count() as u64;
+        let all = 1 + alone + in_turn + self.channels.len() as u64;
+        largest.unwrap_or(0).saturating_mul(2 * directions * all)
     }
 
     fn validate_latency(&self) -> Result<(), BenchError> {
@@ -158,8 +194,12 @@ impl Plan {
             let depth = self.depth.unwrap_or(1).to_string();
             return refuse("--depth", &depth, "makes no sense in a ping-pong", "1 with --latency");
         }
-        if self.against.contains(&Against::Alone) {
-            return refuse("--against", "alone", "compares rates", "raw with --latency");
+        if let Some(other) = self.against.iter().find(|who| **who != Against::Raw) {
+            return refuse("--against", other.name(), "compares rates", "raw with --latency");
+        }
+        if !self.channels.is_empty() {
+            let reason = "compares rates";
+            return refuse("--channels-list", "", reason, "without --latency");
         }
         Ok(())
     }
@@ -191,6 +231,9 @@ pub(super) mod tests {
             latency: false,
             verify: Verify::Full,
             against: Vec::new(),
+            channels: Vec::new(),
+            nccl_modes: Vec::new(),
+            nccl_library: None,
             dry_run: false,
         }
     }

@@ -2,10 +2,11 @@
 
 use polyrail_report::{
     Align, BenchReport, BenchResult, LatencyUs, MemoryPlace, PlacedBy, Placement, RailShare, Table,
-    show_count, show_gb_per_s, show_micros, show_rate, show_ratio, show_size,
+    show_count, show_gb_per_s, show_micros, show_rate, show_size,
 };
 
 use super::path::explanation;
+use super::tables::{against_alone, against_raw, baselines, sweep};
 
 /// Tables, what limits each size, and remarks.
 pub(super) fn text(report: &BenchReport, explain_path: bool) -> String {
@@ -14,7 +15,9 @@ pub(super) fn text(report: &BenchReport, explain_path: bool) -> String {
     let mut text = heading(report, first, is_latency);
     text += &memory(report, first, explain_path);
     text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
-    for baseline in [against_raw(report, is_latency), against_alone(report)].into_iter().flatten() {
+    let tables =
+        [against_raw(report, is_latency), against_alone(report), baselines(report), sweep(report)];
+    for baseline in tables.into_iter().flatten() {
         text += "\n";
         text += &baseline.to_string();
     }
@@ -77,7 +80,7 @@ fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> Stri
     if text.is_empty() { text } else { text + "\n" }
 }
 
-fn plural(count: usize, word: &str) -> String {
+pub(super) fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
@@ -140,81 +143,6 @@ fn latencies(report: &BenchReport) -> Table {
         ]);
     }
     table
-}
-
-fn against_raw(report: &BenchReport, is_latency: bool) -> Option<Table> {
-    let pairs = report.results.iter().filter_map(|result| Some((result, result.against.as_ref()?)));
-    let pairs: Vec<_> = pairs.collect();
-    let (_, first) = pairs.first()?;
-    let flows = plural(first.flows, "flow");
-    let sockets = format!("plain sockets ({} {flows}, {})", first.flows, first.congestion);
-    let mut table = Table::default().column("size", Align::Right);
-    table = if is_latency {
-        table
-            .column("p50", Align::Right)
-            .column(format!("p50 of {sockets}"), Align::Right)
-            .column("ratio", Align::Right)
-    } else {
-        table
-            .column("GB/s", Align::Right)
-            .column(format!("GB/s of {sockets}"), Align::Right)
-            .column("ratio", Align::Right)
-            .column("CPU s/GB", Align::Right)
-            .column("theirs", Align::Right)
-            .column("ratio", Align::Right)
-    };
-    for (result, raw) in pairs {
-        if is_latency {
-            table.row([
-                show_size(result.size_bytes),
-                micros(result.latency_us, |latency| latency.p50),
-                micros(raw.raw_latency_us, |latency| latency.p50),
-                show_ratio(raw.ratio),
-            ]);
-        } else {
-            table.row([
-                show_size(result.size_bytes),
-                show_gb_per_s(result.gb_per_s),
-                show_gb_per_s(raw.raw_gb_per_s),
-                show_ratio(raw.ratio),
-                result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
-                raw.raw_cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
-                raw.cpu_ratio.map_or(String::new(), show_ratio),
-            ]);
-        }
-    }
-    Some(table)
-}
-
-fn against_alone(report: &BenchReport) -> Option<Table> {
-    let mut table = Table::default()
-        .column("size", Align::Right)
-        .column("GB/s", Align::Right)
-        .column("sum of each rail alone", Align::Right)
-        .column("ratio", Align::Right)
-        .column("each alone", Align::Left);
-    let mut is_empty = true;
-    for result in &report.results {
-        let Some(alone) = &result.alone else { continue };
-        let rails: Vec<f64> = alone.rails.iter().map(|rail| rail.gb_per_s).collect();
-        let each = if rails.len() > SHARES_MAX {
-            let edges = polyrail_report::Spread::of(rails);
-            edges.map_or(String::new(), |edges| {
-                format!("{} to {}", show_gb_per_s(edges.min), show_gb_per_s(edges.max))
-            })
-        } else {
-            rails.into_iter().map(show_gb_per_s).collect::<Vec<_>>().join(" ")
-        };
-        table.row([
-            show_size(result.size_bytes),
-            show_gb_per_s(result.gb_per_s),
-            show_gb_per_s(alone.sum_gb_per_s),
-            show_ratio(alone.ratio),
-            each,
-        ]);
-        is_empty = false;
-    }
-    (!is_empty).then_some(table)
 }
 
 /// One line that says where threads ran, and with `--verbose-bindings` one for each.
@@ -292,7 +220,7 @@ fn limits(report: &BenchReport) -> String {
     text
 }
 
-fn micros(latency: Option<LatencyUs>, part: impl Fn(&LatencyUs) -> f64) -> String {
+pub(super) fn micros(latency: Option<LatencyUs>, part: impl Fn(&LatencyUs) -> f64) -> String {
     latency.as_ref().map_or(String::new(), |latency| show_micros(part(latency)))
 }
 
@@ -308,7 +236,7 @@ fn shares(rails: &[RailShare]) -> String {
     rails.iter().map(|rail| percent(rail.share)).collect::<Vec<_>>().join("/")
 }
 
-const SHARES_MAX: usize = 6;
+pub(super) const SHARES_MAX: usize = 6;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -382,6 +310,8 @@ pub(super) mod tests {
                     })
                     .collect(),
             }),
+            baselines: Vec::new(),
+            sweep: Vec::new(),
             limit: Limit { verdict: LimitKind::Memory, because: "because".into() },
             samples: Vec::new(),
         }

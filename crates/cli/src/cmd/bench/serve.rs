@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Peer, TransferError};
+use polyrail_config::ConfigBuilder;
 use polyrail_report::{PeerSample, Setting, Tool, exit};
 
 use super::buffers::Buffers;
@@ -67,21 +68,32 @@ pub(super) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, B
         let answer = format!("rail {rail} of {}", rails.len());
         return Err(BenchError::Protocol { ask: "open_rail", answer });
     };
-    let config = engine.config();
+    let channels = match engine.config().channels {
+        0 => 0,
+        all => (all as usize / rails.len()).max(1),
+    };
+    let builder = like(engine.config())?
+        .set("rails", &info.address.ip().to_string())?
+        .set("channels", &channels.to_string())?;
+    Ok(builder.build()?)
+}
+
+/// The settings for another engine like this one, with so many channels if that is told.
+pub(super) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, BenchError> {
+    let mut builder = like(engine.config())?;
+    if let Some(channels) = channels {
+        builder = builder.set("channels", &channels.to_string())?;
+    }
+    Ok(builder.build()?)
+}
+
+/// The same settings, but for what two engines of one process can't share.
+pub(super) fn like(config: &Config) -> Result<ConfigBuilder, BenchError> {
     let mut builder = Config::builder();
     for row in config.rows() {
         builder = builder.set(row.name, &row.value)?;
     }
-    let channels = match config.channels {
-        0 => 0,
-        all => (all as usize / rails.len()).max(1),
-    };
-    let builder = builder
-        .set("rails", &info.address.ip().to_string())?
-        .set("channels", &channels.to_string())?
-        .set("listen_port", "0")?
-        .set("trace_file", "")?;
-    Ok(builder.build()?)
+    Ok(builder.set("listen_port", "0")?.set("trace_file", "")?)
 }
 
 /// Answers until the client says good-bye, is gone, or `stop`.
@@ -183,7 +195,8 @@ impl<'l> Session<'l> {
     fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
         match ask {
             Ask::Hello { control_version } => self.hello(control_version),
-            Ask::OpenRail { rail } => self.open_rail(rail),
+            Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, rail)?),
+            Ask::OpenOther { channels } => self.open(other_config(self.link.engine, channels)?),
             Ask::SetUp(set_up) => self.set_up(&set_up),
             Ask::Poison => {
                 self.task()?.buffers.poison()?;
@@ -244,11 +257,11 @@ impl<'l> Session<'l> {
         })))
     }
 
-    fn open_rail(&mut self, rail: usize) -> Result<Answer, BenchError> {
-        let config = lone_rail_config(self.link.engine, rail)?;
+    /// Another engine, which serves the same client.
+    fn open(&mut self, config: Config) -> Result<Answer, BenchError> {
         let engine = Engine::builder().config(config).build()?;
         let Some(&address) = engine.addresses().first() else {
-            return Err(BenchError::Protocol { ask: "open_rail", answer: "no address".into() });
+            return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
         };
         let (done, bank) = (Arc::clone(&self.others.done), Arc::clone(self.bank));
         self.others.threads.push(thread::spawn(move || {

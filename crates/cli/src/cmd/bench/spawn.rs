@@ -19,7 +19,7 @@ use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::memory::{Bank, MemoryKind};
 use super::place::Placed;
-use super::serve::serve;
+use super::serve::{like, serve};
 
 /// The serving process; it is ended when this is dropped.
 pub(super) struct Served {
@@ -104,15 +104,10 @@ pub(super) struct Here {
 impl Here {
     /// Serves with the settings given, as another process would.
     pub(super) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, BenchError> {
-        let mut builder = Config::builder();
-        for row in config.rows() {
-            builder = builder.set(row.name, &row.value)?;
-        }
+        let mut builder = like(config)?;
         for (name, value) in &placed.theirs {
             builder = builder.set(name, value)?;
         }
-        // Both engines would write one file.
-        let builder = builder.set("listen_port", "0")?.set("trace_file", "")?;
         let engine = Engine::builder().config(builder.build()?).build()?;
         let Some(&address) = engine.addresses().first() else {
             return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });

@@ -11,7 +11,7 @@ use super::drive::Ran;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::latency::PingPong;
-use super::memory::Bank;
+use super::memory::{Bank, Store};
 use super::observe::{Load, RailDelta, Snapshot};
 use super::output::unix_ms;
 use super::plan::Plan;
@@ -80,6 +80,11 @@ impl<'l> Trial<'l> {
             TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
         };
         Ok(Self { link, set_up, buffers, work, interrupt, watch })
+    }
+
+    /// What is sent from here.
+    pub(super) fn source(&self) -> Option<&Store> {
+        self.buffers.source.as_ref()
     }
 
     /// One of the requests that this end posts.

@@ -1,0 +1,15 @@
+//! What Polyrail is measured against on GPUs, behind safe types.
+//!
+//! * [`Nccl`]: NVIDIA's library NCCL, opened at run time, and [`Comm`], two processes that send to
+//!   each other with `ncclSend` and `ncclRecv`.
+//! * [`DriverCopy`]: `cuMemcpyPeerAsync` and a wait for it, as a program without any library does.
+//!
+//! Nothing here is used to move data for anybody: only benchmarks need it.
+
+mod driver;
+mod error;
+mod nccl;
+
+pub use driver::{DriverCopy, Span};
+pub use error::RefError;
+pub use nccl::{Comm, Nccl, UniqueId};
