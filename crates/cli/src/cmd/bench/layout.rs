@@ -76,33 +76,46 @@ const SLOTS_MAX: u64 = 4096;
 const PIECES_MAX: u64 = 1 << 16;
 const SCATTER: u64 = 4;
 
-/// Gives each index below a count a place of its own.
+/// Gives each index below a count a place of its own, in an order that jumps about without any
+/// rhythm that a machine could learn.
 #[derive(Clone, Copy)]
 struct Permutation {
     cells: u64,
-    /// Has no divisor in common with `cells`, so that its multiples reach every place.
-    step: u64,
+    /// Bits of each half of a place, and which of the permutations it is.
+    half_bits: u32,
+    which: u64,
 }
 
 impl Permutation {
     fn new(cells: u64, which: u64) -> Self {
-        // About the golden section of the cells, so that neighbours end up far apart.
-        let mut step = (cells as f64 * 0.618) as u64 / which + 1;
-        while gcd(step, cells) != 1 {
-            step += 1;
-        }
-        Self { cells, step }
+        let bits = u64::BITS - cells.saturating_sub(1).leading_zeros();
+        Self { cells, half_bits: bits.div_ceil(2).max(1), which }
     }
 
     fn place(self, index: u64) -> u64 {
-        // In 128 bits no product overflows; the remainder fits again.
-        (u128::from(index) * u128::from(self.step) % u128::from(self.cells)) as u64
+        // Walks on until it is back among the cells, which takes less than four steps on average:
+        // there are at most four times as many numbers.
+        let mut place = self.mix(index);
+        while place >= self.cells {
+            place = self.mix(place);
+        }
+        place
+    }
+
+    /// A Feistel network: whatever the function in it, no two numbers meet.
+    fn mix(self, number: u64) -> u64 {
+        let mask = (1 << self.half_bits) - 1;
+        let (mut high, mut low) = (number >> self.half_bits, number & mask);
+        for round in 0..FEISTEL_ROUNDS {
+            let salted = low ^ (self.which << 40) ^ (round << 48);
+            let mixed = (salted ^ salted >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (high, low) = (low, high ^ (mixed >> 29 & mask));
+        }
+        high << self.half_bits | low
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
+const FEISTEL_ROUNDS: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -141,6 +154,24 @@ mod tests {
         assert_eq!(Layout::new(8, 1, 64).slots, SLOTS_MAX);
         assert_eq!(Layout::new(256 << 20, 16_384, 1).region_bytes(), 1 << 30);
         assert_eq!(Layout::new(4096, 4096, 1).slots, 16, "preparing takes time for each segment");
+    }
+
+    #[test]
+    fn every_place_is_taken_once_and_the_steps_between_places_differ() {
+        for cells in [1, 2, 3, 5, 16, 17, 1000, 65_536] {
+            let permutation = Permutation::new(cells, 1);
+            let places: Vec<u64> = (0..cells).map(|index| permutation.place(index)).collect();
+            let mut sorted = places.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..cells), "{cells} cells");
+            if cells >= 1000 {
+                let mut steps: Vec<u64> =
+                    places.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+                steps.sort_unstable();
+                steps.dedup();
+                assert!(steps.len() as u64 > cells / 3, "{} steps of {cells}", steps.len());
+            }
+        }
     }
 
     #[test]
