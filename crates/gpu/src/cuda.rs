@@ -12,6 +12,7 @@ mod device;
 mod driver;
 mod kernel;
 mod mapped;
+pub mod measure;
 mod memory;
 mod near;
 mod progress;

@@ -27,11 +27,11 @@ pub(super) const FIRST_ENTRIES: u64 = 512;
 /// What one warp copies before it takes the next entry: four rounds of eight loads of 512 bytes.
 const ENTRY_BYTES_MAX: u64 = 16 << 10;
 const WARP: u32 = 32;
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 /// Entries of a queue's table: 1 MiB of pinned memory.
 const RING_ENTRIES: usize = 32 << 10;
 /// Blocks that keep NVLink busy (an H200's: 343 GB/s with 132, 338 with 64, 325 with 32).
-const BLOCKS: u32 = 64;
+pub(super) const BLOCKS: u32 = 64;
 /// Blocks that keep the bus to the host busy, both ways (with 4 it is slower from the host).
 const HOST_BLOCKS: u32 = 8;
 
@@ -66,8 +66,8 @@ pub(super) struct Table {
 }
 
 /// An entry as the kernel reads it: where to, where from, bytes, nothing.
-type Entry = [u64; 4];
-const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
+pub(super) type Entry = [u64; 4];
+pub(super) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
 /// Which entries of a table batches under way use: each a contiguous part, in the order of numbers.
 #[derive(Debug)]
@@ -79,33 +79,16 @@ struct Ring {
 }
 
 impl Kernels {
-    /// Compiles the code for the device, which takes some 50 ms the first time on a machine; the
-    /// driver keeps the result in a cache on disk.
+    /// Compiles the code for the device.
     pub(super) fn load(device: &CudaDevice) -> Result<Self, GpuError> {
-        let driver = device.driver();
-        let _current = device.current()?;
-        let mut log = [0_u8; 4096];
-        let values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-        let mut module = ModuleHandle::NONE;
-        // SAFETY: the image is text ended by 0, the options have a value each, and the buffer is
-        // of the size that is given.
-        let loaded = unsafe {
-            let image = CODE.as_ptr().cast();
-            driver.module_load(&raw mut module, image, 2, LOG_OPTIONS.as_ptr(), values.as_ptr())
-        };
-        if let Err(refused) = loaded {
-            let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
-            return Err(match driver.explain(refused) {
-                GpuError::Driver { call, name, text } if !log.is_empty() => {
-                    GpuError::Driver { call, name, text: format!("{text}: {}", log.trim()) }
-                }
-                error => error,
-            });
-        }
-        let mut pieces = FunctionHandle::NONE;
-        // SAFETY: the place is valid, and the name is ended by 0.
-        unsafe { driver.module_function(&raw mut pieces, module, PIECES.as_ptr())? };
+        let module = load_code(device, CODE)?;
+        let pieces = function_of(device, module, PIECES)?;
         Ok(Self { module, pieces })
+    }
+
+    /// The kernel that copies the pieces of a table, for launches with [`THREADS`] threads a block.
+    pub(super) fn pieces(&self) -> FunctionHandle {
+        self.pieces
     }
 
     /// Takes the code out of the context, which must be current. Nothing may be running it.
@@ -216,6 +199,45 @@ impl Table {
     }
 }
 
+/// Compiles code, text ended by 0, for the device, which takes some 50 ms the first time on a machine;
+/// the driver keeps the result in a cache on disk. The module is the caller's to unload.
+pub(super) fn load_code(device: &CudaDevice, code: &str) -> Result<ModuleHandle, GpuError> {
+    let driver = device.driver();
+    let _current = device.current()?;
+    let mut log = [0_u8; 4096];
+    let values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut module = ModuleHandle::NONE;
+    // SAFETY: the image is text ended by 0, the options have a value each, and the buffer is of the
+    // size that is given.
+    let loaded = unsafe {
+        let image = code.as_ptr().cast();
+        driver.module_load(&raw mut module, image, 2, LOG_OPTIONS.as_ptr(), values.as_ptr())
+    };
+    if let Err(refused) = loaded {
+        let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+        return Err(match driver.explain(refused) {
+            GpuError::Driver { call, name, text } if !log.is_empty() => {
+                GpuError::Driver { call, name, text: format!("{text}: {}", log.trim()) }
+            }
+            error => error,
+        });
+    }
+    Ok(module)
+}
+
+/// A kernel of loaded code.
+pub(super) fn function_of(
+    device: &CudaDevice,
+    module: ModuleHandle,
+    name: &CStr,
+) -> Result<FunctionHandle, GpuError> {
+    let _current = device.current()?;
+    let mut function = FunctionHandle::NONE;
+    // SAFETY: the place is valid, and the name is ended by 0.
+    unsafe { device.driver().module_function(&raw mut function, module, name.as_ptr())? };
+    Ok(function)
+}
+
 /// Entries that a piece takes.
 #[inline]
 pub(super) fn entries_of(len: u64) -> u64 {
@@ -261,7 +283,7 @@ impl Ring {
 }
 
 /// The entries of a piece.
-fn split(piece: &RawCopy) -> impl Iterator<Item = Entry> + use<> {
+pub(super) fn split(piece: &RawCopy) -> impl Iterator<Item = Entry> + use<> {
     let RawCopy { to, from, len } = *piece;
     (0..entries_of(len)).map(move |index| {
         let offset = index * ENTRY_BYTES_MAX;

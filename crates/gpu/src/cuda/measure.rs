@@ -1,0 +1,610 @@
+//! Measurements on a device: how long copies take by the device's own clock, what that clock says
+//! against the host's and another device's, and whether what arrived is what was sent.
+//!
+//! A [`Meter`] is a stream with small kernels of its own (`measure.ptx`). To leave out of a time what
+//! the host needs to hand over work, everything is queued behind a gate: a kernel that waits for a word
+//! in host memory and then writes down the time. Behind the copies a second kernel does the same. All
+//! calls wait until the device is done, so memory has to outlive the call only.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail_sys::Memory;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::device::CudaDevice;
+use super::driver::{FunctionHandle, ModuleHandle, StreamHandle};
+use super::kernel::{
+    BLOCKS, ENTRY_BYTES, Entry, THREADS, entries_of, function_of, load_code, split,
+};
+use crate::device::Device;
+use crate::error::GpuError;
+use crate::memory::DeviceMemory;
+use crate::queue::RawCopy;
+
+/// What makes the copies that are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mover {
+    /// The copy engines, one call a copy.
+    Engine,
+    /// The copy kernel that [`super::Method::Kernel`] uses, one launch a copy.
+    Kernel,
+}
+
+/// When the device did what it was timed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// When the host opened the gate, `CLOCK_MONOTONIC_RAW` in ns.
+    pub opened_ns: i64,
+    /// The device's clock when the gate was open, and behind the copies: behind each of them if asked
+    /// for, else behind the last. In ns.
+    pub stamps_ns: Vec<i64>,
+}
+
+/// The device's clock between two readings of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bracket {
+    /// `CLOCK_MONOTONIC_RAW` before the question, in ns.
+    pub before_ns: i64,
+    /// The device's clock, in ns.
+    pub device_ns: i64,
+    /// `CLOCK_MONOTONIC_RAW` after the answer, in ns.
+    pub after_ns: i64,
+}
+
+/// A flag that went to another device and came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// The sender's clock before, in ns.
+    pub sent_ns: i64,
+    /// The other's clock when it had come there, in ns.
+    pub seen_ns: i64,
+    /// The sender's clock when it was back, in ns.
+    pub came_ns: i64,
+}
+
+/// A stream for measurements. One thread at a time uses it; what it does is over when a call returns.
+pub struct Meter {
+    device: Arc<CudaDevice>,
+    stream: StreamHandle,
+    module: ModuleHandle,
+    code: Code,
+    /// The gate's word, and behind it room for stamps and answers.
+    page: Memory,
+    /// Pieces of a copy, for the copy kernel. Made before a gate is closed: pinning waits for kernels.
+    table: Memory,
+    /// On the device: a counter, and the flag that another device writes.
+    scratch: DeviceMemory,
+    opened: u32,
+}
+
+/// The kernels by name.
+struct Code {
+    gate: FunctionHandle,
+    stamp: FunctionHandle,
+    fill: FunctionHandle,
+    compare: FunctionHandle,
+    answer: FunctionHandle,
+    tick: FunctionHandle,
+    ping: FunctionHandle,
+    pong: FunctionHandle,
+}
+
+const CODE: &str = concat!(include_str!("measure.ptx"), "\0");
+
+/// Room for stamps, in numbers of 8 bytes.
+pub const STAMPS_MAX: usize = 1024;
+const FIRST_STAMP: u64 = 64;
+const PAGE_BYTES: u64 = FIRST_STAMP + 8 * STAMPS_MAX as u64;
+/// Where in the scratch memory the flag of another device is; the counter is at 0.
+const FLAG: u64 = 128;
+const SCRATCH_BYTES: u64 = 256;
+/// After so long a kernel that waits gives up, in ns.
+const LIMIT_NS: u64 = 2_000_000_000;
+/// Steps of the clock that are looked at for the smallest.
+const STEPS: u32 = 256;
+/// Blocks that fill and compare: more than any device runs at once.
+const FILL_BLOCKS: u64 = 2048;
+
+impl Meter {
+    /// A stream on the device. Takes some 50 ms.
+    ///
+    /// # Errors
+    /// A driver that can't compile the kernels, and what it refuses.
+    pub fn open(device: &Arc<CudaDevice>) -> Result<Self, GpuError> {
+        let module = load_code(device, CODE)?;
+        let find = |name| function_of(device, module, name);
+        let code = Code {
+            gate: find(c"polyrail_gate")?,
+            stamp: find(c"polyrail_stamp")?,
+            fill: find(c"polyrail_fill")?,
+            compare: find(c"polyrail_compare")?,
+            answer: find(c"polyrail_answer")?,
+            tick: find(c"polyrail_tick")?,
+            ping: find(c"polyrail_ping")?,
+            pong: find(c"polyrail_pong")?,
+        };
+        let (page, scratch) = (device.pinned(PAGE_BYTES)?, device.allocate(SCRATCH_BYTES)?);
+        let table = device.pinned(ENTRY_BYTES)?;
+        let mut stream = StreamHandle::NONE;
+        {
+            const NON_BLOCKING: u32 = 1;
+            let _current = device.current()?;
+            // SAFETY: the place is valid.
+            unsafe { device.driver().stream_create(&raw mut stream, NON_BLOCKING)? };
+        }
+        let mut meter =
+            Self { device: device.clone(), stream, module, code, page, table, scratch, opened: 0 };
+        meter.zero_page();
+        // Each kernel runs once before something waits for it: the first launch of one may have to
+        // wait for all others.
+        meter.time(Mover::Engine, &[], 0, false)?;
+        meter.tick_ns()?;
+        let scratch = meter.scratch.clone();
+        meter.fill(&scratch, 0, 0)?;
+        meter.differing(&scratch, 0, 0)?;
+        Ok(meter)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    /// Makes copies of `len` bytes from the start of memory to the start of other memory, in order,
+    /// and says when. Without any it is what the timer itself takes.
+    ///
+    /// # Errors
+    /// More than [`STAMPS_MAX`] stamps, memory that is too small, and what the driver refuses.
+    pub fn time(
+        &mut self,
+        mover: Mover,
+        copies: &[(&DeviceMemory, &DeviceMemory)],
+        len: u64,
+        stamp_each: bool,
+    ) -> Result<Timing, GpuError> {
+        let stamps = if stamp_each { copies.len().max(1) + 1 } else { 2 };
+        if stamps > STAMPS_MAX {
+            return Err(self.device.unsupported("so many stamps at once"));
+        }
+        let raw: Vec<RawCopy> = copies
+            .iter()
+            .map(|(to, from)| {
+                let place = |memory: &DeviceMemory| memory.address(0, len);
+                Ok(RawCopy { to: place(to)?, from: place(from)?, len })
+            })
+            .collect::<Result<_, polyrail_sys::OutOfRange>>()
+            .map_err(|_| self.device.unsupported("timing copies beyond their memory"))?;
+        let tables = self.write_tables(mover, &raw)?;
+        let device = self.device.clone();
+        let _current = device.current()?;
+        let gate = self.opened.wrapping_add(1);
+        let queued = self.queue(mover, &raw, &tables, gate, stamp_each);
+        // The gate opens whatever happened, or the device would wait for its limit.
+        let opened_ns = raw_ns();
+        self.word().store(gate, Ordering::Release);
+        self.opened = gate;
+        let ended = self.drain();
+        queued?;
+        ended?;
+        Ok(Timing { opened_ns, stamps_ns: (0..stamps).map(|place| self.stamp(place)).collect() })
+    }
+
+    /// Fills the first `len` bytes with a pattern of this seed, no byte of which is 0.
+    ///
+    /// # Errors
+    /// Memory that is too small or not aligned to 8 bytes, and what the driver refuses.
+    pub fn fill(&mut self, memory: &DeviceMemory, len: u64, seed: u64) -> Result<(), GpuError> {
+        let (mut at, mut len, mut seed) = (self.aligned(memory, len)?, len, seed);
+        let device = self.device.clone();
+        let _current = device.current()?;
+        let mut parameters = [pointer(&mut at), pointer(&mut len), pointer(&mut seed)];
+        // SAFETY: the parameters are the kernel's; the memory is that large, and the call waits.
+        unsafe { self.launch(self.code.fill, fill_blocks(len), THREADS, &mut parameters)? };
+        self.drain()
+    }
+
+    /// Sets the first `len` bytes to 0.
+    ///
+    /// # Errors
+    /// Memory that is too small, and what the driver refuses.
+    pub fn clear(&mut self, memory: &DeviceMemory, len: u64) -> Result<(), GpuError> {
+        let at = self.aligned(memory, len)?;
+        let device = self.device.clone();
+        let _current = device.current()?;
+        // SAFETY: the memory is that large, and the call waits.
+        unsafe { device.driver().set(at, 0, len as usize, self.stream)? };
+        self.drain()
+    }
+
+    /// How many words of 8 bytes (and of the last, bytes) of the first `len` bytes are not what
+    /// [`Self::fill`] writes.
+    ///
+    /// # Errors
+    /// As [`Self::fill`].
+    pub fn differing(
+        &mut self,
+        memory: &DeviceMemory,
+        len: u64,
+        seed: u64,
+    ) -> Result<u64, GpuError> {
+        let (mut at, mut len, mut seed) = (self.aligned(memory, len)?, len, seed);
+        let mut counter = self.scratch_at(0)?;
+        let result = self.page_at(FIRST_STAMP)?;
+        let device = self.device.clone();
+        let _current = device.current()?;
+        let mut parameters =
+            [pointer(&mut at), pointer(&mut len), pointer(&mut seed), pointer(&mut counter)];
+        // SAFETY: the parameters are the kernel's; all memory is that large, and the call waits.
+        unsafe {
+            device.driver().set(counter, 0, 8, self.stream)?;
+            self.launch(self.code.compare, fill_blocks(len), THREADS, &mut parameters)?;
+            device.driver().copy(result, counter, 8, self.stream)?;
+        }
+        self.drain()?;
+        Ok(self.slot(0).load(Ordering::Acquire))
+    }
+
+    /// The smallest step of the device's clock, in ns.
+    ///
+    /// # Errors
+    /// A clock that stands still, and what the driver refuses.
+    pub fn tick_ns(&mut self) -> Result<u64, GpuError> {
+        let (mut at, mut steps) = (self.page_at(FIRST_STAMP)?, STEPS);
+        self.slot(0).store(0, Ordering::Release);
+        let device = self.device.clone();
+        let _current = device.current()?;
+        let mut parameters = [pointer(&mut at), pointer(&mut steps)];
+        // SAFETY: the parameters are the kernel's, the place is in the page, and the call waits.
+        unsafe { self.launch(self.code.tick, 1, 1, &mut parameters)? };
+        self.drain()?;
+        match self.slot(0).load(Ordering::Acquire) {
+            0 => Err(device.unsupported("telling the time, its clock stands still,")),
+            tick_ns => Ok(tick_ns),
+        }
+    }
+
+    /// Compares the device's clock with the host's so many times, at steps of the clock if `at_edge`.
+    /// A kernel that is there already answers each question within some microseconds.
+    ///
+    /// # Errors
+    /// More than [`STAMPS_MAX`] questions, a device that does not answer, and what the driver refuses.
+    pub fn brackets(&mut self, count: u32, at_edge: bool) -> Result<Vec<Bracket>, GpuError> {
+        if count as usize > STAMPS_MAX {
+            return Err(self.device.unsupported("so many questions at once"));
+        }
+        self.zero_page();
+        let (mut asked, mut answers) = (self.page_at(0)?, self.page_at(FIRST_STAMP)?);
+        let (mut count, mut edge, mut limit) = (count, u32::from(at_edge), LIMIT_NS / 4);
+        let device = self.device.clone();
+        let _current = device.current()?;
+        let mut parameters = [
+            pointer(&mut asked),
+            pointer(&mut answers),
+            pointer(&mut count),
+            pointer(&mut edge),
+            pointer(&mut limit),
+        ];
+        // SAFETY: the parameters are the kernel's, all places are in the page, and the call waits.
+        unsafe { self.launch(self.code.answer, 1, 1, &mut parameters)? };
+        let found = self.ask(count);
+        // A kernel that still waits sees all its questions asked.
+        self.word().store(u32::MAX, Ordering::Release);
+        let ended = self.drain();
+        self.zero_page();
+        ended?;
+        found.ok_or_else(|| self.device.unsupported("telling the time, it does not answer,"))
+    }
+
+    /// Sends a flag to another device and back, so many times. Peers have to reach each other, see
+    /// [`Device::reaches`].
+    ///
+    /// # Errors
+    /// More than half of [`STAMPS_MAX`] turns, a flag that did not come back, and what the driver
+    /// refuses.
+    pub fn ping_pong(&mut self, other: &mut Self, count: u32) -> Result<Vec<RoundTrip>, GpuError> {
+        if count as usize * 2 > STAMPS_MAX {
+            return Err(self.device.unsupported("so many turns at once"));
+        }
+        for meter in [&mut *self, &mut *other] {
+            meter.zero_page();
+            let flag = meter.scratch_at(FLAG)?;
+            let _current = meter.device.current()?;
+            // SAFETY: the flag is in the scratch memory, and the call waits.
+            unsafe { meter.device.driver().set(flag, 0, 8, meter.stream)? };
+            meter.drain()?;
+        }
+        let flags = [self.scratch_at(FLAG)?, other.scratch_at(FLAG)?];
+        // The answering side first: it is there when the first flag comes.
+        let pong = other.begin_flags(other.code.pong, flags[0], flags[1], count);
+        let ping = match pong {
+            Ok(()) => self.begin_flags(self.code.ping, flags[1], flags[0], count),
+            Err(_) => Ok(()),
+        };
+        let ended = [self.drain_here(), other.drain_here()];
+        pong.and(ping)?;
+        for one in ended {
+            one?;
+        }
+        let trips: Vec<RoundTrip> = (0..count as usize)
+            .map(|turn| RoundTrip {
+                sent_ns: self.stamp(2 * turn),
+                seen_ns: other.stamp(turn),
+                came_ns: self.stamp(2 * turn + 1),
+            })
+            .collect();
+        self.opened = 0;
+        other.opened = 0;
+        if trips.iter().any(|trip| trip.came_ns == 0 || trip.seen_ns == 0) {
+            return Err(self.device.unsupported("sending a flag to its peer and back"));
+        }
+        Ok(trips)
+    }
+
+    /// Puts the gate, the copies and their stamps into the stream.
+    fn queue(
+        &self,
+        mover: Mover,
+        copies: &[RawCopy],
+        tables: &[(u64, u32)],
+        gate: u32,
+        stamp_each: bool,
+    ) -> Result<(), GpuError> {
+        let (mut word, mut value, mut limit) = (self.page_at(0)?, gate, LIMIT_NS);
+        let mut first = self.page_at(FIRST_STAMP)?;
+        let mut parameters =
+            [pointer(&mut word), pointer(&mut value), pointer(&mut first), pointer(&mut limit)];
+        // SAFETY: the parameters are the kernel's, and all places are in the page.
+        unsafe { self.launch(self.code.gate, 1, 1, &mut parameters)? };
+        let mut next = 1;
+        for (place, copy) in copies.iter().enumerate() {
+            match mover {
+                Mover::Engine => {
+                    let driver = self.device.driver();
+                    // SAFETY: both places were checked, and the caller waits before it returns.
+                    unsafe { driver.copy(copy.to, copy.from, copy.len as usize, self.stream)? };
+                }
+                Mover::Kernel => self.copy_by_kernel(tables[place])?,
+            }
+            if stamp_each && place + 1 < copies.len() {
+                self.queue_stamp(next)?;
+                next += 1;
+            }
+        }
+        self.queue_stamp(next)
+    }
+
+    fn queue_stamp(&self, place: usize) -> Result<(), GpuError> {
+        let mut at = self.page_at(FIRST_STAMP + 8 * place as u64)?;
+        // SAFETY: the parameter is the kernel's, and the place is in the page.
+        unsafe { self.launch(self.code.stamp, 1, 1, &mut [pointer(&mut at)]) }
+    }
+
+    fn copy_by_kernel(&self, (start, entries): (u64, u32)) -> Result<(), GpuError> {
+        const WARPS: u32 = THREADS / 32;
+        let Some(kernels) = self.device.kernels() else {
+            return Err(self.device.unsupported("copying by a kernel"));
+        };
+        let (mut start, mut count) = (start, entries);
+        let blocks = entries.div_ceil(WARPS).clamp(1, BLOCKS);
+        let mut parameters = [pointer(&mut start), pointer(&mut count)];
+        // SAFETY: the parameters are the kernel's, and the table has that many entries, whose places
+        // were checked.
+        unsafe { self.launch(kernels.pieces(), blocks, THREADS, &mut parameters) }
+    }
+
+    /// Writes down the pieces of each copy and says where they are; copies that are the same share
+    /// them.
+    fn write_tables(
+        &mut self,
+        mover: Mover,
+        copies: &[RawCopy],
+    ) -> Result<Vec<(u64, u32)>, GpuError> {
+        if mover == Mover::Engine {
+            return Ok(Vec::new());
+        }
+        let mut distinct: Vec<RawCopy> = copies.to_vec();
+        distinct.dedup();
+        let entries: u64 = distinct.iter().map(|copy| entries_of(copy.len)).sum();
+        if entries * ENTRY_BYTES > self.table.len() {
+            self.table = self.device.pinned(entries.next_power_of_two() * ENTRY_BYTES)?;
+        }
+        let outside = |_| self.device.unsupported("a table of that size");
+        let mut at = self.table.address(0, entries * ENTRY_BYTES).map_err(outside)? as u64;
+        let mut tables: Vec<(u64, u32)> = Vec::with_capacity(copies.len());
+        for (place, copy) in copies.iter().enumerate() {
+            if place > 0 && copies[place - 1] == *copy {
+                tables.push(tables[place - 1]);
+                continue;
+            }
+            tables.push((at, entries_of(copy.len) as u32));
+            for entry in split(copy) {
+                // SAFETY: the place is in the table, which was made large enough, and aligned to
+                // entries; nothing reads it, for every call waits for its kernels.
+                unsafe { (at as *mut Entry).write(entry) };
+                at += ENTRY_BYTES;
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Asks so many times; `None` if an answer does not come.
+    fn ask(&self, count: u32) -> Option<Vec<Bracket>> {
+        const PATIENCE: Duration = Duration::from_millis(250);
+        let mut found = Vec::with_capacity(count as usize);
+        let start = Instant::now();
+        for turn in 1..=count {
+            let slot = self.slot(turn as usize - 1);
+            let before_ns = raw_ns();
+            self.word().store(turn, Ordering::Release);
+            loop {
+                let device_ns = slot.load(Ordering::Acquire) as i64;
+                if device_ns != 0 {
+                    found.push(Bracket { before_ns, device_ns, after_ns: raw_ns() });
+                    break;
+                }
+                if start.elapsed() > PATIENCE {
+                    return None;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        Some(found)
+    }
+
+    fn begin_flags(
+        &self,
+        code: FunctionHandle,
+        far: u64,
+        near: u64,
+        count: u32,
+    ) -> Result<(), GpuError> {
+        let (mut far, mut near, mut log) = (far, near, self.page_at(FIRST_STAMP)?);
+        let (mut count, mut limit) = (count, LIMIT_NS / 4);
+        let _current = self.device.current()?;
+        let mut parameters = [
+            pointer(&mut far),
+            pointer(&mut near),
+            pointer(&mut log),
+            pointer(&mut count),
+            pointer(&mut limit),
+        ];
+        // SAFETY: the parameters are the kernel's, all places are valid on the device, and the caller
+        // waits before it returns.
+        unsafe { self.launch(code, 1, 1, &mut parameters) }
+    }
+
+    /// Launches a kernel; the context must be current.
+    ///
+    /// # Safety
+    /// The parameters must be the kernel's in order and type, and what they point to must stay valid
+    /// until it has ended.
+    unsafe fn launch(
+        &self,
+        code: FunctionHandle,
+        blocks: u32,
+        threads: u32,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), GpuError> {
+        let (parameters, none) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        let driver = self.device.driver();
+        // SAFETY: the caller keeps the contract.
+        unsafe {
+            driver.launch(code, blocks, 1, 1, threads, 1, 1, 0, self.stream, parameters, none)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the stream is empty; the context must be current.
+    fn drain(&self) -> Result<(), GpuError> {
+        // SAFETY: the stream is open as long as this is.
+        unsafe { self.device.driver().stream_wait(self.stream)? };
+        Ok(())
+    }
+
+    fn drain_here(&self) -> Result<(), GpuError> {
+        let _current = self.device.current()?;
+        self.drain()
+    }
+
+    fn zero_page(&mut self) {
+        self.word().store(0, Ordering::Release);
+        self.opened = 0;
+        (0..STAMPS_MAX).for_each(|place| self.slot(place).store(0, Ordering::Release));
+    }
+
+    fn aligned(&self, memory: &DeviceMemory, len: u64) -> Result<u64, GpuError> {
+        match memory.address(0, len) {
+            Ok(at) if at.is_multiple_of(8) => Ok(at),
+            _ => Err(self.device.unsupported("a pattern in memory that is short or not aligned")),
+        }
+    }
+
+    fn page_at(&self, offset: u64) -> Result<u64, GpuError> {
+        let outside = |_| self.device.unsupported("a stamp outside its page");
+        self.page.address(offset, 8).map(|at| at as u64).map_err(outside)
+    }
+
+    fn scratch_at(&self, offset: u64) -> Result<u64, GpuError> {
+        let outside = |_| self.device.unsupported("a flag outside its memory");
+        self.scratch.address(offset, 8).map_err(outside)
+    }
+
+    fn stamp(&self, place: usize) -> i64 {
+        self.slot(place).load(Ordering::Acquire) as i64
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page begins with the word, is aligned to pages and lives as long as this.
+        unsafe { AtomicU32::from_ptr(self.page_start() as *mut u32) }
+    }
+
+    fn slot(&self, place: usize) -> &AtomicU64 {
+        let place = place.min(STAMPS_MAX - 1) as u64;
+        // SAFETY: the page has room for so many, is aligned to pages and lives as long as this.
+        unsafe { AtomicU64::from_ptr((self.page_start() + FIRST_STAMP + 8 * place) as *mut u64) }
+    }
+
+    fn page_start(&self) -> u64 {
+        // 0 bytes from the start on are in every memory.
+        self.page.address(0, 0).unwrap_or(0) as u64
+    }
+}
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meter({:?})", self.device)
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.current() {
+            // SAFETY: every call has waited for what it began, so nothing uses stream or code.
+            let _ = unsafe { self.device.driver().stream_destroy(self.stream) };
+            // SAFETY: as above.
+            let _ = unsafe { self.device.driver().module_unload(self.module) };
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC_RAW` in ns: the clock that nobody slews.
+pub fn raw_ns() -> i64 {
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+fn pointer<T>(value: &mut T) -> *mut c_void {
+    std::ptr::from_mut(value).cast()
+}
+
+fn fill_blocks(len: u64) -> u32 {
+    len.div_ceil(8 * u64::from(THREADS)).clamp(1, FILL_BLOCKS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_has_every_kernel_and_waits_only_with_a_limit() {
+        for name in ["gate", "stamp", "fill", "compare", "answer", "tick", "ping", "pong"] {
+            let entry = format!(".visible .entry polyrail_{name}(");
+            assert_eq!(CODE.matches(&entry).count(), 1, "{entry}");
+        }
+        for kernel in CODE.split(".visible .entry").skip(1) {
+            let waits = kernel.contains("ld.volatile") || kernel.contains("ld.relaxed");
+            assert!(!waits || kernel.contains("@late bra"), "{kernel}");
+        }
+        assert_eq!(CODE.matches('{').count(), CODE.matches('}').count());
+        assert!(CODE.is_ascii() && CODE.find('\0') == Some(CODE.len() - 1));
+    }
+
+    #[test]
+    fn the_host_clock_goes_on() {
+        let before = raw_ns();
+        assert!(raw_ns() >= before && before > 0);
+    }
+}
