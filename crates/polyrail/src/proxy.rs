@@ -38,7 +38,7 @@ const LINGER_SHORT: u32 = 6;
 /// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
 /// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
 const COPY_SPIN_NS: u64 = 20_000;
-pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(50);
+pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
