@@ -14,6 +14,7 @@ use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError, Place as CopyPlace, Queue};
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{InstanceId, RegionKey};
+use smallvec::SmallVec;
 
 use crate::error::TransferError;
 use crate::op::Op;
@@ -245,13 +246,9 @@ impl DirectQueues {
 
 impl DeviceQueues {
     fn begin(&mut self, copies: &Copies) -> Result<Tickets, CopyError> {
-        self.queues.retain(|queue| !queue.has_failed());
-        if self.queues.len() < QUEUES {
-            self.queues.push(Queue::new(&copies.device)?);
-        }
-        self.next = (self.next + 1) % self.queues.len();
-        let queue = &mut self.queues[self.next];
-        let mut pinned: Vec<(&Arc<RegionCore>, Pin<'_>)> = Vec::new();
+        let index = self.choose(&copies.device)?;
+        let queue = &mut self.queues[index];
+        let mut pinned = Pinned::new();
         let pushed = push_all(queue, &copies.parts, &mut pinned);
         if let Err(error) = pushed {
             queue.discard();
@@ -263,12 +260,34 @@ impl DeviceQueues {
         }
         Ok(Tickets::from_iter([ticket]))
     }
+
+    /// The first queue that is idle, which is mostly the one used last; else the next in turn.
+    fn choose(&mut self, device: &Arc<dyn Device>) -> Result<usize, GpuError> {
+        let index = match self.queues.iter_mut().position(|queue| queue.under_way() == 0) {
+            Some(idle) => idle,
+            None if self.queues.len() < QUEUES => self.queues.len(),
+            None => {
+                self.next = (self.next + 1) % self.queues.len();
+                self.next
+            }
+        };
+        match self.queues.get_mut(index) {
+            // After an error a queue never copies again; another may.
+            Some(queue) if queue.has_failed() => *queue = Queue::new(device)?,
+            Some(_) => {}
+            None => self.queues.push(Queue::new(device)?),
+        }
+        Ok(index)
+    }
 }
+
+/// Regions that are kept while a batch is begun.
+type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
 
 fn push_all<'a>(
     queue: &mut Queue,
     parts: &'a [Part],
-    pinned: &mut Vec<(&'a Arc<RegionCore>, Pin<'a>)>,
+    pinned: &mut Pinned<'a>,
 ) -> Result<(), CopyError> {
     for part in parts {
         for region in [&part.from, &part.to] {
