@@ -120,8 +120,9 @@ fn make_proxies(
 ) -> Result<ProxySet, EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
-    // One for each rail, but no more than can run at once.
-    let automatic = rails.len().min(cpu_count).max(1) as u32;
+    // One for each rail and for each channel to a peer, but no more than can run at once.
+    let lanes = rails.len().max(config.channels as usize);
+    let automatic = lanes.min(cpu_count).max(1) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();
