@@ -1,6 +1,7 @@
 //! What `polyrail bench` says of memory and ways, on machines without a GPU.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use polyrail_report::{BenchReport, exit};
 
@@ -82,6 +83,28 @@ fn a_machine_without_nccl_says_so_before_anything_is_measured() {
     for part in ["no NCCL: ", library, "help: install NCCL"] {
         assert!(message.contains(part), "{part}: {message}");
     }
+}
+
+#[test]
+fn a_process_for_nccl_replies_why_it_can_not_begin_and_ends_with_its_input() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        .args(["bench", "--nccl-rank", "--mem", "host"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let layout = r#"{"size":8,"segments":1,"slots":1}"#;
+    let task = format!(
+        r#"{{"rank":0,"layout":{layout},"bidir":false,"verify":"full","seed":1,"library":null,"id":null}}"#
+    );
+    let mut orders = child.stdin.take().unwrap();
+    writeln!(orders, "{task}").unwrap();
+    drop(orders);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&reply["reply"], &reply["code"]), (&"failed".into(), &exit::USAGE.into()));
+    assert!(reply["message"].as_str().unwrap().contains("--mem cuda:N"), "{reply}");
 }
 
 #[test]

@@ -185,13 +185,21 @@ impl NcclRival {
         Ok(rival)
     }
 
+    /// As many transfers as fit into a round, found by runs that double.
     fn warm_up(&mut self, plan: &Plan) -> Result<u64, BenchError> {
-        // Connections are made with the first transfer.
+        // Connections are made with the first transfers.
         self.run(2)?;
-        let (seconds, _) = self.run(4)?;
         let aim = (plan.time / plan.rounds).as_secs_f64();
-        let fitting = (aim * 4.0 / seconds.max(1e-9)) as u64;
-        Ok(plan.iters.unwrap_or(fitting.clamp(1, TRANSFERS_MAX)))
+        let (mut transfers, mut left) = (2, plan.warmup.as_secs_f64());
+        loop {
+            let (seconds, _) = self.run(transfers)?;
+            left -= seconds;
+            if left <= 0.0 || transfers >= TRANSFERS_MAX {
+                let fitting = (aim * transfers as f64 / seconds.max(1e-9)) as u64;
+                return Ok(plan.iters.unwrap_or(fitting.clamp(1, TRANSFERS_MAX)));
+            }
+            transfers = (transfers * 2).min(TRANSFERS_MAX);
+        }
     }
 
     /// The longer one's seconds, and the CPU seconds of both.

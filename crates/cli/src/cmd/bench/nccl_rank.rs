@@ -6,6 +6,7 @@ use std::time::Instant;
 use polyrail::{Config, DeviceMemory, Engine};
 use polyrail_nccl_ref::{Comm, Nccl, Span, UniqueId};
 use polyrail_sys::threads::process_cpu_seconds;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Serialize;
 
 use super::buffers::{Buffers, Needs};
@@ -31,6 +32,9 @@ struct Rank {
 /// replied.
 pub(super) fn run(config: Config, bank: &Bank) -> Result<(), BenchError> {
     Interrupt::ignore_ctrl_c()?;
+    // Standard input ends with the bench, too, but a wait for the other rank might not.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| BenchError::system("asking for a signal", error.into()))?;
     let mut lines = io::stdin().lock().lines().map_while(Result::ok);
     let Some(first) = lines.next() else { return Ok(()) };
     // It is there for the registration of memory only, and moves nothing.

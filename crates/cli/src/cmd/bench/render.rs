@@ -5,7 +5,7 @@ use polyrail_report::{
     show_count, show_gb_per_s, show_micros, show_rate, show_size,
 };
 
-use super::path::explanation;
+use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep};
 
 /// Tables, what limits each size, and remarks.
@@ -50,6 +50,9 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
     }
     what.push(format!("verified: {}", first.verify));
     let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
+    if first.path.as_ref().is_some_and(|path| path.taken != TCP) {
+        return format!("{}\n\n", what.join(", "));
+    }
     format!(
         "{}\n{} {}: {}; chunks of {chunk}, window {}\n\n",
         what.join(", "),
@@ -227,6 +230,9 @@ pub(super) fn micros(latency: Option<LatencyUs>, part: impl Fn(&LatencyUs) -> f6
 /// Each rail's part in per cent; of many rails the least and the most.
 fn shares(rails: &[RailShare]) -> String {
     let percent = |share: f64| format!("{:.0}", share * 100.0);
+    if rails.iter().all(|rail| rail.bytes == 0) {
+        return String::new();
+    }
     if rails.len() > SHARES_MAX {
         let (min, max) = rails
             .iter()
