@@ -186,11 +186,11 @@ settings! {
     proxy_layout: ProxyLayout = ProxyLayout::Split, Kind::Choice(ProxyLayout::NAMES);
 
     /// Proxies that send.
-    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most one per CPU"),
+    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// Proxies that receive.
-    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most one per CPU"),
+    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The affinity of the

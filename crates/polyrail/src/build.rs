@@ -120,9 +120,11 @@ fn make_proxies(
 ) -> Result<ProxySet, EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
-    // One for each rail and for each channel to a peer, but no more than can run at once.
+    // One for each rail and for each channel to a peer, but no more than can run at once beside
+    // those of the other direction and whatever uses the bytes.
     let lanes = rails.len().max(config.channels as usize);
-    let automatic = lanes.min(cpu_count).max(1) as u32;
+    let most = (cpu_count * 3 / 8).max(2).min(cpu_count);
+    let automatic = lanes.min(most).max(1) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();
