@@ -10,6 +10,7 @@ pub(crate) mod irq;
 pub(crate) mod lab;
 pub(crate) mod nccl;
 pub(crate) mod nic;
+pub(crate) mod profile;
 pub(crate) mod sample;
 pub(crate) mod topo;
 pub(crate) mod tune;

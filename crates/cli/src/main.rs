@@ -41,6 +41,8 @@ enum Command {
     Nccl(cmd::nccl::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
+    /// Measure every link between the GPUs or the memory of this machine, and keep all samples.
+    Profile(Box<cmd::profile::Args>),
     /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
     Sample(cmd::sample::Args),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => cmd::lab::run(args),
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
+        Command::Profile(args) => cmd::profile::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),

@@ -24,7 +24,7 @@ const RULES: &[Rule] = &[
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
             "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nccl-ref", "nic",
-            "polyrail", "profile", "report", "sample", "sys", "tune",
+            "polyrail", "profile", "profiler", "report", "sample", "sys", "tune",
         ],
         ..Rule::ORDINARY
     },
@@ -49,6 +49,13 @@ const RULES: &[Rule] = &[
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
     // Pure data; of the system it uses files.
     Rule { name: "profile", ..Rule::ORDINARY },
+    // Its tests use a device that needs no GPU, which is behind a feature.
+    Rule {
+        name: "profiler",
+        below: &["gpu", "polyrail", "profile", "sys"],
+        for_tests: &["gpu"],
+        ..Rule::ORDINARY
+    },
     Rule { name: "sys", may_be_unsafe: true, ..Rule::ORDINARY },
     // The driver's calls. Its tests use its own device that needs no GPU, which is behind a feature.
     Rule {

@@ -1,0 +1,39 @@
+//! `polyrail profile`: measures every link between the endpoints of this machine.
+//!
+//! [`args`] says what was asked for, [`choice`] makes endpoints and a plan of it, [`session`] fills
+//! the folder, [`warm`] brings GPUs to a steady temperature before.
+
+mod args;
+mod choice;
+mod error;
+mod session;
+mod warm;
+
+use std::process::ExitCode;
+
+use polyrail_report::exit;
+
+pub(crate) use self::args::Args;
+use self::choice::Choice;
+use self::error::CommandError;
+use crate::stdout::{print, refuse};
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok((text, code)) => print(&text, code),
+        Err(error) => {
+            let code = error.exit_code();
+            refuse(&error, error.help(), code)
+        }
+    }
+}
+
+fn execute(args: &Args) -> Result<(String, u8), CommandError> {
+    let choice = Choice::make(args)?;
+    if args.plan {
+        return Ok((choice.describe(), exit::OK));
+    }
+    crate::logging::start(&choice.options.config)?;
+    session::fill(args, choice)
+}

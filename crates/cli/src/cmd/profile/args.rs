@@ -1,0 +1,219 @@
+//! What was asked for.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use polyrail_profile::{Load, PathKind};
+use polyrail_report::parse_sizes;
+
+use crate::config_args::ConfigArgs;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder to fill: new or empty.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "plan"])]
+    pub(super) out: Option<PathBuf>,
+
+    /// Go on with a profile that ended early.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "sizes", "reps", "warmups", "seed", "paths", "pairs", "load", "plan"])]
+    pub(super) resume: Option<PathBuf>,
+
+    /// Print the plan and about how long it takes, and end.
+    #[arg(long)]
+    pub(super) plan: bool,
+
+    /// GPUs by their numbers, such as 0,1, or `none` [default: all].
+    #[arg(long, value_name = "LIST", value_parser = gpus)]
+    pub(super) gpus: Option<Gpus>,
+
+    /// Endpoints in the machine's memory, 0 to 64 [default: 2 without GPUs, else 0].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub(super) host: Option<u32>,
+
+    /// Only these ways [default: all that the endpoints have].
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub(super) paths: Vec<Way>,
+
+    /// Only these directed pairs of ranks, such as 0-1,1-0 [default: all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pair)]
+    pub(super) pairs: Vec<(u32, u32)>,
+
+    /// Sizes, such as 8,64KiB,1MiB..1GiB [default: the 31 powers of two from 1 to 1GiB].
+    #[arg(long, value_name = "LIST", value_parser = sizes)]
+    pub(super) sizes: Option<Sizes>,
+
+    /// Samples of each configuration [default: 10].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) reps: Option<u32>,
+
+    /// Transfers before the first sample of each configuration, at most half a second of them
+    /// [default: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(super) warmups: Option<u32>,
+
+    /// Where the order and the data come from [default: 42].
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+
+    /// Measure each configuration also with something in the background.
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub(super) load: Vec<Background>,
+
+    /// Measure more sizes around each break that was found.
+    #[arg(long)]
+    pub(super) refine: bool,
+
+    /// Compare every byte that arrived.
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub(super) verify: Switch,
+
+    /// Measure though another process uses a GPU; every sample is flagged then.
+    #[arg(long)]
+    pub(super) allow_busy: bool,
+
+    /// How GPUs are warmed before the first sample.
+    #[arg(long, value_name = "HOW", default_value = "slope")]
+    pub(super) thermal_warmup: Warmup,
+
+    #[command(flatten)]
+    pub(super) config: ConfigArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail profile --plan
+  polyrail profile --out run1
+  polyrail profile --out run2 --gpus 0,1 --paths peer,peer-kernel --sizes 1KiB..1GiB
+  polyrail profile --out run3 --gpus none --host 2 --reps 3
+  polyrail profile --resume run1
+  polyrail analyze run1 --html report.html
+
+Clocks are never locked and no setting of a device is changed. docs/profile.md says what is timed.";
+
+/// Which GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Gpus {
+    None,
+    These(Vec<u32>),
+}
+
+/// A list of sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sizes(pub(super) Vec<u64>);
+
+/// How bytes travel, in the words of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Way {
+    /// GPU to GPU by copy engines.
+    Peer,
+    /// GPU to GPU by a kernel.
+    PeerKernel,
+    /// The engine over its rails.
+    Tcp,
+    /// A copy in the machine's memory.
+    Host,
+}
+
+/// What else moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Background {
+    /// From the same source.
+    SameSource,
+    /// To the same sink.
+    SameSink,
+    /// Between others.
+    Disjoint,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Warmup {
+    /// Not at all.
+    Off,
+    /// Until the temperature stays within half a degree in ten seconds, a minute at most.
+    Slope,
+    /// A minute, and until 50 degrees, three minutes at most.
+    #[value(name = "60s-50C")]
+    Fixed,
+}
+
+impl Way {
+    pub(super) fn kind(self) -> PathKind {
+        match self {
+            Self::Peer => PathKind::CopyEngine,
+            Self::PeerKernel => PathKind::Kernel,
+            Self::Tcp => PathKind::Tcp,
+            Self::Host => PathKind::HostMemory,
+        }
+    }
+}
+
+impl Background {
+    pub(super) fn load(self) -> Load {
+        match self {
+            Self::SameSource => Load::SameSource,
+            Self::SameSink => Load::SameSink,
+            Self::Disjoint => Load::Disjoint,
+        }
+    }
+}
+
+fn gpus(text: &str) -> Result<Gpus, String> {
+    if text == "none" {
+        return Ok(Gpus::None);
+    }
+    let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+    let numbers = numbers.map_err(|_| "allowed: numbers such as 0,1, or none".to_owned())?;
+    let mut distinct = numbers.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    if distinct.len() < numbers.len() {
+        return Err("names a GPU twice; allowed: each once".into());
+    }
+    Ok(Gpus::These(numbers))
+}
+
+fn pair(text: &str) -> Result<(u32, u32), String> {
+    let ranks =
+        text.split_once('-').and_then(|(src, dst)| Some((src.parse().ok()?, dst.parse().ok()?)));
+    match ranks {
+        Some((src, dst)) if src != dst => Ok((src, dst)),
+        _ => Err("allowed: two different ranks such as 0-1".into()),
+    }
+}
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let mut sizes = parse_sizes(text).map_err(|error| match error.help() {
+        Some(help) => format!("{error} ({help})"),
+        None => error.to_string(),
+    })?;
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(Sizes(sizes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_nonsense_is_refused_with_what_is_allowed() {
+        assert_eq!(gpus("none"), Ok(Gpus::None));
+        assert_eq!(gpus("2,0"), Ok(Gpus::These(vec![2, 0])));
+        assert!(gpus("0,0").unwrap_err().contains("each once"));
+        assert!(gpus("a").unwrap_err().contains("allowed"));
+        assert_eq!(pair("0-3"), Ok((0, 3)));
+        for wrong in ["0", "1-1", "0-x", "-1"] {
+            assert!(pair(wrong).unwrap_err().contains("0-1"), "{wrong}");
+        }
+        assert_eq!(sizes("4,1KiB,4"), Ok(Sizes(vec![4, 1024])));
+        assert!(sizes("1K").is_err());
+    }
+}

@@ -1,0 +1,260 @@
+//! Endpoints and a plan of what was asked for.
+
+use std::fs;
+use std::time::Duration;
+
+use polyrail_config::Config;
+use polyrail_gpu::cuda::Cuda;
+use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
+use polyrail_profiler::{Spot, StationOptions, estimate};
+use polyrail_report::{Align, Table, show_size};
+
+use super::args::{Args, Gpus};
+use super::error::CommandError;
+use crate::host::{available_memory_bytes, hostname};
+
+/// One sentinel after so many other steps.
+const SENTINEL_EVERY: u32 = 200;
+const DEFAULT_HOSTS: u32 = 2;
+/// Both ends are in this process, so the loopback is a rail to all of them.
+const DEFAULT_RAILS: &str = "127.0.0.1";
+
+/// Everything that is known before memory is taken.
+pub(super) struct Choice {
+    pub(super) options: StationOptions,
+    pub(super) plan: Plan,
+    /// The ways that the plan has.
+    pub(super) paths: Vec<PathKind>,
+    /// What differs from what one might expect.
+    pub(super) notes: Vec<String>,
+}
+
+impl Choice {
+    pub(super) fn make(args: &Args) -> Result<Self, CommandError> {
+        let mut notes = Vec::new();
+        let spots = spots(args, &mut notes)?;
+        let config = config(args)?;
+        let resumed = args.resume.as_ref().map(Folder::open).transpose()?;
+        let mut options = StationOptions {
+            spots,
+            hostname: hostname(),
+            config,
+            max_bytes: 0,
+            seed: args.seed.unwrap_or(42),
+            has_load: false,
+        };
+        let plan = match resumed {
+            Some(folder) => resumed_plan(&folder, &options)?,
+            None => new_plan(args, &options)?,
+        };
+        options.seed = plan.seed;
+        options.max_bytes = plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0);
+        options.has_load = plan.configurations.iter().any(|one| one.load != Load::None);
+        let mut paths: Vec<PathKind> = plan.configurations.iter().map(|one| one.path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        notes.push("the path nccl is not measured by this command".into());
+        let choice = Self { options, plan, paths, notes };
+        choice.refuse_too_large()?;
+        Ok(choice)
+    }
+
+    /// About how long it takes.
+    pub(super) fn expected(&self) -> Duration {
+        estimate(&self.plan, &self.plan.steps())
+    }
+
+    /// The plan for people.
+    pub(super) fn describe(&self) -> String {
+        let mut table = Table::default()
+            .column("path", Align::Left)
+            .column("pairs", Align::Right)
+            .column("sizes", Align::Right)
+            .column("loads", Align::Right)
+            .column("configurations", Align::Right)
+            .column("samples", Align::Right)
+            .column("about", Align::Right);
+        let steps = self.plan.steps();
+        for path in &self.paths {
+            let of = || self.plan.configurations.iter().filter(|one| one.path == *path);
+            let count = of().count();
+            let mine: Vec<_> = steps
+                .iter()
+                .filter(|step| {
+                    self.plan.configuration(step.configuration).is_some_and(|one| one.path == *path)
+                })
+                .copied()
+                .collect();
+            table.row([
+                path.to_string(),
+                distinct(of().map(|one| (one.src, one.dst))).to_string(),
+                distinct(of().map(|one| one.size_bytes)).to_string(),
+                distinct(of().map(|one| one.load)).to_string(),
+                count.to_string(),
+                mine.len().to_string(),
+                show_time(estimate(&self.plan, &mine)),
+            ]);
+        }
+        let mut text = String::new();
+        for endpoint in &self.plan.endpoints {
+            let (rank, name, device) = (endpoint.rank, &endpoint.name, &endpoint.device);
+            text.push_str(&format!("rank {rank}: {name} ({device})\n"));
+        }
+        let smallest = self.plan.configurations.iter().map(|one| one.size_bytes).min().unwrap_or(0);
+        text.push_str(&format!(
+            "\n{table}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
+             {}, order {}\nAltogether about {}. A stream of large transfers over tcp ends after half a \
+             second and three of them.\n",
+            show_size(smallest),
+            show_size(self.options.max_bytes),
+            self.plan.repetitions,
+            self.plan.warmups,
+            self.plan.seed,
+            self.plan.order_fnv1a64,
+            show_time(self.expected()),
+        ));
+        text
+    }
+
+    fn refuse_too_large(&self) -> Result<(), CommandError> {
+        let needed = self.options.host_bytes();
+        match available_memory_bytes() {
+            Some(available) if needed > available / 10 * 9 => Err(CommandError::Usage {
+                option: "--sizes",
+                text: format!(
+                    "take {} MiB of memory, of which {} MiB are available",
+                    needed >> 20,
+                    available >> 20
+                ),
+                help: Some("measure smaller sizes, such as --sizes 1..256MiB".into()),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `4 min 10 s`.
+pub(super) fn show_time(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    if seconds < 60 {
+        format!("{seconds} s")
+    } else {
+        format!("{} min {} s", seconds / 60, seconds % 60)
+    }
+}
+
+fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError> {
+    let mut spots = Vec::new();
+    match (&args.gpus, Cuda::load()) {
+        (Some(Gpus::None), _) => {}
+        (Some(Gpus::These(numbers)), cuda) => {
+            let cuda = cuda?;
+            for number in numbers {
+                spots.push(Spot::Gpu(cuda.device(*number)?));
+            }
+        }
+        (None, Ok(cuda)) => {
+            for number in 0..cuda.count() {
+                spots.push(Spot::Gpu(cuda.device(number)?));
+            }
+        }
+        (None, Err(error)) => notes.push(format!("no GPUs: {error}")),
+    }
+    let hosts = args.host.unwrap_or(if spots.is_empty() { DEFAULT_HOSTS } else { 0 });
+    spots.extend((0..hosts).map(|_| Spot::Host));
+    if spots.len() < 2 {
+        return Err(CommandError::Usage {
+            option: "--gpus and --host",
+            text: format!("leave {} endpoints; allowed: 2 and more", spots.len()),
+            help: Some("with one GPU, add an endpoint in the machine's memory: --host 1".into()),
+        });
+    }
+    Ok(spots)
+}
+
+/// The engine's settings; whatever they say, the path is tcp, or it would not be what it is called.
+fn config(args: &Args) -> Result<Config, CommandError> {
+    let given = args.config.builder()?.build()?;
+    let mut builder = args.config.builder()?.set("path", "tcp")?;
+    if !given.origin("rails").is_some_and(|origin| origin.is_explicit()) {
+        builder = builder.set("rails", DEFAULT_RAILS)?;
+    }
+    Ok(builder.build()?)
+}
+
+fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError> {
+    if let Some(out) = &args.out
+        && fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some())
+    {
+        return Err(polyrail_profile::ProfileError::NotEmpty { dir: out.clone() }.into());
+    }
+    let sizes = args.sizes.as_ref().map_or_else(default_sizes, |sizes| sizes.0.clone());
+    let here = options.paths();
+    let asked: Vec<PathKind> = args.paths.iter().map(|way| way.kind()).collect();
+    if let Some(absent) = asked.iter().find(|path| !here.contains(path)) {
+        let words: Vec<String> = here.iter().map(ToString::to_string).collect();
+        let text =
+            format!("has {absent}, which these endpoints don't; they have {}", words.join(", "));
+        return Err(CommandError::usage("--paths", text));
+    }
+    let mut loads = vec![Load::None];
+    loads.extend(args.load.iter().map(|background| background.load()));
+    let mut builder = PlanBuilder::new(options.endpoints())
+        .sizes(sizes)
+        .loads(loads.clone())
+        .repetitions(args.reps.unwrap_or(10))
+        .warmups(args.warmups.unwrap_or(5))
+        .seed(options.seed)
+        .sentinel_every(SENTINEL_EVERY);
+    for path in if asked.is_empty() { here } else { asked } {
+        let all = options.pairs(path);
+        if path == PathKind::HostMemory && loads.len() > 1 {
+            return Err(CommandError::usage("--load", "has no meaning for the path host"));
+        }
+        let wanted = |pair: &(u32, u32)| args.pairs.is_empty() || args.pairs.contains(pair);
+        builder = builder.path_between(path, all.into_iter().filter(wanted).collect::<Vec<_>>());
+    }
+    refuse_load(args, options)?;
+    Ok(builder.build()?)
+}
+
+/// Background needs other endpoints than the pair's own.
+fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), CommandError> {
+    for background in &args.load {
+        let needed = if background.load() == Load::Disjoint { 4 } else { 3 };
+        let have = options.spots.len();
+        if have < needed {
+            let text = format!("{} takes {needed} endpoints; here are {have}", background.load());
+            return Err(CommandError::usage("--load", text));
+        }
+    }
+    Ok(())
+}
+
+/// The plan of a folder, if it is of this machine.
+fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, CommandError> {
+    let plan = folder.plan().clone();
+    let same = |a: &polyrail_profile::Endpoint, b: &polyrail_profile::Endpoint| {
+        (a.kind, &a.device, &a.host) == (b.kind, &b.device, &b.host)
+    };
+    let mine = options.endpoints();
+    let is_mine = mine.len() == plan.endpoints.len()
+        && mine.iter().zip(&plan.endpoints).all(|(one, other)| same(one, other));
+    if is_mine {
+        return Ok(plan);
+    }
+    let names = |of: &[polyrail_profile::Endpoint]| {
+        let names: Vec<String> =
+            of.iter().map(|one| format!("{} on {}", one.device, one.host)).collect();
+        names.join(", ")
+    };
+    Err(CommandError::Usage {
+        option: "--resume",
+        text: format!("is a profile of {}; here are {}", names(&plan.endpoints), names(&mine)),
+        help: Some("give the same --gpus and --host as before, on the same machine".into()),
+    })
+}
+
+fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> usize {
+    values.collect::<std::collections::BTreeSet<_>>().len()
+}

@@ -1,0 +1,63 @@
+//! Why the command ends early.
+
+use std::io;
+
+use polyrail::GpuError;
+use polyrail_analyze::AnalyzeError;
+use polyrail_config::ConfigError;
+use polyrail_profile::ProfileError;
+use polyrail_profiler::ProfilerError;
+use polyrail_report::exit;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommandError {
+    #[error("{option} {text}")]
+    Usage { option: &'static str, text: String, help: Option<String> },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Profiler(#[from] ProfilerError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Analyze(#[from] AnalyzeError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Log(#[from] crate::logging::LogError),
+    #[error("{0}")]
+    Busy(String),
+    #[error("{what}: {source}")]
+    System { what: &'static str, source: io::Error },
+}
+
+impl CommandError {
+    pub(super) fn usage(option: &'static str, text: impl Into<String>) -> Self {
+        Self::Usage { option, text: text.into(), help: None }
+    }
+
+    pub(super) fn help(&self) -> Option<String> {
+        match self {
+            Self::Usage { help, .. } => help.clone(),
+            Self::Config(error) => error.help(),
+            Self::Profiler(error) => error.help(),
+            Self::Profile(error) => error.help(),
+            Self::Analyze(error) => error.help(),
+            Self::Gpu(error) => error.help(),
+            Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
+            Self::Log(_) | Self::System { .. } => None,
+        }
+    }
+
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } | Self::Config(_) | Self::Analyze(_) => exit::USAGE,
+            Self::Profile(ProfileError::Io { .. }) => exit::ENVIRONMENT,
+            Self::Profiler(ProfilerError::Profile(ProfileError::Io { .. })) => exit::ENVIRONMENT,
+            Self::Profile(_) | Self::Profiler(ProfilerError::Choice { .. }) => exit::USAGE,
+            Self::Profiler(ProfilerError::Profile(_)) => exit::USAGE,
+            Self::Profiler(ProfilerError::Engine { .. }) => exit::PEER,
+            _ => exit::ENVIRONMENT,
+        }
+    }
+}

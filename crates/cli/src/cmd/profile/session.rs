@@ -1,0 +1,326 @@
+//! Fills a folder.
+
+use std::cell::RefCell;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use polyrail_analyze::{Analysis, Options};
+use polyrail_profile::{Folder, Metric, PathKind, Recorder, Run, State, Word, allowed_environment};
+use polyrail_profiler::{
+    Hooks, Limits, Outcome, Station, Watcher, busy_devices, reference_ns, run,
+};
+use polyrail_report::exit;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::args::{Args, Switch};
+use super::choice::{Choice, show_time};
+use super::error::CommandError;
+use super::warm::warm;
+use crate::host::describe;
+
+/// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
+const RESUME_APART_NS: i64 = 1_000_000_000;
+/// How often it is said how far a run is, where there is no terminal.
+const SAY_EVERY: Duration = Duration::from_secs(15);
+
+/// Measures what the folder lacks; returns what to print and the exit code.
+pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandError> {
+    let interrupted = catch_signals()?;
+    let devices = choice.options.devices();
+    let identities: Vec<_> = devices.iter().map(|(_, identity)| identity.clone()).collect();
+    let foreign = busy_devices(&identities);
+    if let Some(first) = foreign.first().filter(|_| !args.allow_busy) {
+        let name = first.name.as_deref().unwrap_or("of unknown name");
+        let text = format!("cuda:{} is used by process {} ({name})", first.device, first.pid);
+        return Err(CommandError::Busy(text));
+    }
+    let mut run_file = about(&choice);
+    let watcher = open_watcher(&devices, &mut run_file);
+    let mut station = Station::open(&choice.options, &choice.paths)?;
+    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
+    run_file.notes.extend(warmed);
+    let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
+    run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
+
+    let mut recorder = match &args.resume {
+        Some(dir) => resume(dir, &mut run_file)?,
+        None => {
+            let out = args.out.clone().unwrap_or_else(|| PathBuf::from("profile"));
+            Folder::create(out, &choice.plan, &run_file)?
+        }
+    };
+    let driver = watcher.as_ref().and_then(Watcher::driver);
+    for metadata in station.metadata(driver.as_deref()) {
+        recorder.write_metadata(&metadata)?;
+    }
+    eprintln!(
+        "{} samples are left, about {}",
+        recorder.remaining().len(),
+        show_time(choice.expected())
+    );
+    let begin = Instant::now();
+    let watcher = watcher.as_ref();
+    let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
+    if args.refine && outcome.state == State::Complete {
+        let added = refine(&mut recorder)?;
+        run_file.notes.push(format!("{added} configurations were added around breaks"));
+        let second = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
+        outcome = Outcome {
+            samples: outcome.samples + second.samples,
+            wrong: outcome.wrong + second.wrong,
+            ..second
+        };
+    }
+    if run_file.overhead_percent.is_empty() {
+        run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
+    }
+    finish(recorder, run_file, outcome, begin.elapsed())
+}
+
+/// One run over the steps that are left, with its progress shown.
+fn pass(
+    station: &mut Station,
+    recorder: &Recorder,
+    watcher: Option<&Watcher>,
+    limits: &Limits,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Outcome {
+    let progress = Progress::new();
+    let outcome = {
+        let show = |share: f64, what: &str| progress.show(share, what);
+        let hooks = Hooks { is_interrupted, progress: &show };
+        run(station, recorder, watcher, limits, &hooks)
+    };
+    progress.clear();
+    outcome
+}
+
+fn finish(
+    mut recorder: Recorder,
+    mut run_file: Run,
+    outcome: Outcome,
+    elapsed: Duration,
+) -> Result<(String, u8), CommandError> {
+    run_file.state = outcome.state;
+    run_file.reason.clone_from(&outcome.reason);
+    run_file.settings.insert("elapsed_s".into(), json!(elapsed.as_secs_f64()));
+    let finished = recorder.finish(&run_file);
+    if let Some(error) = outcome.error {
+        return Err(error.into());
+    }
+    finished?;
+    for failure in &outcome.failures {
+        eprintln!("polyrail: {failure}");
+    }
+    let dir = recorder.folder().dir().display();
+    let left = recorder.remaining().len();
+    let mut text = format!(
+        "{} samples in {}, {left} left, {} wrong: {dir}\n",
+        outcome.samples,
+        show_time(elapsed),
+        outcome.wrong
+    );
+    text.push_str(&match outcome.state {
+        State::Complete => format!("polyrail analyze {dir} --html report.html\n"),
+        _ => format!("polyrail profile --resume {dir}\n"),
+    });
+    let code = match outcome.state {
+        _ if outcome.wrong > 0 => exit::DATA,
+        State::Complete => exit::OK,
+        State::Interrupted => exit::INTERRUPTED,
+        State::Running | State::Failed => exit::PEER,
+    };
+    Ok((text, code))
+}
+
+fn about(choice: &Choice) -> Run {
+    let host = describe();
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut run = Run {
+        polyrail_version: env!("CARGO_PKG_VERSION").into(),
+        arguments: std::env::args().skip(1).collect(),
+        hostname: host.hostname,
+        kernel: Some(host.kernel),
+        unix_ns: unix.as_nanos() as i64,
+        reference_ns: reference_ns(),
+        environment: allowed_environment(std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        })),
+        notes: choice.notes.clone(),
+        ..Run::default()
+    };
+    run.settings.insert("cpu_model".into(), json!(host.cpu_model));
+    run.settings.insert("cpus_allowed".into(), json!(host.cpus_allowed));
+    run.settings.insert("warmups_ms_max".into(), json!(500));
+    run.settings.insert("rails".into(), json!(choice.options.config.rails));
+    run
+}
+
+fn open_watcher(devices: &[(u32, polyrail_gpu::Identity)], run: &mut Run) -> Option<Watcher> {
+    if devices.is_empty() {
+        return None;
+    }
+    match Watcher::open(devices) {
+        Ok(watcher) => Some(watcher),
+        Err(why) => {
+            eprintln!("polyrail: warning: no temperatures: {why}");
+            run.notes.push(format!("no temperatures: {why}"));
+            None
+        }
+    }
+}
+
+/// What the timers can't tell, what measuring adds, and how long a flag takes between GPUs.
+fn measure_timers(
+    station: &Station,
+    run: &mut Run,
+    args: &Args,
+    is_foreign: bool,
+) -> Result<Limits, CommandError> {
+    run.timer_floor_ns = station.timer_floor_ns()?;
+    run.overhead_percent = station.overhead_percent()?;
+    for latency in station.peer_latencies()? {
+        let name = format!("flag_rtt2_ns_s{}d{}", latency.src, latency.dst);
+        run.settings.insert(name, json!({"median": latency.median_ns, "min": latency.min_ns}));
+    }
+    run.settings.insert("verify".into(), json!(args.verify == Switch::On));
+    let floor = |metric: Metric| run.timer_floor_ns.get(metric.word()).copied();
+    Ok(Limits {
+        verify: args.verify == Switch::On,
+        is_foreign,
+        floor_host_ns: floor(Metric::Host),
+        floor_gpu_ns: floor(Metric::Gpu),
+    })
+}
+
+/// Goes on with a folder whose clock is still this machine's.
+fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
+    let mut recorder = Folder::resume(dir)?;
+    let before = recorder.folder().run().clone();
+    let apart = before.to_unix_ns(run.reference_ns).saturating_sub(run.unix_ns);
+    if apart.abs() > RESUME_APART_NS {
+        let text = "is of before this machine was started again, or its clock was set";
+        return Err(CommandError::usage("--resume", text));
+    }
+    run.unix_ns = before.unix_ns;
+    run.reference_ns = before.reference_ns;
+    run.notes.extend(before.notes.into_iter().filter(|note| note.contains("breaks")));
+    run.notes.push(format!("resumed {} times", recorder.session()));
+    recorder.write_run(run)?;
+    Ok(recorder)
+}
+
+/// Adds sizes around every break that the analysis finds; says how many configurations are new.
+fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
+    /// Between two sizes that are a factor of two apart: the fifth, second and 1.5th part of it.
+    const PARTS: [f64; 4] = [0.2, 0.4, 0.6, 0.8];
+    let analysis = Analysis::of(recorder.folder(), Options::default())?;
+    let mut extra: Vec<(u32, u32, PathKind, u64)> = Vec::new();
+    for link in &analysis.links {
+        for found in link.model.iter().flat_map(|model| &model.breaks) {
+            let (low, high) = (found.after_bytes as f64, found.before_bytes as f64);
+            let between = PARTS.map(|part| (low * (high / low).powf(part)).round() as u64);
+            extra.extend(between.map(|bytes| (link.src, link.dst, link.path, bytes)));
+        }
+    }
+    extra.dedup();
+    Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
+}
+
+/// Where there is no device, what measuring adds is two looks at the clock: their share of the median
+/// time by size, in percent.
+fn overhead_by_host(
+    recorder: &Recorder,
+    floor_ns: Option<f64>,
+) -> Result<std::collections::BTreeMap<String, f64>, CommandError> {
+    let mut times: std::collections::BTreeMap<u64, Vec<f64>> = Default::default();
+    let plan = recorder.folder().plan();
+    for sample in recorder.folder().samples()? {
+        if let (Some(one), Some(time)) =
+            (plan.configuration(sample.configuration), sample.t_host_ns)
+            && one.size_bytes >= 1 << 20
+        {
+            times.entry(one.size_bytes).or_default().push(time);
+        }
+    }
+    let share = |(bytes, mut times): (u64, Vec<f64>)| {
+        times.sort_by(f64::total_cmp);
+        let median = times[times.len() / 2];
+        floor_ns.map(|floor| (bytes.to_string(), 200.0 * floor / median.max(1.0)))
+    };
+    Ok(times.into_iter().filter_map(share).collect())
+}
+
+/// The first Ctrl-C ends the run in order, the second at once.
+fn catch_signals() -> Result<Arc<AtomicBool>, CommandError> {
+    let raised = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let code = i32::from(exit::INTERRUPTED);
+        // The order matters: a signal that finds the flag already raised ends the process.
+        flag::register_conditional_shutdown(signal, code, raised.clone())
+            .and_then(|_| flag::register(signal, raised.clone()))
+            .map_err(|source| CommandError::System { what: "catching signals", source })?;
+    }
+    Ok(raised)
+}
+
+/// A bar on a terminal, a line now and then elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    begin: Instant,
+    said: RefCell<Instant>,
+}
+
+const PARTS: f64 = 10_000.0;
+const TEMPLATE: &str = "{bar:30} {percent} %  {eta} left  {msg}";
+
+impl Progress {
+    fn new() -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            // The template is a constant that a test reads.
+            let style = ProgressStyle::with_template(TEMPLATE)
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(PARTS as u64).with_style(style)
+        });
+        Self { bar, begin: Instant::now(), said: RefCell::new(Instant::now()) }
+    }
+
+    fn show(&self, share: f64, what: &str) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((share * PARTS) as u64);
+                bar.set_message(what.to_owned());
+            }
+            None if self.said.borrow().elapsed() >= SAY_EVERY => {
+                self.said.replace(Instant::now());
+                let left = self.begin.elapsed().as_secs_f64() * (1.0 / share.max(1e-6) - 1.0);
+                let left = show_time(Duration::from_secs_f64(left.clamp(0.0, 1e9)));
+                eprintln!("{:.0} %, about {left} left", share * 100.0);
+            }
+            None => {}
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_is_one_that_the_bar_understands() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! What moves bytes on one path and times it.
+
+use std::time::Duration;
+
+use polyrail_profile::{End, Verify};
+
+use crate::error::ProfilerError;
+
+/// What one measurement found; what it did not measure is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// When the transfer of `t_host_ns` was posted, reference clock.
+    pub posted_ns: i64,
+    /// Each as [`polyrail_profile::Metric`] defines it.
+    pub t_rtt2_ns: Option<f64>,
+    /// Device-gated.
+    pub t_gpu_ns: Option<f64>,
+    /// Post to completion.
+    pub t_host_ns: Option<f64>,
+    /// Of a stream.
+    pub bandwidth_bytes_per_s: Option<f64>,
+    /// Raw stamps of the source's clock around the gated transfer.
+    pub source: End,
+    /// Of the sink's.
+    pub sink: End,
+    /// Whether all bytes were compared.
+    pub verify: Verify,
+}
+
+/// Moves bytes on one path. Endpoints are ranks of the plan; bytes go from the start of the source's
+/// memory to the start of the sink's.
+pub trait Carrier: Send {
+    /// One transfer that nobody looks at.
+    ///
+    /// # Errors
+    /// A transfer that failed.
+    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError>;
+
+    /// One measurement of all metrics that the path has, every byte compared if `verify`.
+    ///
+    /// # Errors
+    /// A transfer that failed. Bytes that are wrong are no error but [`Measured::verify`].
+    fn measure(
+        &mut self,
+        src: u32,
+        dst: u32,
+        bytes: u64,
+        verify: bool,
+    ) -> Result<Measured, ProfilerError>;
+
+    /// Begins transfers between these pairs that go on for at least about this long, and returns.
+    ///
+    /// # Errors
+    /// A path that has no background load, and a transfer that failed.
+    fn begin_load(&mut self, pairs: &[(u32, u32)], time: Duration) -> Result<(), ProfilerError>;
+
+    /// Waits until that load is over.
+    ///
+    /// # Errors
+    /// A transfer that failed.
+    fn end_load(&mut self) -> Result<(), ProfilerError>;
+}
+
+/// How many transfers a stream has, and how many of them are outstanding at once.
+pub(crate) fn stream_of(bytes: u64, total_bytes: u64) -> (u64, usize) {
+    let count = (total_bytes / bytes.max(1)).clamp(3, 32);
+    (count, if bytes >= 64 << 20 { 2 } else { 4 })
+}
+
+/// `bytes` in `ns`, per second.
+pub(crate) fn per_second(bytes: u64, ns: i64) -> Option<f64> {
+    (ns > 0).then(|| bytes as f64 / ns as f64 * 1e9)
+}

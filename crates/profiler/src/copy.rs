@@ -1,0 +1,118 @@
+//! The path `host_memory`: a plain copy inside the process, what every other path of a host can be
+//! measured against.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use polyrail_profile::{End, Verify};
+use polyrail_sys::Memory;
+
+use crate::carrier::{Carrier, Measured, per_second, stream_of};
+use crate::error::ProfilerError;
+use crate::{pattern, reference_ns};
+
+/// Bytes of a stream, when transfers are small.
+const STREAM_BYTES: u64 = 64 << 20;
+
+/// Copies between host endpoints.
+pub(crate) struct Copier {
+    /// Each rank's source and the seed of its pattern.
+    sources: HashMap<u32, (Memory, u64)>,
+    /// Each rank's sink.
+    sinks: HashMap<u32, Vec<u8>>,
+}
+
+impl Copier {
+    pub(crate) fn new(sources: HashMap<u32, (Memory, u64)>) -> Self {
+        let sinks =
+            sources.iter().map(|(rank, (memory, _))| (*rank, vec![0; memory.len() as usize]));
+        Self { sinks: sinks.collect(), sources }
+    }
+
+    fn ends(&mut self, src: u32, dst: u32, bytes: u64) -> Result<Ends<'_>, ProfilerError> {
+        let wrong =
+            || ProfilerError::Choice { what: format!("no host memory of rank {src} or {dst}") };
+        let (source, seed) = self.sources.get(&src).ok_or_else(wrong)?;
+        let sink = self.sinks.get_mut(&dst).ok_or_else(wrong)?;
+        let sink = sink.get_mut(..bytes as usize).ok_or_else(wrong)?;
+        Ok((source, *seed, sink))
+    }
+}
+
+type Ends<'a> = (&'a Memory, u64, &'a mut [u8]);
+
+fn copy(source: &Memory, sink: &mut [u8]) -> Result<(), ProfilerError> {
+    let outside = |error| ProfilerError::engine("copying host memory")(&error);
+    source.read_at(0, sink).map_err(outside)
+}
+
+impl Carrier for Copier {
+    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+        let (source, _, sink) = self.ends(src, dst, bytes)?;
+        copy(source, sink)
+    }
+
+    fn measure(
+        &mut self,
+        src: u32,
+        dst: u32,
+        bytes: u64,
+        verify: bool,
+    ) -> Result<Measured, ProfilerError> {
+        let (source, seed, sink) = self.ends(src, dst, bytes)?;
+        let mut right = true;
+        if verify {
+            sink.fill(0);
+        }
+        let posted_ns = reference_ns();
+        copy(source, sink)?;
+        let end_ns = reference_ns();
+        if verify {
+            right &= pattern::is_pattern(sink, seed);
+            sink.fill(0);
+        }
+        let (count, _) = stream_of(bytes, STREAM_BYTES);
+        let begin_ns = reference_ns();
+        for _ in 0..count {
+            copy(source, sink)?;
+        }
+        let stream_ns = reference_ns() - begin_ns;
+        if verify {
+            right &= pattern::is_pattern(sink, seed);
+        }
+        let end = End {
+            clock: Some(0),
+            start_ns: Some(posted_ns),
+            end_ns: Some(end_ns),
+            ..End::default()
+        };
+        Ok(Measured {
+            posted_ns,
+            t_host_ns: Some((end_ns - posted_ns) as f64),
+            bandwidth_bytes_per_s: per_second(bytes * count, stream_ns),
+            source: end,
+            sink: end,
+            verify: verdict(verify, right),
+            ..Measured::default()
+        })
+    }
+
+    fn begin_load(&mut self, _: &[(u32, u32)], _: Duration) -> Result<(), ProfilerError> {
+        Err(ProfilerError::Choice {
+            what: "the path host has no background load: its copies are the caller's own".into(),
+        })
+    }
+
+    fn end_load(&mut self) -> Result<(), ProfilerError> {
+        Ok(())
+    }
+}
+
+/// What a sample says of its bytes.
+pub(crate) fn verdict(verify: bool, right: bool) -> Verify {
+    match (verify, right) {
+        (false, _) => Verify::Off,
+        (true, true) => Verify::Ok,
+        (true, false) => Verify::Failed,
+    }
+}

@@ -1,0 +1,64 @@
+//! Why a profile can't be made.
+
+use polyrail_gpu::GpuError;
+use polyrail_profile::ProfileError;
+
+/// What went wrong, and where.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfilerError {
+    /// The folder.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A device.
+    #[error("{what}: {source}")]
+    Gpu {
+        /// What was tried.
+        what: String,
+        /// What the device says.
+        source: GpuError,
+    },
+    /// The engine: no rails, a peer that is lost, a transfer that failed.
+    #[error("{what}: {reason}")]
+    Engine {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Something that this machine has not or can't.
+    #[error("{what}")]
+    Machine {
+        /// What, in words.
+        what: String,
+        /// What to do about it.
+        help: String,
+    },
+    /// What was asked for does not fit together.
+    #[error("{what}")]
+    Choice {
+        /// What, in words.
+        what: String,
+    },
+}
+
+impl ProfilerError {
+    /// What to do about it, if that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Profile(error) => error.help(),
+            Self::Gpu { source, .. } => source.help(),
+            Self::Machine { help, .. } => Some(help.clone()),
+            Self::Engine { .. } | Self::Choice { .. } => None,
+        }
+    }
+
+    pub(crate) fn gpu(what: impl Into<String>) -> impl FnOnce(GpuError) -> Self {
+        let what = what.into();
+        move |source| Self::Gpu { what, source }
+    }
+
+    pub(crate) fn engine(what: &'static str) -> impl Fn(&dyn std::error::Error) -> Self {
+        move |error| Self::Engine { what, reason: error.to_string() }
+    }
+}

@@ -1,0 +1,36 @@
+//! Measures every link between endpoints and fills a profile with it: what `polyrail profile` runs.
+//!
+//! A [`Station`] has endpoints, each with a source and a sink of memory, and a [`Carrier`] for each
+//! path between them. [`run`] makes the steps of a plan that a folder lacks: warm-ups, a measurement
+//! with every byte verified, the clocks compared about once a second, and the devices' temperatures
+//! logged by a thread of its own. What fails takes its link out of the run and nothing else.
+//!
+//! One process drives all endpoints. `docs/profile.md` says what exactly is timed.
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod clocks;
+mod copy;
+mod cuda;
+mod error;
+mod estimate;
+mod pattern;
+mod peer;
+mod rails;
+mod run;
+mod station;
+mod thermal;
+
+pub use carrier::{Carrier, Measured};
+pub use clocks::{ClockSource, PeerLatency};
+pub use error::ProfilerError;
+pub use estimate::estimate;
+pub use peer::{Accelerator, Gated, Peer};
+pub use run::{Hooks, Limits, Outcome, run};
+pub use station::{Spot, Station, StationOptions};
+pub use thermal::{Foreign, Watcher, busy_devices};
+
+/// `CLOCK_MONOTONIC_RAW` in ns, the reference of all profiles.
+pub fn reference_ns() -> i64 {
+    polyrail_gpu::cuda::measure::raw_ns()
+}

@@ -1,0 +1,293 @@
+//! Makes the steps of a plan.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail_profile::{
+    Configuration, EndpointKind, Flags, Load, PathKind, Recorder, Sample, State, Step, Temperature,
+    Verify,
+};
+
+use crate::carrier::Measured;
+use crate::clocks::Anchoring;
+use crate::error::ProfilerError;
+use crate::estimate::step_s;
+use crate::station::Station;
+use crate::thermal::Watcher;
+
+/// Warm-ups of one configuration end early after so long.
+pub(crate) const WARM_TIME: Duration = Duration::from_millis(500);
+/// Times within so many floors are flagged.
+const NEAR: f64 = 3.0;
+/// A clock below this part of the highest seen is flagged.
+const CLOCK_DROP: f64 = 0.75;
+
+/// What holds for every step.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// Whether all bytes are compared.
+    pub verify: bool,
+    /// Whether other processes were seen on a GPU.
+    pub is_foreign: bool,
+    /// Timer floors by the metric's word, in ns.
+    pub floor_host_ns: Option<f64>,
+    /// Of gated times.
+    pub floor_gpu_ns: Option<f64>,
+}
+
+/// Who is told.
+pub struct Hooks<'a> {
+    /// Whether somebody wants it to end.
+    pub is_interrupted: &'a dyn Fn() -> bool,
+    /// Called before each step with the share of the work that is done, by expected time, and what
+    /// comes.
+    pub progress: &'a dyn Fn(f64, &str),
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Complete, interrupted or failed.
+    pub state: State,
+    /// Why not complete.
+    pub reason: Option<String>,
+    /// Samples that were taken.
+    pub samples: u64,
+    /// Samples whose bytes were wrong.
+    pub wrong: u64,
+    /// Links that failed and were left out from then on.
+    pub failures: Vec<String>,
+    /// What ended the run, if the folder could not be written.
+    pub error: Option<ProfilerError>,
+}
+
+/// Makes the steps that the folder lacks. A link that fails is left out from then on; when the folder
+/// can't be written the run ends.
+pub fn run(
+    station: &mut Station,
+    recorder: &Recorder,
+    watcher: Option<&Watcher>,
+    limits: &Limits,
+    hooks: &Hooks<'_>,
+) -> Outcome {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(watcher) = watcher {
+            watcher.look();
+            scope.spawn(|| watcher.log(recorder, &stop));
+        }
+        let outcome = steps(station, recorder, watcher, limits, hooks);
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+fn steps(
+    station: &mut Station,
+    recorder: &Recorder,
+    watcher: Option<&Watcher>,
+    limits: &Limits,
+    hooks: &Hooks<'_>,
+) -> Outcome {
+    let plan = recorder.folder().plan().clone();
+    let remaining = recorder.remaining();
+    let cost =
+        |step: &Step| plan.configuration(step.configuration).map_or(0.0, |one| step_s(one, step));
+    let whole: f64 = remaining.iter().map(cost).sum();
+    let mut outcome = Outcome {
+        state: State::Complete,
+        reason: None,
+        samples: 0,
+        wrong: 0,
+        failures: Vec::new(),
+        error: None,
+    };
+    let clocks = station.clocks.clone();
+    let mut anchoring = Anchoring::new(&clocks, station.peers, recorder.session());
+    let mut broken: HashSet<(PathKind, u32)> = HashSet::new();
+    let mut highest = Clocks::default();
+    let mut spent = 0.0;
+    for step in &remaining {
+        // Every step is one of the plan's own.
+        let Some(configuration) = plan.configuration(step.configuration) else { continue };
+        if (hooks.is_interrupted)() {
+            outcome.state = State::Interrupted;
+            outcome.reason = Some("interrupted".into());
+            break;
+        }
+        (hooks.progress)(spent / whole, &plan.event_name(configuration, step.repetition));
+        spent += cost(step);
+        if broken.contains(&(configuration.path, configuration.src)) {
+            continue;
+        }
+        if let Err(error) = anchoring.look(recorder) {
+            outcome.fail(error);
+            break;
+        }
+        let measured = match measure(station, configuration, step, limits.verify) {
+            Ok(measured) => measured,
+            Err(error) => {
+                let Configuration { src, dst, path, .. } = *configuration;
+                broken.insert((path, src));
+                let text = format!("{path} from rank {src} ended at a transfer to {dst}: {error}");
+                tracing::warn!("{text}");
+                outcome.failures.push(text);
+                continue;
+            }
+        };
+        outcome.wrong += u64::from(measured.verify == Verify::Failed);
+        let looks = [configuration.src, configuration.dst]
+            .map(|rank| watcher.and_then(|watcher| watcher.latest(rank)));
+        let sample = sample_of(step, recorder.session(), measured, looks, limits, &mut highest);
+        if let Err(error) = recorder.append(&sample) {
+            outcome.fail(error.into());
+            break;
+        }
+        outcome.samples += 1;
+    }
+    // The last window is what the end of the run is aligned by.
+    if outcome.error.is_none()
+        && !clocks.is_empty()
+        && let Err(error) = anchoring.now(recorder)
+    {
+        outcome.fail(error);
+    }
+    if outcome.state == State::Complete && !outcome.failures.is_empty() {
+        outcome.state = State::Failed;
+        outcome.reason = Some(outcome.failures.join("; "));
+    }
+    outcome
+}
+
+impl Outcome {
+    fn fail(&mut self, error: ProfilerError) {
+        self.state = State::Failed;
+        self.reason = Some(error.to_string());
+        self.error = Some(error);
+    }
+}
+
+fn measure(
+    station: &mut Station,
+    configuration: &Configuration,
+    step: &Step,
+    verify: bool,
+) -> Result<Measured, ProfilerError> {
+    let Configuration { src, dst, path, size_bytes, load, .. } = *configuration;
+    let load_pairs = load_pairs(station, configuration)?;
+    let carrier = station.carriers.get_mut(&path).ok_or_else(|| ProfilerError::Choice {
+        what: format!("the path {path} is in the plan and was not opened"),
+    })?;
+    let begin = Instant::now();
+    for _ in 0..step.warmups {
+        carrier.warm(src, dst, size_bytes)?;
+        if begin.elapsed() > WARM_TIME {
+            break;
+        }
+    }
+    if load == Load::None {
+        return carrier.measure(src, dst, size_bytes, verify);
+    }
+    let alone = Step { warmups: 0, ..*step };
+    carrier.begin_load(&load_pairs, Duration::from_secs_f64(step_s(configuration, &alone)))?;
+    let measured = carrier.measure(src, dst, size_bytes, verify);
+    carrier.end_load()?;
+    measured
+}
+
+/// Which pairs are in the background of a configuration.
+fn load_pairs(
+    station: &Station,
+    configuration: &Configuration,
+) -> Result<Vec<(u32, u32)>, ProfilerError> {
+    let Configuration { src, dst, path, load, .. } = *configuration;
+    let needs_gpu = matches!(path, PathKind::CopyEngine | PathKind::Kernel);
+    let others: Vec<u32> = station
+        .endpoints
+        .iter()
+        .filter(|one| one.rank != src && one.rank != dst)
+        .filter(|one| !needs_gpu || one.kind == EndpointKind::Gpu)
+        .map(|one| one.rank)
+        .collect();
+    let few = |needed: usize| ProfilerError::Choice {
+        what: format!(
+            "load {load} needs {needed} endpoints besides the pair; {} are",
+            others.len()
+        ),
+    };
+    match (load, others.as_slice()) {
+        (Load::None, _) => Ok(Vec::new()),
+        (Load::SameSource, [other, ..]) => Ok(vec![(src, *other)]),
+        (Load::SameSink, [other, ..]) => Ok(vec![(*other, dst)]),
+        (Load::Disjoint, [one, other, ..]) => Ok(vec![(*one, *other)]),
+        (Load::Disjoint, _) => Err(few(2)),
+        _ => Err(few(1)),
+    }
+}
+
+/// The highest clock seen of each end.
+#[derive(Default)]
+struct Clocks {
+    by_rank: std::collections::HashMap<u32, u32>,
+}
+
+impl Clocks {
+    /// Whether the clock is far below the highest.
+    fn has_dropped(&mut self, look: &Temperature) -> bool {
+        let Some(mhz) = look.sm_clock_mhz else { return false };
+        let highest = self.by_rank.entry(look.rank).or_insert(mhz);
+        *highest = (*highest).max(mhz);
+        f64::from(mhz) < CLOCK_DROP * f64::from(*highest)
+    }
+}
+
+fn sample_of(
+    step: &Step,
+    session: u32,
+    measured: Measured,
+    looks: [Option<Temperature>; 2],
+    limits: &Limits,
+    highest: &mut Clocks,
+) -> Sample {
+    let mut flags = Flags::NONE;
+    for look in looks.iter().flatten() {
+        if look.is_throttled() {
+            flags = flags | Flags::THROTTLED;
+        }
+        if highest.has_dropped(look) {
+            flags = flags | Flags::CLOCK_DROP;
+        }
+    }
+    if limits.is_foreign {
+        flags = flags | Flags::FOREIGN_PROCESS;
+    }
+    let near = |time: Option<f64>, floor: Option<f64>| {
+        time.zip(floor).map(|(time, floor)| time < NEAR * floor)
+    };
+    let by_gpu = near(measured.t_gpu_ns, limits.floor_gpu_ns);
+    if by_gpu.or_else(|| near(measured.t_host_ns, limits.floor_host_ns)).unwrap_or(false) {
+        flags = flags | Flags::NEAR_FLOOR;
+    }
+    let mut sample = Sample {
+        order: step.order,
+        session,
+        configuration: step.configuration,
+        repetition: step.repetition,
+        posted_ns: measured.posted_ns,
+        t_rtt2_ns: measured.t_rtt2_ns,
+        t_gpu_ns: measured.t_gpu_ns,
+        t_host_ns: measured.t_host_ns,
+        bandwidth_bytes_per_s: measured.bandwidth_bytes_per_s,
+        source: measured.source,
+        sink: measured.sink,
+        verify: measured.verify,
+        flags,
+        ..Sample::default()
+    };
+    for (end, look) in [&mut sample.source, &mut sample.sink].into_iter().zip(looks) {
+        end.temperature_c = look.and_then(|look| look.temperature_c);
+        end.sm_clock_mhz = look.and_then(|look| look.sm_clock_mhz);
+    }
+    sample
+}

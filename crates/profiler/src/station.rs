@@ -1,0 +1,417 @@
+//! Everything that a profile is made with: endpoints, their memory, paths and clocks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use polyrail::Config;
+use polyrail_gpu::cuda::CudaDevice;
+use polyrail_gpu::{Device, Identity};
+use polyrail_profile::{Endpoint, EndpointKind, Metadata, Metric, PathKind, Word};
+use polyrail_sys::Memory;
+use serde_json::{Value, json};
+
+use crate::carrier::Carrier;
+use crate::clocks::{ClockSource, PeerLatency, latencies};
+use crate::copy::Copier;
+use crate::cuda::CudaGpu;
+use crate::error::ProfilerError;
+use crate::pattern;
+use crate::peer::{Accelerator, LOAD_ROOM_BYTES, Peer, SharedAccelerator, lock};
+use crate::rails::{EndMemory, Rails};
+use crate::reference_ns;
+use crate::thermal::uuid_text;
+
+/// An endpoint that is yet to be opened.
+#[derive(Clone, Debug)]
+pub enum Spot {
+    /// A GPU.
+    Gpu(Arc<CudaDevice>),
+    /// Memory of this host.
+    Host,
+}
+
+/// What a station is to have.
+#[derive(Clone, Debug)]
+pub struct StationOptions {
+    /// Endpoints in the order of their ranks.
+    pub spots: Vec<Spot>,
+    /// This machine's name.
+    pub hostname: String,
+    /// The engine's settings, for the path tcp.
+    pub config: Config,
+    /// The largest transfer, in bytes.
+    pub max_bytes: u64,
+    /// What the pattern comes from.
+    pub seed: u64,
+    /// Whether there is to be background load.
+    pub has_load: bool,
+}
+
+/// What a profile is made with. One thread uses it.
+pub struct Station {
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) carriers: HashMap<PathKind, Box<dyn Carrier>>,
+    pub(crate) clocks: Vec<ClockSource>,
+    /// Whether all GPUs reach each other.
+    pub(crate) peers: bool,
+    gpus: HashMap<u32, SharedAccelerator>,
+    identities: Vec<(u32, Identity)>,
+    rails: Vec<String>,
+}
+
+impl StationOptions {
+    /// The endpoints, as a plan lists them. Makes no context on any device.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        let mut hosts = 0;
+        let endpoint = |(rank, spot): (usize, &Spot)| {
+            let (kind, name, device) = match spot {
+                Spot::Gpu(device) => {
+                    let identity = device.identity();
+                    let name = format!("gpu{}", identity.index);
+                    (EndpointKind::Gpu, name, identity.pci.to_string())
+                }
+                Spot::Host => {
+                    hosts += 1;
+                    let name = format!("memory{}", hosts - 1);
+                    (EndpointKind::Host, name.clone(), name)
+                }
+            };
+            Endpoint { rank: rank as u32, kind, name, host: self.hostname.clone(), device }
+        };
+        self.spots.iter().enumerate().map(endpoint).collect()
+    }
+
+    /// The paths that these endpoints have.
+    pub fn paths(&self) -> Vec<PathKind> {
+        let all = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Tcp, PathKind::HostMemory];
+        all.into_iter().filter(|path| !self.pairs(*path).is_empty()).collect()
+    }
+
+    /// The directed pairs that a path has, by kind of endpoint.
+    pub fn pairs(&self, path: PathKind) -> Vec<(u32, u32)> {
+        let has = |spot: &Spot| match path {
+            PathKind::CopyEngine | PathKind::Kernel => matches!(spot, Spot::Gpu(_)),
+            PathKind::HostMemory => matches!(spot, Spot::Host),
+            PathKind::Tcp => true,
+            PathKind::Nccl | PathKind::SharedMemory | PathKind::HostStaged => false,
+        };
+        let ranks = (0_u32..).zip(&self.spots).filter(|(_, spot)| has(spot)).map(|(rank, _)| rank);
+        let ranks: Vec<u32> = ranks.collect();
+        let all = ranks.iter().flat_map(|src| ranks.iter().map(|dst| (*src, *dst)));
+        all.filter(|(src, dst)| src != dst).collect()
+    }
+
+    /// Bytes of host memory that a station takes.
+    pub fn host_bytes(&self) -> u64 {
+        let hosts = self.spots.iter().filter(|spot| matches!(spot, Spot::Host)).count() as u64;
+        hosts * (self.source_bytes() + self.sink_bytes() + self.source_bytes())
+    }
+
+    /// The GPUs.
+    pub fn devices(&self) -> Vec<(u32, Identity)> {
+        let gpu = |(rank, spot): (u32, &Spot)| match spot {
+            Spot::Gpu(device) => Some((rank, device.identity().clone())),
+            Spot::Host => None,
+        };
+        (0_u32..).zip(&self.spots).filter_map(gpu).collect()
+    }
+
+    fn source_bytes(&self) -> u64 {
+        self.max_bytes.next_multiple_of(4096)
+    }
+
+    fn sink_bytes(&self) -> u64 {
+        self.source_bytes() + if self.has_load { LOAD_ROOM_BYTES } else { 0 }
+    }
+}
+
+impl Station {
+    /// Takes the memory, fills it, opens the paths, and lets all GPUs reach each other.
+    ///
+    /// # Errors
+    /// Memory that is not there, GPUs that don't reach each other while a path needs it, and engines
+    /// that don't start.
+    pub fn open(options: &StationOptions, paths: &[PathKind]) -> Result<Self, ProfilerError> {
+        let mut station = Self {
+            endpoints: options.endpoints(),
+            carriers: HashMap::new(),
+            clocks: Vec::new(),
+            peers: false,
+            gpus: HashMap::new(),
+            identities: options.devices(),
+            rails: Vec::new(),
+        };
+        let mut hosts = HashMap::new();
+        for (rank, spot) in (0_u32..).zip(&options.spots) {
+            match spot {
+                Spot::Gpu(device) => station.open_gpu(options, rank, device)?,
+                Spot::Host => {
+                    let host = host_memory(options, rank)?;
+                    hosts.insert(rank, host);
+                }
+            }
+        }
+        station.peers = station.reach(options)?;
+        for path in paths {
+            let carrier: Box<dyn Carrier> = match path {
+                PathKind::CopyEngine | PathKind::Kernel => {
+                    station.refuse_without_peers()?;
+                    Box::new(Peer::new(*path, options.seed, station.gpus.clone())?)
+                }
+                PathKind::HostMemory => {
+                    let seed = |rank| pattern::seed_of(rank, options.seed);
+                    let sources =
+                        hosts.iter().map(|(rank, (source, _)): (&u32, &(Memory, Memory))| {
+                            (*rank, (source.clone(), seed(*rank)))
+                        });
+                    Box::new(Copier::new(sources.collect()))
+                }
+                PathKind::Tcp => {
+                    let memory = |rank: u32| match (hosts.get(&rank), station.gpus.get(&rank)) {
+                        (Some((source, sink)), _) => {
+                            Some(EndMemory::Host(source.clone(), sink.clone()))
+                        }
+                        (None, gpu) => Some(EndMemory::Gpu(gpu?.clone())),
+                    };
+                    let memories = (0..options.spots.len() as u32).filter_map(memory).collect();
+                    let rails = Rails::new(&options.config, memories, options.seed)?;
+                    station.rails = rails.describe();
+                    Box::new(rails)
+                }
+                PathKind::Nccl | PathKind::SharedMemory | PathKind::HostStaged => {
+                    let what = format!("the path {path} is not measured by this version");
+                    return Err(ProfilerError::Choice { what });
+                }
+            };
+            station.carriers.insert(*path, carrier);
+        }
+        Ok(station)
+    }
+
+    /// A station of GPUs that somebody else opened, for paths between GPUs only.
+    ///
+    /// # Errors
+    /// A GPU that opens no queue.
+    pub fn of_gpus(
+        endpoints: Vec<Endpoint>,
+        gpus: Vec<Box<dyn Accelerator>>,
+        paths: &[PathKind],
+        seed: u64,
+    ) -> Result<Self, ProfilerError> {
+        let shared = |gpu| Arc::new(Mutex::new(gpu));
+        let gpus: HashMap<u32, SharedAccelerator> =
+            (0_u32..).zip(gpus).map(|(rank, gpu)| (rank, shared(gpu))).collect();
+        let mut carriers: HashMap<PathKind, Box<dyn Carrier>> = HashMap::new();
+        for path in paths {
+            carriers.insert(*path, Box::new(Peer::new(*path, seed, gpus.clone())?));
+        }
+        Ok(Self {
+            endpoints,
+            carriers,
+            clocks: Vec::new(),
+            peers: false,
+            gpus,
+            identities: Vec::new(),
+            rails: Vec::new(),
+        })
+    }
+
+    /// The clocks of the GPUs.
+    pub fn clocks(&self) -> &[ClockSource] {
+        &self.clocks
+    }
+
+    /// The rails that the path tcp has.
+    pub fn rails(&self) -> &[String] {
+        &self.rails
+    }
+
+    /// The least that each metric's timer shows with nothing to transfer, in ns, by the metric's word.
+    ///
+    /// # Errors
+    /// What a device refuses.
+    pub fn timer_floor_ns(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
+        let mut apart: Vec<f64> = (0..1000)
+            .map(|_| {
+                let before = reference_ns();
+                (reference_ns() - before) as f64
+            })
+            .collect();
+        let mut floors = BTreeMap::from([(Metric::Host.word().to_owned(), median(&mut apart))]);
+        let Some((rank, gpu)) = self.gpus.iter().min_by_key(|(rank, _)| **rank) else {
+            return Ok(floors);
+        };
+        let mut gpu = lock(gpu);
+        let sink = gpu.sink().clone();
+        let mut empty = Vec::new();
+        for _ in 0..50 {
+            let gated = gpu.gated(PathKind::CopyEngine, &sink, 0, 0, false);
+            let what = format!("the timer of rank {rank}");
+            if let Some(gated) = gated.map_err(ProfilerError::gpu(what))? {
+                empty.push((gated.end_ns - gated.start_ns) as f64);
+            }
+        }
+        if !empty.is_empty() {
+            floors.insert(Metric::Gpu.word().to_owned(), median(&mut empty));
+        }
+        Ok(floors)
+    }
+
+    /// What stamps between copies add to eight copies in a row between the first two GPUs, in
+    /// percent, by size in bytes. Empty without GPUs.
+    ///
+    /// # Errors
+    /// What a device refuses.
+    pub fn overhead_percent(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
+        const COPIES: usize = 8;
+        let mut found = BTreeMap::new();
+        let (Some(one), Some(other)) = (self.gpus.get(&0), self.gpus.get(&1)) else {
+            return Ok(found);
+        };
+        if !self.peers {
+            return Ok(found);
+        }
+        let sink = lock(other).sink().clone();
+        let mut one = lock(one);
+        for bytes in [1_u64 << 20, 16 << 20, 256 << 20] {
+            if bytes > one.source().len() {
+                continue;
+            }
+            let (mut plain, mut stamped) = (Vec::new(), Vec::new());
+            for _ in 0..9 {
+                for (times, each) in [(&mut plain, false), (&mut stamped, true)] {
+                    let gated = one.gated(PathKind::CopyEngine, &sink, bytes, COPIES, each);
+                    if let Some(gated) = gated.map_err(ProfilerError::gpu("measuring overhead"))? {
+                        times.push((gated.end_ns - gated.start_ns) as f64);
+                    }
+                }
+            }
+            if !plain.is_empty() {
+                let (plain, stamped) = (median(&mut plain), median(&mut stamped));
+                found.insert(bytes.to_string(), (stamped / plain - 1.0) * 100.0);
+            }
+        }
+        Ok(found)
+    }
+
+    /// How long a flag takes between GPUs; empty where they don't reach each other.
+    ///
+    /// # Errors
+    /// What a device refuses.
+    pub fn peer_latencies(&self) -> Result<Vec<PeerLatency>, ProfilerError> {
+        if self.peers { latencies(&self.clocks) } else { Ok(Vec::new()) }
+    }
+
+    /// What is known of each endpoint.
+    pub fn metadata(&self, driver: Option<&str>) -> Vec<Metadata> {
+        let metadata = |endpoint: &Endpoint| {
+            let identity = self.identities.iter().find(|(rank, _)| *rank == endpoint.rank);
+            let identity = identity.map(|(_, identity)| identity);
+            let mut details: BTreeMap<String, Value> = BTreeMap::new();
+            if let Some(identity) = identity {
+                details.insert("memory_bytes".into(), json!(identity.memory_bytes));
+            }
+            Metadata {
+                rank: endpoint.rank,
+                pid: std::process::id(),
+                model: identity.map(|identity| identity.name.clone()),
+                uuid: identity.map(uuid_text),
+                pci_address: identity.map(|identity| identity.pci.to_string()),
+                numa_node: identity.and_then(|identity| numa_node(&identity.pci.to_string())),
+                driver: identity.and(driver).map(str::to_owned),
+                details,
+            }
+        };
+        self.endpoints.iter().map(metadata).collect()
+    }
+
+    /// Copies between all GPUs for so long, to warm them.
+    ///
+    /// # Errors
+    /// A copy that failed.
+    pub fn warm_gpus(&mut self, time: std::time::Duration) -> Result<(), ProfilerError> {
+        let ranks: Vec<u32> = self.gpus.keys().copied().collect();
+        let bytes = self.gpus.values().map(|gpu| lock(gpu).source().len()).min().unwrap_or(0);
+        let begin = std::time::Instant::now();
+        let Some(carrier) = self.carriers.get_mut(&PathKind::CopyEngine) else { return Ok(()) };
+        while begin.elapsed() < time {
+            for src in &ranks {
+                for dst in ranks.iter().filter(|dst| *dst != src) {
+                    carrier.warm(*src, *dst, bytes.min(256 << 20))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_gpu(
+        &mut self,
+        options: &StationOptions,
+        rank: u32,
+        device: &Arc<CudaDevice>,
+    ) -> Result<(), ProfilerError> {
+        let id = self.clocks.len() as u32 + 1;
+        let (source, sink) = (options.source_bytes(), options.sink_bytes());
+        let opened = CudaGpu::open(device, rank, id, source, sink, options.seed);
+        let gpu = opened.map_err(ProfilerError::gpu(device.identity().to_string()))?;
+        let name = format!("gpu{}", device.identity().index);
+        self.clocks.push(ClockSource::new(gpu.meter(), id, rank, name)?);
+        self.gpus.insert(rank, Arc::new(Mutex::new(Box::new(gpu))));
+        Ok(())
+    }
+
+    /// Lets all GPUs reach each other; whether they do.
+    fn reach(&self, options: &StationOptions) -> Result<bool, ProfilerError> {
+        let devices: Vec<&Arc<CudaDevice>> = options
+            .spots
+            .iter()
+            .filter_map(|spot| match spot {
+                Spot::Gpu(device) => Some(device),
+                Spot::Host => None,
+            })
+            .collect();
+        let mut all = devices.len() > 1;
+        for one in &devices {
+            for other in &devices {
+                let reaches = one.reaches(other.as_ref());
+                let what = format!("{} reaching {}", one.identity(), other.identity());
+                all &= reaches.map_err(ProfilerError::gpu(what))?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn refuse_without_peers(&self) -> Result<(), ProfilerError> {
+        if self.peers {
+            return Ok(());
+        }
+        Err(ProfilerError::Machine {
+            what: "these GPUs can't copy to each other directly".into(),
+            help: "give --paths tcp, or choose others with --gpus; `polyrail topo` shows which do"
+                .into(),
+        })
+    }
+}
+
+fn host_memory(options: &StationOptions, rank: u32) -> Result<(Memory, Memory), ProfilerError> {
+    let take = |bytes| {
+        Memory::anonymous(bytes).map_err(|error| ProfilerError::Machine {
+            what: format!("{bytes} bytes of memory for rank {rank}: {error}"),
+            help: "measure smaller sizes with --sizes".into(),
+        })
+    };
+    let (source, sink) = (take(options.source_bytes())?, take(options.sink_bytes())?);
+    pattern::fill(&source, source.len(), pattern::seed_of(rank, options.seed));
+    pattern::clear(&sink, sink.len());
+    Ok((source, sink))
+}
+
+fn numa_node(pci: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
+    text.trim().parse().ok()
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

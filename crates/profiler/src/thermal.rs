@@ -1,0 +1,147 @@
+//! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which is
+//! opened at run time. Nothing is ever set.
+
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use polyrail_gpu::Identity;
+use polyrail_profile::{Recorder, Temperature};
+
+use crate::reference_ns;
+
+/// Under which name every driver installs it, also in containers.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// Five looks a second: power is a mean over a second anyway, and a look takes some 100 µs.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Looks at devices; may be used from any thread.
+pub struct Watcher {
+    nvml: Nvml,
+    /// Rank and identity.
+    devices: Vec<(u32, String)>,
+    latest: Mutex<Vec<Temperature>>,
+}
+
+/// Another process on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Which device, by its number here.
+    pub device: u32,
+    /// The process, as this machine counts; others can't be seen from inside a container.
+    pub pid: u32,
+    /// What it is called, if that is known.
+    pub name: Option<String>,
+}
+
+impl Watcher {
+    /// Opens the library for these devices, by rank. The error is a sentence: without NVML a profile
+    /// has no temperatures and is as good otherwise.
+    ///
+    /// # Errors
+    /// A library that is not there or that does not start.
+    pub fn open(devices: &[(u32, Identity)]) -> Result<Self, String> {
+        let nvml = open_library()?;
+        let devices = devices.iter().map(|(rank, identity)| (*rank, uuid_text(identity))).collect();
+        Ok(Self { nvml, devices, latest: Mutex::default() })
+    }
+
+    /// The version of the driver.
+    pub fn driver(&self) -> Option<String> {
+        self.nvml.sys_driver_version().ok()
+    }
+
+    /// The last look at a rank.
+    pub fn latest(&self, rank: u32) -> Option<Temperature> {
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.iter().find(|look| look.rank == rank).copied()
+    }
+
+    /// Looks at all devices now.
+    pub fn look(&self) -> Vec<Temperature> {
+        let looks: Vec<Temperature> =
+            self.devices.iter().map(|(rank, uuid)| self.look_at(*rank, uuid)).collect();
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = looks.clone();
+        looks
+    }
+
+    /// Writes a look at each device five times a second, until `stop`. Ends silently when the folder
+    /// can't be written: whoever measures finds that out, too.
+    pub(crate) fn log(&self, recorder: &Recorder, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            for look in self.look() {
+                if recorder.append_temperature(&look).is_err() {
+                    return;
+                }
+            }
+            std::thread::sleep(EVERY);
+        }
+    }
+
+    fn look_at(&self, rank: u32, uuid: &str) -> Temperature {
+        let at_ns = reference_ns();
+        let Ok(device) = self.nvml.device_by_uuid(uuid) else {
+            return Temperature { at_ns, rank, ..Temperature::default() };
+        };
+        Temperature {
+            at_ns,
+            rank,
+            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
+            memory_temperature_c: None,
+            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+            sm_clock_mhz: device.clock_info(Clock::SM).ok(),
+            memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
+            clock_reasons: device.current_throttle_reasons().ok().map(|reasons| reasons.bits()),
+        }
+    }
+}
+
+/// Other processes on these devices; empty without NVML, which then says so elsewhere.
+pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
+    let Ok(nvml) = open_library() else { return Vec::new() };
+    let mut found = Vec::new();
+    for identity in devices {
+        let Ok(device) = nvml.device_by_uuid(uuid_text(identity)) else { continue };
+        for process in device.running_compute_processes().unwrap_or_default() {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
+            if process.pid != std::process::id() {
+                found.push(Foreign {
+                    device: identity.index,
+                    pid: process.pid,
+                    name: name.map(|name| name.trim().to_owned()),
+                });
+            }
+        }
+    }
+    found
+}
+
+fn open_library() -> Result<Nvml, String> {
+    let opened = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init();
+    opened.map_err(|error| format!("NVML tells nothing: {error}"))
+}
+
+/// As NVML writes it: `GPU-8f3c…`.
+pub(crate) fn uuid_text(identity: &Identity) -> String {
+    let hex: String = identity.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("GPU-{}", parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_gpu::PciAddress;
+
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_nvml_does() {
+        let pci = PciAddress { domain: 0, bus: 0x19, device: 0, function: 0 };
+        let identity =
+            Identity { index: 0, name: "x".into(), pci, uuid: [0xab; 16], memory_bytes: 1 };
+        assert_eq!(uuid_text(&identity), "GPU-abababab-abab-abab-abab-abababababab");
+    }
+}
