@@ -105,7 +105,7 @@ fn steps(
     };
     let clocks = station.clocks.clone();
     let mut anchoring = Anchoring::new(&clocks, station.peers, recorder.session());
-    let mut broken: HashSet<(PathKind, u32)> = HashSet::new();
+    let mut broken: HashSet<(PathKind, u32, u32)> = HashSet::new();
     let mut highest = Clocks::default();
     let mut spent = 0.0;
     for step in &remaining {
@@ -118,7 +118,7 @@ fn steps(
         }
         (hooks.progress)(spent / whole, &plan.event_name(configuration, step.repetition));
         spent += cost(step);
-        if broken.contains(&(configuration.path, configuration.src)) {
+        if broken.contains(&(configuration.path, configuration.src, configuration.dst)) {
             continue;
         }
         if let Err(error) = anchoring.look(recorder) {
@@ -129,8 +129,8 @@ fn steps(
             Ok(measured) => measured,
             Err(error) => {
                 let Configuration { src, dst, path, .. } = *configuration;
-                broken.insert((path, src));
-                let text = format!("{path} from rank {src} ended at a transfer to {dst}: {error}");
+                broken.insert((path, src, dst));
+                let text = format!("{path} from rank {src} to {dst} ended: {error}");
                 tracing::warn!("{text}");
                 outcome.failures.push(text);
                 continue;
@@ -291,3 +291,7 @@ fn sample_of(
     }
     sample
 }
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

@@ -1,0 +1,237 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use polyrail_gpu::fake::FakeDevice;
+use polyrail_gpu::{Device, DeviceMemory, GpuError, Place, Queue};
+use polyrail_profile::{
+    Endpoint, EndpointKind, Flags, Folder, Load, PathKind, PlanBuilder, Recorder, Run, State,
+    Verify,
+};
+use polyrail_sys::Memory;
+
+use super::*;
+use crate::pattern::{fill, seed_of};
+use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES};
+
+const SEED: u64 = 42;
+const BYTES: u64 = 8 << 10;
+const SOON: Duration = Duration::from_secs(10);
+
+/// A GPU of host memory. Its gated copies are copies by a queue, timed by a clock that ticks with them.
+struct FakeGpu {
+    device: Arc<FakeDevice>,
+    source: DeviceMemory,
+    sink: DeviceMemory,
+    /// What arrives is said to be wrong.
+    is_wrong: bool,
+    now_ns: i64,
+    gated: Arc<AtomicU32>,
+}
+
+impl FakeGpu {
+    fn new(rank: u32, gated: &Arc<AtomicU32>) -> Self {
+        let device = FakeDevice::new(rank, Duration::from_micros(20), u64::from(rank) + 1);
+        let pattern = Memory::from(vec![0; BYTES as usize]);
+        fill(&pattern, BYTES, seed_of(rank, SEED));
+        let mut bytes = vec![0; BYTES as usize];
+        pattern.read_at(0, &mut bytes).unwrap();
+        let source = device.memory(&bytes);
+        let sink = device.memory(&vec![0; (BYTES + LOAD_ROOM_BYTES) as usize]);
+        Self { device, source, sink, is_wrong: false, now_ns: 1_000, gated: gated.clone() }
+    }
+
+    fn copy(&self, to: Place<'_>, from: Place<'_>, bytes: u64) -> Result<(), GpuError> {
+        let device: Arc<dyn Device> = self.device.clone();
+        let mut queue = Queue::new(&device)?;
+        queue.push(to, from, bytes).unwrap();
+        assert!(queue.begin()?.wait(SOON)?);
+        Ok(())
+    }
+}
+
+impl Accelerator for FakeGpu {
+    fn open_queue(&self, _: PathKind) -> Result<Queue, GpuError> {
+        let device: Arc<dyn Device> = self.device.clone();
+        Queue::new(&device)
+    }
+
+    fn source(&self) -> &DeviceMemory {
+        &self.source
+    }
+
+    fn sink(&self) -> &DeviceMemory {
+        &self.sink
+    }
+
+    fn gated(
+        &mut self,
+        _: PathKind,
+        sink: &DeviceMemory,
+        bytes: u64,
+        count: usize,
+        _: bool,
+    ) -> Result<Option<Gated>, GpuError> {
+        self.gated.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..count {
+            self.copy(Place::Device(sink, 0), Place::Device(&self.source, 0), bytes)?;
+        }
+        let start_ns = self.now_ns;
+        self.now_ns += 500 + bytes as i64;
+        Ok(Some(Gated { start_ns, end_ns: self.now_ns }))
+    }
+
+    fn clear(&mut self, bytes: u64) -> Result<(), GpuError> {
+        let zeros = Memory::from(vec![0; bytes as usize]);
+        self.copy(Place::Device(&self.sink, 0), Place::Host(&zeros, 0), bytes)
+    }
+
+    fn holds(&mut self, bytes: u64, seed: u64) -> Result<bool, GpuError> {
+        let contents = FakeDevice::contents(&self.sink.part(0, bytes).unwrap());
+        Ok(!self.is_wrong && crate::pattern::is_pattern(&contents, seed))
+    }
+
+    fn clock(&self) -> u32 {
+        0
+    }
+}
+
+/// Three GPUs, a plan of the path by engines, and a new folder.
+struct Bench {
+    station: Station,
+    recorder: Recorder,
+    devices: Vec<Arc<FakeDevice>>,
+    gated: Arc<AtomicU32>,
+    dir: tempfile::TempDir,
+}
+
+fn bench(change: impl Fn(u32, &mut FakeGpu), loads: &[Load]) -> Bench {
+    let gated = Arc::new(AtomicU32::new(0));
+    let mut gpus: Vec<FakeGpu> = (0..3).map(|rank| FakeGpu::new(rank, &gated)).collect();
+    for (rank, gpu) in (0..).zip(&mut gpus) {
+        change(rank, gpu);
+    }
+    let endpoint = |gpu: &FakeGpu| Endpoint {
+        rank: 0,
+        kind: EndpointKind::Gpu,
+        name: "gpu".into(),
+        host: "node".into(),
+        device: gpu.device.identity().pci.to_string(),
+    };
+    let plan = PlanBuilder::new(gpus.iter().map(endpoint))
+        .path(PathKind::CopyEngine)
+        .sizes([1, BYTES])
+        .loads(loads)
+        .repetitions(3)
+        .warmups(1)
+        .build()
+        .unwrap();
+    let devices = gpus.iter().map(|gpu| gpu.device.clone()).collect();
+    let gpus = gpus.into_iter().map(|gpu| Box::new(gpu) as Box<dyn Accelerator>).collect();
+    let station =
+        Station::of_gpus(plan.endpoints.clone(), gpus, &[PathKind::CopyEngine], SEED).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Folder::create(dir.path().join("p"), &plan, &Run::default()).unwrap();
+    Bench { station, recorder, devices, gated, dir }
+}
+
+impl Bench {
+    fn run(&mut self, is_interrupted: &dyn Fn() -> bool) -> Outcome {
+        let limits = Limits { verify: true, floor_gpu_ns: Some(200.0), ..Limits::default() };
+        let hooks = Hooks { is_interrupted, progress: &|share, _| assert!(share <= 1.0) };
+        run(&mut self.station, &self.recorder, None, &limits, &hooks)
+    }
+}
+
+#[test]
+fn every_step_is_measured_and_verified_with_all_its_metrics() {
+    let mut bench = bench(|_, _| {}, &[Load::None]);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.wrong), (State::Complete, 0), "{:?}", outcome.reason);
+    let samples = bench.recorder.folder().samples().unwrap();
+    assert_eq!(samples.len(), 6 * 2 * 3);
+    for sample in &samples {
+        assert_eq!(sample.verify, Verify::Ok);
+        assert!(sample.t_host_ns.unwrap() > 0.0 && sample.bandwidth_bytes_per_s.unwrap() > 0.0);
+        let bytes = bench.recorder.folder().plan().configurations[sample.configuration as usize];
+        assert_eq!(sample.t_gpu_ns, Some(500.0 + bytes.size_bytes as f64));
+        assert_eq!(sample.flags.contains(Flags::NEAR_FLOOR), bytes.size_bytes == 1);
+    }
+    // One for each warm-up of a configuration, one for each sample.
+    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 36);
+    bench.recorder.finish(&Run { state: State::Complete, ..Run::default() }).unwrap();
+}
+
+#[test]
+fn a_gpu_that_fails_takes_its_own_links_out_and_the_rest_goes_on() {
+    let mut bench = bench(|_, _| {}, &[Load::None]);
+    bench.devices[1].fail_after(20);
+    let outcome = bench.run(&|| false);
+    assert_eq!(outcome.state, State::Failed);
+    assert!(outcome.error.is_none() && outcome.reason.is_some());
+    let failed = |src: u32, dst: u32| {
+        let name = format!("copy_engine from rank {src} to {dst} ended: ");
+        outcome.failures.iter().any(|text| text.starts_with(&name))
+    };
+    let samples = bench.recorder.folder().samples().unwrap();
+    let plan = bench.recorder.folder().plan().clone();
+    for (src, dst) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let is_of = |one: &&polyrail_profile::Sample| {
+            let one = plan.configurations[one.configuration as usize];
+            (one.src, one.dst) == (src, dst)
+        };
+        let count = samples.iter().filter(is_of).count();
+        assert_eq!(count == 6, !failed(src, dst), "{count} samples from {src} to {dst}");
+        assert!(!failed(src, dst) || src == 1 || dst == 1, "{:?}", outcome.failures);
+    }
+    assert!(!outcome.failures.is_empty());
+    assert_eq!(bench.recorder.remaining().len(), 36 - samples.len(), "the rest can be resumed");
+}
+
+#[test]
+fn wrong_bytes_are_failed_samples_and_counted() {
+    let mut bench = bench(|rank, gpu| gpu.is_wrong = rank == 2, &[Load::None]);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.wrong), (State::Complete, 12));
+    let samples = bench.recorder.folder().samples().unwrap();
+    for sample in samples {
+        let one = bench.recorder.folder().plan().configurations[sample.configuration as usize];
+        let expected = if one.dst == 2 { Verify::Failed } else { Verify::Ok };
+        assert_eq!(sample.verify, expected);
+    }
+}
+
+#[test]
+fn an_interrupt_keeps_what_is_done_and_resuming_makes_the_rest() {
+    let mut first = bench(|_, _| {}, &[Load::None]);
+    let asked = AtomicU32::new(0);
+    let outcome = first.run(&|| asked.fetch_add(1, Ordering::Relaxed) >= 7);
+    assert_eq!((outcome.state, outcome.samples), (State::Interrupted, 7));
+    let Bench { mut station, recorder, dir, .. } = first;
+    drop(recorder);
+    let recorder = Folder::resume(dir.path().join("p")).unwrap();
+    assert_eq!((recorder.remaining().len(), recorder.session()), (29, 1));
+    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _| {} };
+    let outcome = run(&mut station, &recorder, None, &Limits::default(), &hooks);
+    assert_eq!((outcome.state, outcome.samples), (State::Complete, 29));
+    let samples = recorder.folder().samples().unwrap();
+    assert_eq!(samples.iter().filter(|sample| sample.session == 1).count(), 29);
+    assert!(samples[7..].iter().all(|sample| sample.verify == Verify::Off));
+}
+
+#[test]
+fn background_load_moves_other_bytes_and_the_measured_ones_stay_right() {
+    let loads = [Load::None, Load::SameSource, Load::SameSink];
+    let mut bench = bench(|_, _| {}, &loads);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.wrong), (State::Complete, 0), "{:?}", outcome.reason);
+    assert_eq!(outcome.samples, 3 * 36);
+}
+
+#[test]
+fn load_without_enough_endpoints_is_a_failure_with_the_number() {
+    let mut bench = bench(|_, _| {}, &[Load::Disjoint]);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.samples), (State::Failed, 0));
+    assert!(outcome.reason.unwrap().contains("needs 2 endpoints besides the pair; 1 are"));
+}
