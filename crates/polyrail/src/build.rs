@@ -9,7 +9,6 @@ use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::interfaces::{boot_id, host_name, list};
-use polyrail_sys::threads::allowed_cpus;
 use polyrail_sys::{Memory, tcp};
 use socket2::Socket;
 
@@ -19,7 +18,7 @@ use crate::observer::Observer;
 use crate::placement::{Placement, bindings};
 use crate::proxy::{Proxy, ProxySet};
 use crate::rails::{self, Rail};
-use crate::settings::{EngineSettings, cpus};
+use crate::settings::{EngineSettings, busy_cpus, cpus};
 use crate::shared::{EngineShared, Parts};
 use crate::trace::Trace;
 
@@ -31,9 +30,9 @@ pub(crate) fn start(
     apart: bool,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
-    let settings = EngineSettings::new(&config)?;
     let interfaces = list().map_err(system("interfaces"))?;
     let rails = rails::select(&config.rails, &interfaces)?;
+    let settings = EngineSettings::new(&config, rails.len())?;
     let random = || getrandom::u64().map_err(|error| system("random bits")(error.into()));
     let instance = InstanceId(u128::from(random()?) << 64 | u128::from(random()?));
     let listeners = listen_all(&rails, &settings, config.listen_port)?;
@@ -119,12 +118,13 @@ fn make_proxies(
     rails: &[Rail],
 ) -> Result<ProxySet, EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
-    let cpu_count = allowed_cpus().map_err(system("CPUs"))?.len();
     // One for each rail and for each channel to a peer, but no more than can run at once beside
     // those of the other direction and whatever uses the bytes.
-    let lanes = rails.len().max(config.channels as usize);
-    let most = (cpu_count * 3 / 8).max(2).min(cpu_count);
-    let automatic = lanes.min(most).max(1) as u32;
+    let lanes = match config.channels {
+        0 => rails.len() * settings.channels_per_rail as usize,
+        channels => rails.len().max(channels as usize),
+    };
+    let automatic = lanes.clamp(1, busy_cpus()?.max(2)) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();

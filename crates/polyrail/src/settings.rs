@@ -19,6 +19,8 @@ const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
 
 pub(crate) struct EngineSettings {
     pub(crate) chunk_bytes: u64,
+    /// Where the number of channels is not set.
+    pub(crate) channels_per_rail: u32,
     pub(crate) gpu_chunk_bytes: u64,
     pub(crate) staging_bytes: u64,
     pub(crate) append_freq: u32,
@@ -48,11 +50,12 @@ enum Congestion {
 }
 
 impl EngineSettings {
-    pub(crate) fn new(config: &Config) -> Result<Self, EngineError> {
+    pub(crate) fn new(config: &Config, rails: usize) -> Result<Self, EngineError> {
         let ms = Duration::from_millis;
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
             chunk_bytes: config.chunk_bytes,
+            channels_per_rail: channels_per_rail(rails, busy_cpus()?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
             staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
@@ -118,6 +121,19 @@ impl EngineSettings {
     pub(crate) fn verifies(&self, header: &Option<ChunkHeader>) -> bool {
         header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
     }
+}
+
+/// CPUs that one direction may keep busy: the other direction needs as many, and whatever uses the
+/// bytes has the rest.
+pub(crate) fn busy_cpus() -> Result<usize, EngineError> {
+    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?.len();
+    Ok((cpus * 3 / 8).max(1))
+}
+
+/// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as
+/// there are CPUs for, up to four.
+fn channels_per_rail(rails: usize, cpus: usize) -> u32 {
+    (cpus / rails.max(1)).clamp(1, 4) as u32
 }
 
 impl Congestion {

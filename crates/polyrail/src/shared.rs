@@ -465,8 +465,8 @@ impl EngineShared {
     fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
         let pairs = rails::pair(&self.card.rails, &card.rails)?;
         let channels = match self.config.channels {
-            // At most MAX_RAILS, which fits.
-            0 => pairs.len() as u32,
+            // At most four times MAX_RAILS, which fits.
+            0 => pairs.len() as u32 * self.settings.channels_per_rail,
             channels => channels,
         };
         let layout = Layout { pairs, channels, sockets: self.config.sockets };
