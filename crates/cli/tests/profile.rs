@@ -1,0 +1,187 @@
+//! `polyrail profile` as people call it, on memory of the host.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use polyrail_profile::{Folder, Metric, PathKind, State, Verify};
+use tempfile::TempDir;
+
+fn polyrail(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(arguments);
+    command
+}
+
+fn profile(arguments: &[&str]) -> Output {
+    polyrail(&["profile", "--gpus", "none"]).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// A folder that does not exist yet.
+fn folder() -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("profile");
+    (root, dir)
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
+    let (root, dir) = folder();
+    let output = profile(&["--out", path(&dir), "--reps", "3", "--sizes", "1,3,4KiB,1MiB,2MiB"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains(" 0 left, 0 wrong"), "{}", text(&output.stdout));
+
+    let folder = Folder::open(&dir).unwrap();
+    assert_eq!(folder.run().state, State::Complete);
+    let samples = folder.samples().unwrap();
+    // Two ways, two pairs, five sizes, three repetitions.
+    assert_eq!(samples.len(), 60);
+    for sample in &samples {
+        let one = folder.plan().configuration(sample.configuration).unwrap();
+        assert_eq!(sample.verify, Verify::Ok);
+        assert!(
+            sample.metric(Metric::Host).is_some() && sample.metric(Metric::Bandwidth).is_some()
+        );
+        let has_trip = one.path == PathKind::Tcp && one.size_bytes <= 1 << 20;
+        assert_eq!(sample.metric(Metric::HalfRoundTrip).is_some(), has_trip, "{one:?}");
+        assert_eq!(sample.metric(Metric::Gpu), None, "no GPU, no time of one");
+    }
+    assert!(folder.run().timer_floor_ns["t_host"] < 1e5);
+    assert!(folder.run().overhead_percent["1048576"] < 1.0);
+    assert!(folder.metadata(1).unwrap().is_some());
+    for file in ["execution_log.csv", "trace.pftrace", "kineto/rank_0.pt.trace.json"] {
+        assert!(dir.join(file).metadata().unwrap().len() > 0, "{file}");
+    }
+
+    let report = root.path().join("report.html");
+    let analyzed = polyrail(&["analyze", path(&dir), "--html", path(&report)]).output().unwrap();
+    assert!(analyzed.status.success(), "{}", text(&analyzed.stderr));
+    assert!(text(&analyzed.stdout).contains("60 of 60 samples"), "{}", text(&analyzed.stdout));
+    assert!(report.metadata().unwrap().len() > 10_000);
+
+    let again = profile(&["--out", path(&dir)]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn the_plan_says_what_comes_and_how_long_without_doing_it() {
+    let (_root, dir) = folder();
+    let plan =
+        ["--plan", "--out", path(&dir), "--host", "3", "--sizes", "8,1MiB", "--paths", "tcp"];
+    let output = profile(&plan);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for part in ["rank 2: memory2", "tcp", "Altogether about", "seed 42"] {
+        assert!(tables.contains(part), "{part}: {tables}");
+    }
+    let row = tables.lines().find(|line| line.starts_with("tcp")).unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..6], ["6", "2", "1", "12", "120"], "{row}");
+    assert_eq!(text(&profile(&plan).stdout), tables, "the order is the same every time");
+    assert!(!dir.exists());
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
+    let (_root, dir) = folder();
+    let arguments =
+        ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "400"];
+    let mut command = polyrail(&["profile", "--gpus", "none"]);
+    let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let begin = Instant::now();
+    let has_samples =
+        || Folder::open(&dir).is_ok_and(|folder| !folder.samples().unwrap().is_empty());
+    while !has_samples() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no sample after a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("--resume"), "{}", text(&output.stdout));
+
+    let folder = Folder::open(&dir).unwrap();
+    assert_eq!(folder.run().state, State::Interrupted);
+    let done = folder.samples().unwrap();
+    let steps = folder.plan().steps().len();
+    assert!(!done.is_empty() && done.len() < steps, "{} of {steps}", done.len());
+    let analyzed = polyrail(&["analyze", path(&dir)]).output().unwrap();
+    assert!(analyzed.status.success(), "what is there can be read: {}", text(&analyzed.stderr));
+
+    let output = profile(&["--resume", path(&dir), "--verify", "off"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let samples = Folder::open(&dir).unwrap().samples().unwrap();
+    assert_eq!(samples.len(), steps);
+    assert_eq!(samples[..done.len()], done, "what was there stays");
+    assert!(samples[done.len()..].iter().all(|sample| sample.session == 1));
+}
+
+#[test]
+fn a_folder_of_other_endpoints_is_not_resumed() {
+    let (_root, dir) = folder();
+    let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
+    assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
+    let output = profile(&["--resume", path(&dir), "--host", "3"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("--resume is a profile of") && error.contains("help:"), "{error}");
+}
+
+/// A limit on the size of files stands for a disk that becomes full.
+#[test]
+fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
+    let (_root, dir) = folder();
+    let script = "trap '' XFSZ; ulimit -f 24; exec \"$@\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
+    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "500"];
+    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    let folder = Folder::open(&dir).unwrap();
+    let kept = folder.samples().unwrap().len();
+    assert!(kept > 10 && kept < folder.plan().steps().len(), "{kept} samples");
+
+    let output = profile(&["--resume", path(&dir)]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let folder = Folder::open(&dir).unwrap();
+    assert_eq!(folder.run().state, State::Complete);
+    assert_eq!(folder.samples().unwrap().len(), folder.plan().steps().len());
+}
+
+#[test]
+fn what_can_not_be_measured_is_refused_with_what_can() {
+    let (_root, dir) = folder();
+    let out = path(&dir);
+    for (arguments, words) in [
+        (
+            &["--out", out, "--paths", "peer"][..],
+            "--paths has copy_engine, which these endpoints don't",
+        ),
+        (&["--out", out, "--host", "1"], "leave 1 endpoints; allowed: 2 and more"),
+        (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
+        (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
+        (&["--out", out, "--sizes", "0"], "is zero"),
+        (&["--out", out, "--pairs", "1-1"], "two different ranks"),
+        (&["--out", out, "--pairs", "0-9"], "configurations (how many)"),
+        (&["--out", out, "--sizes", "1024GiB"], "of memory, of which"),
+        (&[], "--out"),
+    ] {
+        let output = profile(arguments);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert!(!dir.exists(), "{arguments:?}");
+    }
+}
