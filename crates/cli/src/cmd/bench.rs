@@ -23,6 +23,7 @@ mod measure;
 mod memory;
 mod nccl;
 mod nccl_rank;
+mod near;
 mod observe;
 mod output;
 mod path;

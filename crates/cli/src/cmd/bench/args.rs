@@ -143,8 +143,9 @@ pub(crate) struct Args {
     #[arg(long, requires = "explain_path", help_heading = OUTPUT)]
     pub(super) dry_run: bool,
 
-    /// Rails: a number of loopback addresses, or interfaces and addresses as in the setting `rails`.
-    #[arg(long, value_name = "N|LIST", help_heading = SETTINGS)]
+    /// Rails: a number of loopback addresses, interfaces and addresses as in the setting `rails`, or
+    /// `near` for those nearest to the GPU of --mem.
+    #[arg(long, value_name = "N|LIST|near", help_heading = SETTINGS)]
     pub(super) rails: Option<String>,
 
     /// The way between two memories (setting `path`): auto takes copies by the devices where

@@ -9,6 +9,7 @@ use super::args::{Args, Role};
 use super::cuda::not_devices;
 use super::error::BenchError;
 use super::memory::MemoryKind;
+use super::near::{NEAR, near_rails};
 use super::place::{Placed, place};
 use super::plan::Against;
 
@@ -85,6 +86,7 @@ impl Args {
         let mut builder = self.config.builder()?;
         let rails = self.rails.as_deref().map(|rails| match rails.parse() {
             Ok(count) => loopback_checked(rails, count),
+            Err(_) if rails == NEAR => near_rails(self.mem),
             Err(_) => Ok(rails.to_owned()),
         });
         if let Some(rails) = rails {
