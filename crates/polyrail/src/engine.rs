@@ -242,6 +242,21 @@ impl Engine {
 
     /// Registers memory of a device, such as a GPU: transfers of it take the same calls as those of
     /// host memory, and may go between the two. Copies to and from the device overlap the sending.
+    ///
+    /// ```no_run
+    /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// use polyrail::{Access, Cuda};
+    ///
+    /// // Any pointer that CUDA knows: cudaMalloc's, PyTorch's `tensor.data_ptr()`.
+    /// // SAFETY: the tensor lives until its region is dropped.
+    /// let memory = unsafe { Cuda::load()?.memory_at(tensor, bytes)? };
+    /// let region = engine.register_device(memory, Access::ALL)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What the device was given to do with the memory before a transfer is posted must be done: the
+    /// engine's copies wait for no other stream.
     pub fn register_device(
         &self,
         memory: DeviceMemory,

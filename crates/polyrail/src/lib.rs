@@ -47,6 +47,7 @@ pub use inbox::Notification;
 pub use observer::{Observer, OnEnd, Watch};
 pub use op::Outcome;
 pub use polyrail_config::Config;
+pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;

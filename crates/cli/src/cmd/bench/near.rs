@@ -23,7 +23,7 @@ pub(super) fn near_rails(memory: MemoryKind) -> Result<String, BenchError> {
 
 fn unknown(reason: &str) -> BenchError {
     let allowed = "interfaces by name; `polyrail topo --matrix` shows what the machine tells";
-    BenchError::usage("--rails", NEAR, &format!("can't be found out: {reason}"), allowed)
+    BenchError::usage("--rails", NEAR, format!("can't be found out: {reason}"), allowed)
 }
 
 /// The best interface of the GPU at that address, and all that are as near.
