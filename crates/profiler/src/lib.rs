@@ -28,7 +28,7 @@ pub use estimate::estimate;
 pub use peer::{Accelerator, Gated, Peer};
 pub use run::{Hooks, Limits, Outcome, run};
 pub use station::{Spot, Station, StationOptions};
-pub use thermal::{Foreign, Watcher, busy_devices};
+pub use thermal::{Foreign, Watcher, busy_devices, device_names, lock_clocks, unlock_clocks};
 
 /// `CLOCK_MONOTONIC_RAW` in ns, the reference of all profiles.
 pub fn reference_ns() -> i64 {

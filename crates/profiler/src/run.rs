@@ -1,6 +1,6 @@
 //! Makes the steps of a plan.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ pub struct Limits {
     pub verify: bool,
     /// Whether other processes were seen on a GPU.
     pub is_foreign: bool,
-    /// Timer floors by the metric's word, in ns.
+    /// The least that the host's timer shows, in ns.
     pub floor_host_ns: Option<f64>,
-    /// Of gated times.
-    pub floor_gpu_ns: Option<f64>,
+    /// The least that gated times of a path show, in ns.
+    pub floor_gpu_ns: HashMap<PathKind, f64>,
 }
 
 /// Who is told.
@@ -139,7 +139,15 @@ fn steps(
         outcome.wrong += u64::from(measured.verify == Verify::Failed);
         let looks = [configuration.src, configuration.dst]
             .map(|rank| watcher.and_then(|watcher| watcher.latest(rank)));
-        let sample = sample_of(step, recorder.session(), measured, looks, limits, &mut highest);
+        let sample = sample_of(
+            configuration.path,
+            step,
+            recorder.session(),
+            measured,
+            looks,
+            limits,
+            &mut highest,
+        );
         if let Err(error) = recorder.append(&sample) {
             outcome.fail(error.into());
             break;
@@ -229,7 +237,7 @@ fn load_pairs(
 /// The highest clock seen of each end.
 #[derive(Default)]
 struct Clocks {
-    by_rank: std::collections::HashMap<u32, u32>,
+    by_rank: HashMap<u32, u32>,
 }
 
 impl Clocks {
@@ -243,6 +251,7 @@ impl Clocks {
 }
 
 fn sample_of(
+    path: PathKind,
     step: &Step,
     session: u32,
     measured: Measured,
@@ -265,7 +274,7 @@ fn sample_of(
     let near = |time: Option<f64>, floor: Option<f64>| {
         time.zip(floor).map(|(time, floor)| time < NEAR * floor)
     };
-    let by_gpu = near(measured.t_gpu_ns, limits.floor_gpu_ns);
+    let by_gpu = near(measured.t_gpu_ns, limits.floor_gpu_ns.get(&path).copied());
     if by_gpu.or_else(|| near(measured.t_host_ns, limits.floor_host_ns)).unwrap_or(false) {
         flags = flags | Flags::NEAR_FLOOR;
     }

@@ -78,7 +78,8 @@ impl Accelerator for FakeGpu {
         }
         let start_ns = self.now_ns;
         self.now_ns += 500 + bytes as i64;
-        Ok(Some(Gated { start_ns, end_ns: self.now_ns }))
+        let took_ns = 500.0 + bytes as f64;
+        Ok(Some(Gated { start_ns, end_ns: self.now_ns, took_ns }))
     }
 
     fn clear(&mut self, bytes: u64) -> Result<(), GpuError> {
@@ -137,7 +138,11 @@ fn bench(change: impl Fn(u32, &mut FakeGpu), loads: &[Load]) -> Bench {
 
 impl Bench {
     fn run(&mut self, is_interrupted: &dyn Fn() -> bool) -> Outcome {
-        let limits = Limits { verify: true, floor_gpu_ns: Some(200.0), ..Limits::default() };
+        let limits = Limits {
+            verify: true,
+            floor_gpu_ns: [(PathKind::CopyEngine, 200.0)].into(),
+            ..Limits::default()
+        };
         let hooks = Hooks { is_interrupted, progress: &|share, _| assert!(share <= 1.0) };
         run(&mut self.station, &self.recorder, None, &limits, &hooks)
     }
@@ -157,8 +162,8 @@ fn every_step_is_measured_and_verified_with_all_its_metrics() {
         assert_eq!(sample.t_gpu_ns, Some(500.0 + bytes.size_bytes as f64));
         assert_eq!(sample.flags.contains(Flags::NEAR_FLOOR), bytes.size_bytes == 1);
     }
-    // One for each warm-up of a configuration, one for each sample.
-    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 36);
+    // One for each warm-up of a configuration, eight for each sample.
+    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 8 * 36);
     bench.recorder.finish(&Run { state: State::Complete, ..Run::default() }).unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use polyrail::Config;
 use polyrail_gpu::cuda::CudaDevice;
 use polyrail_gpu::{Device, Identity};
-use polyrail_profile::{Endpoint, EndpointKind, Metadata, Metric, PathKind, Word};
+use polyrail_profile::{Endpoint, EndpointKind, Metadata, PathKind};
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
@@ -226,35 +226,34 @@ impl Station {
         &self.rails
     }
 
-    /// The least that each metric's timer shows with nothing to transfer, in ns, by the metric's word.
-    ///
-    /// # Errors
-    /// What a device refuses.
-    pub fn timer_floor_ns(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
+    /// The least that the host's timer shows with nothing to transfer, in ns.
+    pub fn host_floor_ns(&self) -> f64 {
         let mut apart: Vec<f64> = (0..1000)
             .map(|_| {
                 let before = reference_ns();
                 (reference_ns() - before) as f64
             })
             .collect();
-        let mut floors = BTreeMap::from([(Metric::Host.word().to_owned(), median(&mut apart))]);
+        median(&mut apart)
+    }
+
+    /// The least that gated times of a path show with nothing to transfer, in ns; `None` without GPUs.
+    ///
+    /// # Errors
+    /// What a device refuses.
+    pub fn gpu_floor_ns(&self, path: PathKind) -> Result<Option<f64>, ProfilerError> {
         let Some((rank, gpu)) = self.gpus.iter().min_by_key(|(rank, _)| **rank) else {
-            return Ok(floors);
+            return Ok(None);
         };
         let mut gpu = lock(gpu);
         let sink = gpu.sink().clone();
         let mut empty = Vec::new();
         for _ in 0..50 {
-            let gated = gpu.gated(PathKind::CopyEngine, &sink, 0, 0, false);
+            let gated = gpu.gated(path, &sink, 0, 0, false);
             let what = format!("the timer of rank {rank}");
-            if let Some(gated) = gated.map_err(ProfilerError::gpu(what))? {
-                empty.push((gated.end_ns - gated.start_ns) as f64);
-            }
+            empty.extend(gated.map_err(ProfilerError::gpu(what))?.map(|gated| gated.took_ns));
         }
-        if !empty.is_empty() {
-            floors.insert(Metric::Gpu.word().to_owned(), median(&mut empty));
-        }
-        Ok(floors)
+        Ok((!empty.is_empty()).then(|| median(&mut empty)))
     }
 
     /// What stamps between copies add to eight copies in a row between the first two GPUs, in
@@ -262,7 +261,7 @@ impl Station {
     ///
     /// # Errors
     /// What a device refuses.
-    pub fn overhead_percent(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
+    pub fn stamps_percent(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
         const COPIES: usize = 8;
         let mut found = BTreeMap::new();
         let (Some(one), Some(other)) = (self.gpus.get(&0), self.gpus.get(&1)) else {
@@ -281,7 +280,9 @@ impl Station {
             for _ in 0..9 {
                 for (times, each) in [(&mut plain, false), (&mut stamped, true)] {
                     let gated = one.gated(PathKind::CopyEngine, &sink, bytes, COPIES, each);
-                    if let Some(gated) = gated.map_err(ProfilerError::gpu("measuring overhead"))? {
+                    if let Some(gated) =
+                        gated.map_err(ProfilerError::gpu("measuring what stamps take"))?
+                    {
                         times.push((gated.end_ns - gated.start_ns) as f64);
                     }
                 }

@@ -1,5 +1,5 @@
 //! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which is
-//! opened at run time. Nothing is ever set.
+//! opened at run time. Nothing is set but by [`lock_clocks`].
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use polyrail_gpu::Identity;
 use polyrail_profile::{Recorder, Temperature};
 
@@ -117,6 +118,42 @@ pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
         }
     }
     found
+}
+
+/// The names of devices for [`lock_clocks`], which they keep in every process.
+pub fn device_names(devices: &[Identity]) -> Vec<String> {
+    devices.iter().map(uuid_text).collect()
+}
+
+/// Locks the processors' clocks of these devices, until [`unlock_clocks`]: the lock outlives the process.
+///
+/// # Errors
+/// A sentence with the reason: no NVML, no permission, a device that can't.
+pub fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
+    let nvml = open_library()?;
+    let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz, max_clock_mhz: mhz };
+    for name in names {
+        let mut device = nvml.device_by_uuid(name.as_str()).map_err(|error| error.to_string())?;
+        device
+            .set_gpu_locked_clocks(setting.clone())
+            .map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Takes the locks of all these devices away; it goes on where one refuses.
+///
+/// # Errors
+/// As [`lock_clocks`], of the last device that refused.
+pub fn unlock_clocks(names: &[String]) -> Result<(), String> {
+    let nvml = open_library()?;
+    let mut ended = Ok(());
+    for name in names {
+        let device = nvml.device_by_uuid(name.as_str());
+        let reset = device.and_then(|mut device| device.reset_gpu_locked_clocks());
+        ended = ended.and(reset.map_err(|error| format!("{name}: {error}")));
+    }
+    ended
 }
 
 fn open_library() -> Result<Nvml, String> {

@@ -1,11 +1,12 @@
 //! `polyrail profile`: measures every link between the endpoints of this machine.
 //!
 //! [`args`] says what was asked for, [`choice`] makes endpoints and a plan of it, [`session`] fills
-//! the folder, [`warm`] brings GPUs to a steady temperature before.
+//! the folder, [`warm`] brings GPUs to a steady temperature before, and [`lock`] their clocks, if asked.
 
 mod args;
 mod choice;
 mod error;
+mod lock;
 mod session;
 mod warm;
 
@@ -30,6 +31,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(String, u8), CommandError> {
+    if !args.restore_clocks.is_empty() {
+        return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
+    }
     let choice = Choice::make(args)?;
     if args.plan {
         return Ok((choice.describe(), exit::OK));

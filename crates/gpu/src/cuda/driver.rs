@@ -206,6 +206,7 @@ table! {
         ipc_close = "cuIpcCloseMemHandle" (at: Address);
     }
     wanted {
+        event_elapsed = "cuEventElapsedTime" (ms: *mut f32, from: EventHandle, to: EventHandle);
         set = "cuMemsetD8Async" (at: Address, value: u8, bytes: usize, stream: StreamHandle);
         stream_write = "cuStreamWriteValue32_v2"
             (stream: StreamHandle, at: Address, value: u32, flags: c_uint);

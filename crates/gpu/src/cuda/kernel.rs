@@ -53,8 +53,10 @@ pub(super) struct KernelQueue {
     /// Pinned when first needed.
     memory: Option<Memory>,
     ring: Ring,
-    /// Tables of batches that are larger than the ring.
+    /// Tables of batches that are larger than the ring, and the largest that is free again: pinning one
+    /// takes a millisecond.
     large: VecDeque<(u64, Memory)>,
+    spare: Option<Memory>,
 }
 
 /// A batch's entries, some of which a kernel may read already.
@@ -103,7 +105,7 @@ impl KernelQueue {
     pub(super) fn open(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Option<Self> {
         let pieces = device.kernels()?.pieces;
         let (memory, ring, large) = (None, Ring::new(RING_ENTRIES), VecDeque::new());
-        Some(Self { device: device.clone(), pieces, blocks, memory, ring, large })
+        Some(Self { device: device.clone(), pieces, blocks, memory, ring, large, spare: None })
     }
 
     /// A table for so many entries of batch `number`. Waits if those of batches under way fill the
@@ -116,11 +118,18 @@ impl KernelQueue {
     ) -> Result<Table, GpuError> {
         let done = progress.completed()?;
         while self.large.front().is_some_and(|(number, _)| *number <= done) {
-            self.large.pop_front();
+            let Some((_, table)) = self.large.pop_front() else { break };
+            if self.spare.as_ref().is_none_or(|spare| spare.len() < table.len()) {
+                self.spare = Some(table);
+            }
         }
         let pinned = |entries: u64| self.device.pinned(entries.saturating_mul(ENTRY_BYTES));
         if entries > RING_ENTRIES as u64 {
-            let memory = pinned(entries)?;
+            let bytes = entries.saturating_mul(ENTRY_BYTES);
+            let memory = match self.spare.take_if(|spare| spare.len() >= bytes) {
+                Some(memory) => memory,
+                None => pinned(entries)?,
+            };
             self.large.push_back((number, memory.clone()));
             return self.part(&memory, 0, entries);
         }

@@ -15,7 +15,7 @@ use polyrail_sys::Memory;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::device::CudaDevice;
-use super::driver::{FunctionHandle, ModuleHandle, StreamHandle};
+use super::driver::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 use super::kernel::{
     BLOCKS, ENTRY_BYTES, Entry, THREADS, entries_of, function_of, load_code, split,
 };
@@ -34,13 +34,16 @@ pub enum Mover {
 }
 
 /// When the device did what it was timed at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// When the host opened the gate, `CLOCK_MONOTONIC_RAW` in ns.
     pub opened_ns: i64,
     /// The device's clock when the gate was open, and behind the copies: behind each of them if asked
     /// for, else behind the last. In ns.
     pub stamps_ns: Vec<i64>,
+    /// Between two events of the stream, one before the first copy and one behind the last, in ns. The
+    /// stream writes them without a kernel: behind a peer's copy that takes less than a stamp does.
+    pub elapsed_ns: f64,
 }
 
 /// The device's clock between two readings of the host's.
@@ -77,6 +80,7 @@ pub struct Meter {
     table: Memory,
     /// On the device: a counter, and the flag that another device writes.
     scratch: DeviceMemory,
+    events: [EventHandle; 2],
     opened: u32,
 }
 
@@ -105,6 +109,9 @@ const SCRATCH_BYTES: u64 = 256;
 const LIMIT_NS: u64 = 2_000_000_000;
 /// Steps of the clock that are looked at for the smallest.
 const STEPS: u32 = 256;
+/// By how much questions are spread over a round trip: steps that visit all of it.
+const DITHER_NS: u64 = 2_000;
+const DITHER_STEP_NS: u64 = 377;
 /// Blocks that fill and compare: more than any device runs at once.
 const FILL_BLOCKS: u64 = 2048;
 
@@ -135,8 +142,11 @@ impl Meter {
             // SAFETY: the place is valid.
             unsafe { device.driver().stream_create(&raw mut stream, NON_BLOCKING)? };
         }
+        let events = [EventHandle::NONE; 2];
+        let device = device.clone();
         let mut meter =
-            Self { device: device.clone(), stream, module, code, page, table, scratch, opened: 0 };
+            Self { device, stream, module, code, page, table, scratch, events, opened: 0 };
+        meter.create_events()?;
         meter.zero_page();
         // Each kernel runs once before something waits for it: the first launch of one may have to
         // wait for all others.
@@ -189,7 +199,8 @@ impl Meter {
         let ended = self.drain();
         queued?;
         ended?;
-        Ok(Timing { opened_ns, stamps_ns: (0..stamps).map(|place| self.stamp(place)).collect() })
+        let stamps_ns = (0..stamps).map(|place| self.stamp(place)).collect();
+        Ok(Timing { opened_ns, stamps_ns, elapsed_ns: self.elapsed_ns()? })
     }
 
     /// Fills the first `len` bytes with a pattern of this seed, no byte of which is 0.
@@ -343,6 +354,31 @@ impl Meter {
         Ok(trips)
     }
 
+    fn create_events(&mut self) -> Result<(), GpuError> {
+        let device = self.device.clone();
+        let _current = device.current()?;
+        for event in &mut self.events {
+            // SAFETY: the place is valid. Without flags it has a time.
+            unsafe { device.driver().event_create(std::ptr::from_mut(event), 0)? };
+        }
+        Ok(())
+    }
+
+    fn record(&self, event: usize) -> Result<(), GpuError> {
+        // SAFETY: stream and event are open as long as this is.
+        unsafe { self.device.driver().event_record(self.events[event], self.stream)? };
+        Ok(())
+    }
+
+    /// Between the events, both of which are over; the context must be current.
+    fn elapsed_ns(&self) -> Result<f64, GpuError> {
+        let mut ms = 0.0;
+        let [from, to] = self.events;
+        // SAFETY: the place is valid, and the events are open as long as this is.
+        unsafe { self.device.driver().event_elapsed(&raw mut ms, from, to)? };
+        Ok(f64::from(ms) * 1e6)
+    }
+
     /// Puts the gate, the copies and their stamps into the stream.
     fn queue(
         &self,
@@ -358,6 +394,7 @@ impl Meter {
             [pointer(&mut word), pointer(&mut value), pointer(&mut first), pointer(&mut limit)];
         // SAFETY: the parameters are the kernel's, and all places are in the page.
         unsafe { self.launch(self.code.gate, 1, 1, &mut parameters)? };
+        self.record(0)?;
         let mut next = 1;
         for (place, copy) in copies.iter().enumerate() {
             match mover {
@@ -373,6 +410,7 @@ impl Meter {
                 next += 1;
             }
         }
+        self.record(1)?;
         self.queue_stamp(next)
     }
 
@@ -437,6 +475,13 @@ impl Meter {
         let start = Instant::now();
         for turn in 1..=count {
             let slot = self.slot(turn as usize - 1);
+            // The kernel looks for the question once in a round trip over the bus. Asked at once after
+            // each answer, all questions would just miss a look; so each waits a little longer.
+            let delay = Duration::from_nanos(u64::from(turn) * DITHER_STEP_NS % DITHER_NS);
+            let asked = Instant::now();
+            while asked.elapsed() < delay {
+                std::hint::spin_loop();
+            }
             let before_ns = raw_ns();
             self.word().store(turn, Ordering::Release);
             loop {
@@ -562,7 +607,11 @@ impl std::fmt::Debug for Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: every call has waited for what it began, so nothing uses stream or code.
+            for event in self.events.into_iter().filter(|event| *event != EventHandle::NONE) {
+                // SAFETY: every call has waited for what it began, so nothing uses it.
+                let _ = unsafe { self.device.driver().event_destroy(event) };
+            }
+            // SAFETY: as above, for stream and code.
             let _ = unsafe { self.device.driver().stream_destroy(self.stream) };
             // SAFETY: as above.
             let _ = unsafe { self.device.driver().module_unload(self.module) };

@@ -13,7 +13,7 @@ use crate::config_args::ConfigArgs;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder to fill: new or empty.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "plan"])]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "plan", "restore_clocks"])]
     pub(super) out: Option<PathBuf>,
 
     /// Go on with a profile that ended early.
@@ -77,6 +77,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "slope")]
     pub(super) thermal_warmup: Warmup,
 
+    /// Lock the processors' clocks of the GPUs meanwhile, in MHz; takes root. Without this nothing of a
+    /// device is changed.
+    #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(100..=10_000))]
+    pub(super) lock_clocks: Option<u32>,
+
+    /// What the second process of --lock-clocks is for.
+    #[arg(long, hide = true, value_delimiter = ',', exclusive = true)]
+    pub(super) restore_clocks: Vec<String>,
+
     #[command(flatten)]
     pub(super) config: ConfigArgs,
 }
@@ -90,7 +99,7 @@ Examples:
   polyrail profile --resume run1
   polyrail analyze run1 --html report.html
 
-Clocks are never locked and no setting of a device is changed. docs/profile.md says what is timed.";
+docs/profile.md says what is timed.";
 
 /// Which GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

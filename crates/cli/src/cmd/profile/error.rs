@@ -27,6 +27,8 @@ pub(super) enum CommandError {
     Log(#[from] crate::logging::LogError),
     #[error("{0}")]
     Busy(String),
+    #[error("{0}")]
+    Lock(String),
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
 }
@@ -45,6 +47,7 @@ impl CommandError {
             Self::Analyze(error) => error.help(),
             Self::Gpu(error) => error.help(),
             Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
+            Self::Lock(_) => Some("it takes root; without --lock-clocks nothing is changed".into()),
             Self::Log(_) | Self::System { .. } => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Fills a folder.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use signal_hook::flag;
 use super::args::{Args, Switch};
 use super::choice::{Choice, show_time};
 use super::error::CommandError;
+use super::lock::Locked;
 use super::warm::warm;
 use crate::host::describe;
 
@@ -40,7 +42,9 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         let text = format!("cuda:{} is used by process {} ({name})", first.device, first.pid);
         return Err(CommandError::Busy(text));
     }
+    let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
+    run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
@@ -78,9 +82,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
             ..second
         };
     }
-    if run_file.overhead_percent.is_empty() {
-        run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
-    }
+    run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
     finish(recorder, run_file, outcome, begin.elapsed())
 }
 
@@ -184,19 +186,28 @@ fn measure_timers(
     args: &Args,
     is_foreign: bool,
 ) -> Result<Limits, CommandError> {
-    run.timer_floor_ns = station.timer_floor_ns()?;
-    run.overhead_percent = station.overhead_percent()?;
+    let floor_host_ns = station.host_floor_ns();
+    run.timer_floor_ns.insert(Metric::Host.word().into(), floor_host_ns);
+    let mut floor_gpu_ns = HashMap::new();
+    for path in [PathKind::CopyEngine, PathKind::Kernel] {
+        if let Some(floor_ns) = station.gpu_floor_ns(path)? {
+            floor_gpu_ns.insert(path, floor_ns);
+            run.settings.insert(format!("timer_floor_ns_{path}"), json!(floor_ns));
+            let of_all = run.timer_floor_ns.entry(Metric::Gpu.word().into()).or_insert(0.0);
+            *of_all = of_all.max(floor_ns);
+        }
+    }
+    run.settings.insert("stamps_between_copies_percent".into(), json!(station.stamps_percent()?));
     for latency in station.peer_latencies()? {
         let name = format!("flag_rtt2_ns_s{}d{}", latency.src, latency.dst);
         run.settings.insert(name, json!({"median": latency.median_ns, "min": latency.min_ns}));
     }
     run.settings.insert("verify".into(), json!(args.verify == Switch::On));
-    let floor = |metric: Metric| run.timer_floor_ns.get(metric.word()).copied();
     Ok(Limits {
         verify: args.verify == Switch::On,
         is_foreign,
-        floor_host_ns: floor(Metric::Host),
-        floor_gpu_ns: floor(Metric::Gpu),
+        floor_host_ns: Some(floor_host_ns),
+        floor_gpu_ns,
     })
 }
 
@@ -234,8 +245,8 @@ fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
     Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
 }
 
-/// Where there is no device, what measuring adds is two looks at the clock: their share of the median
-/// time by size, in percent.
+/// What measuring adds to a transfer that the host times is two looks at the clock: their share of the
+/// median time by size, in percent. What gates and stamps take is the floor of the timer.
 fn overhead_by_host(
     recorder: &Recorder,
     floor_ns: Option<f64>,
