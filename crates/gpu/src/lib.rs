@@ -4,8 +4,8 @@
 //! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`]
 //!   says when they are done, at the cost of a load.
 //!
-//! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`, [`fake`] has one that
-//! needs no GPU and whose copies finish late, or fail, as a test wants.
+//! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`
+//! there is one that needs no GPU and whose copies finish late, or fail, as a test wants.
 
 pub mod cuda;
 mod device;
