@@ -10,12 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use polyrail_analyze::{Analysis, Options};
-use polyrail_profile::{Folder, Metric, PathKind, Recorder, Run, State, Word, allowed_environment};
+use polyrail_profile::{
+    Folder, Metric, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
+};
 use polyrail_profiler::{
     Hooks, Limits, Outcome, Station, Watcher, busy_devices, reference_ns, run,
 };
 use polyrail_report::exit;
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -61,8 +63,9 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         }
     };
     let driver = watcher.as_ref().and_then(Watcher::driver);
-    for metadata in station.metadata(driver.as_deref()) {
-        recorder.write_metadata(&metadata)?;
+    let mut metadata = station.metadata(driver.as_deref());
+    for one in &metadata {
+        recorder.write_metadata(one)?;
     }
     eprintln!(
         "{} samples are left, about {}",
@@ -82,7 +85,14 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
             ..second
         };
     }
-    run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
+    // A folder that can't be written is left as it is.
+    if outcome.error.is_none() {
+        for one in &mut metadata {
+            one.details.extend(thermal_summary(&recorder.folder().temperatures()?, one.rank));
+            recorder.write_metadata(one)?;
+        }
+        run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
+    }
     finish(recorder, run_file, outcome, begin.elapsed())
 }
 
@@ -245,6 +255,31 @@ fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
     Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
 }
 
+/// What a device said of itself over the run; nothing if it said nothing.
+fn thermal_summary(looks: &[Temperature], rank: u32) -> Vec<(String, Value)> {
+    let looks: Vec<&Temperature> = looks.iter().filter(|look| look.rank == rank).collect();
+    let range = |name: &str, values: Vec<f64>| {
+        let least = values.iter().copied().reduce(f64::min)?;
+        let most = values.iter().copied().reduce(f64::max)?;
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Some((name.to_owned(), json!({"min": least, "mean": mean, "max": most})))
+    };
+    let clock = |look: &&Temperature| look.sm_clock_mhz.map(f64::from);
+    let mut found: Vec<(String, Value)> = [
+        range("temperature_c", looks.iter().filter_map(|look| look.temperature_c).collect()),
+        range("power_w", looks.iter().filter_map(|look| look.power_w).collect()),
+        range("sm_clock_mhz", looks.iter().filter_map(clock).collect()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !found.is_empty() {
+        let throttled = looks.iter().filter(|look| look.is_throttled()).count();
+        found.push(("looks".into(), json!({"all": looks.len(), "throttled": throttled})));
+    }
+    found
+}
+
 /// What measuring adds to a transfer that the host times is two looks at the clock: their share of the
 /// median time by size, in percent. What gates and stamps take is the floor of the timer.
 fn overhead_by_host(
@@ -329,6 +364,21 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_summed_up_by_what_it_said() {
+        let look = |rank, temperature_c, reasons| Temperature {
+            rank,
+            temperature_c: Some(temperature_c),
+            clock_reasons: Some(reasons),
+            ..Temperature::default()
+        };
+        let looks = [look(0, 30.0, 0), look(1, 90.0, 0), look(0, 40.0, 0x20)];
+        let found: HashMap<_, _> = thermal_summary(&looks, 0).into_iter().collect();
+        assert_eq!(found["temperature_c"], json!({"min": 30.0, "mean": 35.0, "max": 40.0}));
+        assert_eq!(found["looks"], json!({"all": 2, "throttled": 1}));
+        assert!(thermal_summary(&looks, 2).is_empty());
+    }
 
     #[test]
     fn the_template_is_one_that_the_bar_understands() {
