@@ -6,10 +6,12 @@
 //! in host memory and then writes down the time. Behind the copies a second kernel does the same. All
 //! calls wait until the device is done, so memory has to outlive the call only.
 
+mod clock;
+mod pattern;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use polyrail_sys::Memory;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,6 +25,8 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::memory::DeviceMemory;
 use crate::queue::RawCopy;
+
+pub use clock::{Bracket, RoundTrip};
 
 /// What makes the copies that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,28 +48,6 @@ pub struct Timing {
     /// Between two events of the stream, one before the first copy and one behind the last, in ns. The
     /// stream writes them without a kernel: behind a peer's copy that takes less than a stamp does.
     pub elapsed_ns: f64,
-}
-
-/// The device's clock between two readings of the host's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bracket {
-    /// `CLOCK_MONOTONIC_RAW` before the question, in ns.
-    pub before_ns: i64,
-    /// The device's clock, in ns.
-    pub device_ns: i64,
-    /// `CLOCK_MONOTONIC_RAW` after the answer, in ns.
-    pub after_ns: i64,
-}
-
-/// A flag that went to another device and came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoundTrip {
-    /// The sender's clock before, in ns.
-    pub sent_ns: i64,
-    /// The other's clock when it had come there, in ns.
-    pub seen_ns: i64,
-    /// The sender's clock when it was back, in ns.
-    pub came_ns: i64,
 }
 
 /// A stream for measurements. One thread at a time uses it; what it does is over when a call returns.
@@ -107,14 +89,6 @@ const FLAG: u64 = 128;
 const SCRATCH_BYTES: u64 = 256;
 /// After so long a kernel that waits gives up, in ns.
 const LIMIT_NS: u64 = 2_000_000_000;
-/// Steps of the clock that are looked at for the smallest.
-const STEPS: u32 = 256;
-/// By how much questions are spread over a round trip: steps that visit all of it.
-const DITHER_NS: u64 = 2_000;
-const DITHER_STEP_NS: u64 = 377;
-/// Blocks that fill and compare: more than any device runs at once.
-const FILL_BLOCKS: u64 = 2048;
-
 impl Meter {
     /// A stream on the device. Takes some 50 ms.
     ///
@@ -201,157 +175,6 @@ impl Meter {
         ended?;
         let stamps_ns = (0..stamps).map(|place| self.stamp(place)).collect();
         Ok(Timing { opened_ns, stamps_ns, elapsed_ns: self.elapsed_ns()? })
-    }
-
-    /// Fills the first `len` bytes with a pattern of this seed, no byte of which is 0.
-    ///
-    /// # Errors
-    /// Memory that is too small or not aligned to 8 bytes, and what the driver refuses.
-    pub fn fill(&mut self, memory: &DeviceMemory, len: u64, seed: u64) -> Result<(), GpuError> {
-        let (mut at, mut len, mut seed) = (self.aligned(memory, len)?, len, seed);
-        let device = self.device.clone();
-        let _current = device.current()?;
-        let mut parameters = [pointer(&mut at), pointer(&mut len), pointer(&mut seed)];
-        // SAFETY: the parameters are the kernel's; the memory is that large, and the call waits.
-        unsafe { self.launch(self.code.fill, fill_blocks(len), THREADS, &mut parameters)? };
-        self.drain()
-    }
-
-    /// Sets the first `len` bytes to 0.
-    ///
-    /// # Errors
-    /// Memory that is too small, and what the driver refuses.
-    pub fn clear(&mut self, memory: &DeviceMemory, len: u64) -> Result<(), GpuError> {
-        let at = self.aligned(memory, len)?;
-        let device = self.device.clone();
-        let _current = device.current()?;
-        // SAFETY: the memory is that large, and the call waits.
-        unsafe { device.driver().set(at, 0, len as usize, self.stream)? };
-        self.drain()
-    }
-
-    /// How many words of 8 bytes (and of the last, bytes) of the first `len` bytes are not what
-    /// [`Self::fill`] writes.
-    ///
-    /// # Errors
-    /// As [`Self::fill`].
-    pub fn differing(
-        &mut self,
-        memory: &DeviceMemory,
-        len: u64,
-        seed: u64,
-    ) -> Result<u64, GpuError> {
-        let (mut at, mut len, mut seed) = (self.aligned(memory, len)?, len, seed);
-        let mut counter = self.scratch_at(0)?;
-        let result = self.page_at(FIRST_STAMP)?;
-        let device = self.device.clone();
-        let _current = device.current()?;
-        let mut parameters =
-            [pointer(&mut at), pointer(&mut len), pointer(&mut seed), pointer(&mut counter)];
-        // SAFETY: the parameters are the kernel's; all memory is that large, and the call waits.
-        unsafe {
-            device.driver().set(counter, 0, 8, self.stream)?;
-            self.launch(self.code.compare, fill_blocks(len), THREADS, &mut parameters)?;
-            device.driver().copy(result, counter, 8, self.stream)?;
-        }
-        self.drain()?;
-        Ok(self.slot(0).load(Ordering::Acquire))
-    }
-
-    /// The smallest step of the device's clock, in ns.
-    ///
-    /// # Errors
-    /// A clock that stands still, and what the driver refuses.
-    pub fn tick_ns(&mut self) -> Result<u64, GpuError> {
-        let (mut at, mut steps) = (self.page_at(FIRST_STAMP)?, STEPS);
-        self.slot(0).store(0, Ordering::Release);
-        let device = self.device.clone();
-        let _current = device.current()?;
-        let mut parameters = [pointer(&mut at), pointer(&mut steps)];
-        // SAFETY: the parameters are the kernel's, the place is in the page, and the call waits.
-        unsafe { self.launch(self.code.tick, 1, 1, &mut parameters)? };
-        self.drain()?;
-        match self.slot(0).load(Ordering::Acquire) {
-            0 => Err(device.unsupported("telling the time, its clock stands still,")),
-            tick_ns => Ok(tick_ns),
-        }
-    }
-
-    /// Compares the device's clock with the host's so many times, at steps of the clock if `at_edge`.
-    /// A kernel that is there already answers each question within some microseconds.
-    ///
-    /// # Errors
-    /// More than [`STAMPS_MAX`] questions, a device that does not answer, and what the driver refuses.
-    pub fn brackets(&mut self, count: u32, at_edge: bool) -> Result<Vec<Bracket>, GpuError> {
-        if count as usize > STAMPS_MAX {
-            return Err(self.device.unsupported("so many questions at once"));
-        }
-        self.zero_page();
-        let (mut asked, mut answers) = (self.page_at(0)?, self.page_at(FIRST_STAMP)?);
-        let (mut count, mut edge, mut limit) = (count, u32::from(at_edge), LIMIT_NS / 4);
-        let device = self.device.clone();
-        let _current = device.current()?;
-        let mut parameters = [
-            pointer(&mut asked),
-            pointer(&mut answers),
-            pointer(&mut count),
-            pointer(&mut edge),
-            pointer(&mut limit),
-        ];
-        // SAFETY: the parameters are the kernel's, all places are in the page, and the call waits.
-        unsafe { self.launch(self.code.answer, 1, 1, &mut parameters)? };
-        let found = self.ask(count);
-        // A kernel that still waits sees all its questions asked.
-        self.word().store(u32::MAX, Ordering::Release);
-        let ended = self.drain();
-        self.zero_page();
-        ended?;
-        found.ok_or_else(|| self.device.unsupported("telling the time, it does not answer,"))
-    }
-
-    /// Sends a flag to another device and back, so many times. Peers have to reach each other, see
-    /// [`Device::reaches`].
-    ///
-    /// # Errors
-    /// More than half of [`STAMPS_MAX`] turns, a flag that did not come back, and what the driver
-    /// refuses.
-    pub fn ping_pong(&mut self, other: &mut Self, count: u32) -> Result<Vec<RoundTrip>, GpuError> {
-        if count as usize * 2 > STAMPS_MAX {
-            return Err(self.device.unsupported("so many turns at once"));
-        }
-        for meter in [&mut *self, &mut *other] {
-            meter.zero_page();
-            let flag = meter.scratch_at(FLAG)?;
-            let _current = meter.device.current()?;
-            // SAFETY: the flag is in the scratch memory, and the call waits.
-            unsafe { meter.device.driver().set(flag, 0, 8, meter.stream)? };
-            meter.drain()?;
-        }
-        let flags = [self.scratch_at(FLAG)?, other.scratch_at(FLAG)?];
-        // The answering side first: it is there when the first flag comes.
-        let pong = other.begin_flags(other.code.pong, flags[0], flags[1], count);
-        let ping = match pong {
-            Ok(()) => self.begin_flags(self.code.ping, flags[1], flags[0], count),
-            Err(_) => Ok(()),
-        };
-        let ended = [self.drain_here(), other.drain_here()];
-        pong.and(ping)?;
-        for one in ended {
-            one?;
-        }
-        let trips: Vec<RoundTrip> = (0..count as usize)
-            .map(|turn| RoundTrip {
-                sent_ns: self.stamp(2 * turn),
-                seen_ns: other.stamp(turn),
-                came_ns: self.stamp(2 * turn + 1),
-            })
-            .collect();
-        self.opened = 0;
-        other.opened = 0;
-        if trips.iter().any(|trip| trip.came_ns == 0 || trip.seen_ns == 0) {
-            return Err(self.device.unsupported("sending a flag to its peer and back"));
-        }
-        Ok(trips)
     }
 
     fn create_events(&mut self) -> Result<(), GpuError> {
@@ -468,59 +291,6 @@ impl Meter {
         Ok(tables)
     }
 
-    /// Asks so many times; `None` if an answer does not come.
-    fn ask(&self, count: u32) -> Option<Vec<Bracket>> {
-        const PATIENCE: Duration = Duration::from_millis(250);
-        let mut found = Vec::with_capacity(count as usize);
-        let start = Instant::now();
-        for turn in 1..=count {
-            let slot = self.slot(turn as usize - 1);
-            // The kernel looks for the question once in a round trip over the bus. Asked at once after
-            // each answer, all questions would just miss a look; so each waits a little longer.
-            let delay = Duration::from_nanos(u64::from(turn) * DITHER_STEP_NS % DITHER_NS);
-            let asked = Instant::now();
-            while asked.elapsed() < delay {
-                std::hint::spin_loop();
-            }
-            let before_ns = raw_ns();
-            self.word().store(turn, Ordering::Release);
-            loop {
-                let device_ns = slot.load(Ordering::Acquire) as i64;
-                if device_ns != 0 {
-                    found.push(Bracket { before_ns, device_ns, after_ns: raw_ns() });
-                    break;
-                }
-                if start.elapsed() > PATIENCE {
-                    return None;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        Some(found)
-    }
-
-    fn begin_flags(
-        &self,
-        code: FunctionHandle,
-        far: u64,
-        near: u64,
-        count: u32,
-    ) -> Result<(), GpuError> {
-        let (mut far, mut near, mut log) = (far, near, self.page_at(FIRST_STAMP)?);
-        let (mut count, mut limit) = (count, LIMIT_NS / 4);
-        let _current = self.device.current()?;
-        let mut parameters = [
-            pointer(&mut far),
-            pointer(&mut near),
-            pointer(&mut log),
-            pointer(&mut count),
-            pointer(&mut limit),
-        ];
-        // SAFETY: the parameters are the kernel's, all places are valid on the device, and the caller
-        // waits before it returns.
-        unsafe { self.launch(code, 1, 1, &mut parameters) }
-    }
-
     /// Launches a kernel; the context must be current.
     ///
     /// # Safety
@@ -558,13 +328,6 @@ impl Meter {
         self.word().store(0, Ordering::Release);
         self.opened = 0;
         (0..STAMPS_MAX).for_each(|place| self.slot(place).store(0, Ordering::Release));
-    }
-
-    fn aligned(&self, memory: &DeviceMemory, len: u64) -> Result<u64, GpuError> {
-        match memory.address(0, len) {
-            Ok(at) if at.is_multiple_of(8) => Ok(at),
-            _ => Err(self.device.unsupported("a pattern in memory that is short or not aligned")),
-        }
     }
 
     fn page_at(&self, offset: u64) -> Result<u64, GpuError> {
@@ -627,10 +390,6 @@ pub fn raw_ns() -> i64 {
 
 fn pointer<T>(value: &mut T) -> *mut c_void {
     std::ptr::from_mut(value).cast()
-}
-
-fn fill_blocks(len: u64) -> u32 {
-    len.div_ceil(8 * u64::from(THREADS)).clamp(1, FILL_BLOCKS) as u32
 }
 
 #[cfg(test)]
