@@ -22,7 +22,7 @@ use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
-use crate::staging::{Ring, Tickets};
+use crate::staging::{Ring, Tickets, all_done};
 use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
@@ -149,12 +149,15 @@ impl TxFlow {
             if between || !self.staged.is_empty() {
                 while self.pull(pass)? {}
             }
-            self.send_staged(pass)?;
-            if let Some(arriving) = &mut arriving
-                && between
-                && !self.frames.is_empty()
-            {
-                arriving.take_unsent(true, &mut self.batch);
+            // Not behind a frame that is partly out: acknowledgements may follow that, which have to
+            // stay the last of the batch, and which get their turn between frames only.
+            if between {
+                self.send_staged(pass)?;
+                if let Some(arriving) = &mut arriving
+                    && !self.frames.is_empty()
+                {
+                    arriving.take_unsent(true, &mut self.batch);
+                }
             }
             if self.is_between_frames() {
                 break;
@@ -220,9 +223,9 @@ impl TxFlow {
         !self.is_between_frames() || !self.staged.is_empty()
     }
 
-    /// Whether a device copies for it.
+    /// Whether a device copies for it. What is copied and waits for the socket needs no looks.
     pub(crate) fn is_copying(&self) -> bool {
-        !self.staged.is_empty()
+        self.staged.iter().any(|staged| !matches!(all_done(&staged.tickets), Ok(true)))
     }
 
     fn is_between_frames(&self) -> bool {

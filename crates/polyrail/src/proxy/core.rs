@@ -214,9 +214,16 @@ impl Core {
     pub(super) fn collect_copied(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
         for key in std::mem::take(&mut self.landing) {
-            let flow = self.flows.get_mut(key);
-            let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = flow else { continue };
-            match flow.collect(pass) {
+            let collected = match self.flows.get_mut(key) {
+                Some(AnyFlow::Rx(flow)) => flow.collect(pass),
+                Some(AnyFlow::Both(flow, arriving)) => arriving.collect(pass).and_then(|any| {
+                    // They may have waited behind a chunk for which there was no room.
+                    flow.take_acks(arriving.take_acks(), pass)?;
+                    Ok(any)
+                }),
+                _ => continue,
+            };
+            match collected {
                 Ok(any) => {
                     worked |= any;
                     self.note_arrivals(key);
@@ -328,7 +335,14 @@ impl Core {
                 Some(AnyFlow::Rx(flow)) => flow.flush_acks(),
                 Some(AnyFlow::Both(flow, arriving)) => {
                     if flow.take_along(arriving) {
-                        flow.write(pass, None).map(drop)
+                        let wrote = flow.write(pass, None).map(drop);
+                        // That may have begun something new.
+                        let of_peer = |o: &&mut Outbound| Arc::ptr_eq(&o.peer, &flow.peer);
+                        if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
+                            outbound.unfinished |= flow.is_unfinished();
+                            outbound.copying |= flow.is_copying();
+                        }
+                        wrote
                     } else {
                         // In the middle of a frame: when that is out, or with it.
                         still_owing.push(key);
