@@ -562,6 +562,7 @@ impl Drop for Handle {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
             }
         }
+        self.shared.finish_copies();
         self.shared.finish_trace();
     }
 }

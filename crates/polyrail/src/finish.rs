@@ -104,7 +104,8 @@ impl TxSide {
         let (plan, meta) = (Plan::empty(), op.prepared.notification.clone());
         let purpose = Purpose::Notify(op.clone());
         let source = Outgoing::Made(Arc::new(Made { plan, regions: Vec::new(), meta, purpose }));
-        self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);
+        let id = self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);
+        op.set_transfer(id);
     }
 
     /// Asks the peer for a sign of life: it acknowledges a write of nothing.
@@ -202,6 +203,10 @@ fn failed(
         Outgoing::Write(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
         Outgoing::Made(made) => match &made.purpose {
             Purpose::Tell => {}
+            // It must not arrive when the operation is over.
+            Purpose::Notify(op) if tell => {
+                tx.tell(now, &cancel, Purpose::Cancel(op.clone(), failure));
+            }
             // It is gone, and can't touch anything.
             Purpose::Release(latch) => latch.set(),
             Purpose::TellFor(op) | Purpose::Notify(op) => {

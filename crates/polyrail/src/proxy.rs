@@ -209,6 +209,20 @@ impl Proxy {
         }
         *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
         self.drive(engine, spin, None, &|| engine.is_closing());
+        self.finish_copies(engine);
+    }
+
+    /// When the engine has closed: sees what devices still copy from end to end through, which is
+    /// over soon. Nobody else will.
+    pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
+        while let Some(mut core) = self.try_core() {
+            self.pass(&mut core, engine, monotonic_ns());
+            if !core.is_copying_directly() {
+                return;
+            }
+            drop(core);
+            std::thread::yield_now();
+        }
     }
 
     /// Drives until `stop` says so, or the time is over. While another thread sleeps on the

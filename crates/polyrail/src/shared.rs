@@ -230,6 +230,10 @@ impl EngineShared {
         let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
         if let Some(copies) = &prepared.copies {
             self.post_direct(&op, copies);
+            if self.is_closing() {
+                // Its proxies may have looked for the last time.
+                self.finish_copies();
+            }
             return Ok(op);
         }
         match prepared.kind {
@@ -338,8 +342,8 @@ impl EngineShared {
     }
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
-        // What a device has begun can't be stopped, and is over soon.
-        if op.is_over() || op.is_copying() {
+        // What a device has begun can't be stopped, and is over soon; its notification can.
+        if op.is_over() || op.is_copying() && op.transfer().is_none() {
             return;
         }
         let peer = &op.prepared.peer;
@@ -413,6 +417,11 @@ impl EngineShared {
             proxy.wake();
         }
         self.control.stop();
+    }
+
+    /// When it has closed: ends what devices still copy.
+    pub(crate) fn finish_copies(self: &Arc<Self>) {
+        self.proxies.all.iter().for_each(|proxy| proxy.finish_copies(self));
     }
 
     pub(crate) fn finish_trace(&self) {

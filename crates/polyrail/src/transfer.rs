@@ -67,7 +67,11 @@ impl Transfer {
         }
         self.engine.wait_until(
             until,
-            || self.op.is_over(),
+            || {
+                // Also where no proxy looks any more, because the engine has closed.
+                self.op.end_if_copied();
+                self.op.is_over()
+            },
             |limit| {
                 self.op.sleep(limit);
             },

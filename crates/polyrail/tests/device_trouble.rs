@@ -4,11 +4,13 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::*;
-use polyrail::{Access, DeviceMemory, Engine, Region};
+use polyrail::{
+    Access, DeviceMemory, Engine, OnEnd, PathKind, Region, Request, Status, Transfer, TransferError,
+};
 use polyrail_gpu::fake::FakeDevice;
 
 const LATE: Duration = Duration::from_micros(100);
@@ -129,4 +131,73 @@ fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
         transfers.iter().for_each(finished);
     }
     assert!(FakeDevice::contents(&memory) == want);
+}
+
+/// Counts what is over.
+#[derive(Default)]
+struct Ends(AtomicU64);
+
+impl OnEnd for Ends {
+    fn ended(&self, _token: u64, _result: &Result<polyrail::Outcome, TransferError>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A write that devices copy from end to end, with and without a notification, told to `ends`.
+fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Transfer; 2] {
+    let (source, _) = on(device, &p.a, &[3; 1000]);
+    let (target, _) = on(device, &p.b, &[0; 1000]);
+    let all = remote(&p.a, &target).all();
+    let plain = Request::write(&p.to_b).segment(source.all(), all).on_end(ends.clone(), 1);
+    let transfers = [plain.clone(), plain.notification(b"there".to_vec())].map(|request| {
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
+        prepared.post().unwrap()
+    });
+    // The regions may end when the copies are done.
+    std::thread::spawn(move || drop((source, target)));
+    transfers
+}
+
+#[test]
+fn a_peer_that_is_lost_while_a_device_copies_to_it_ends_the_notification() {
+    let device = device(0);
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let (p, ends) = (pair(mode), Arc::new(Ends::default()));
+        device.hold(true);
+        let [plain, notifying] = direct_writes(&p, &device, &ends);
+        p.a.remove_peer(&p.to_b);
+        assert_eq!(plain.poll(), Status::Pending, "a device is about to write there");
+        device.hold(false);
+        finished(&plain);
+        let ended = notifying.wait(Duration::from_secs(5));
+        assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
+        assert!(p.a.drain(LONG) && ends.0.load(Ordering::SeqCst) == 2);
+    }
+}
+
+#[test]
+fn an_engine_that_closes_sees_the_copies_of_devices_through() {
+    let device = device(0);
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let (p, ends) = (pair(mode), Arc::new(Ends::default()));
+        device.hold(true);
+        let [plain, notifying] = direct_writes(&p, &device, &ends);
+        let Pair { a, b, to_b, to_a } = p;
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                released.store(true, Ordering::SeqCst);
+                device.hold(false);
+            });
+            drop(a);
+            assert!(released.load(Ordering::SeqCst));
+        });
+        assert_eq!(ends.0.load(Ordering::SeqCst), 2, "{mode:?}");
+        assert!(matches!(plain.poll(), Status::Done(_)), "{mode:?}");
+        let ended = notifying.wait(LONG);
+        assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
+        drop((b, to_b, to_a));
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail_proto::FlowIndex;
+use polyrail_proto::{Failure, FlowIndex};
 use polyrail_sys::{Memory, PollEvent, Poller};
 use slab::Slab;
 use socket2::Socket;
@@ -208,6 +208,11 @@ impl Core {
             || !self.orphans.is_empty()
             || !self.copying.is_empty()
             || self.outbound.iter().any(|outbound| outbound.copying)
+    }
+
+    /// Whether devices copy from end to end.
+    pub(super) fn is_copying_directly(&self) -> bool {
+        !self.copying.is_empty()
     }
 
     /// Concludes what devices have copied into place.
@@ -571,7 +576,14 @@ fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
     let is_copied = op.is_copied();
     if is_copied {
         let peer = &op.prepared.peer;
-        peer.tx().submit_notification(polyrail_proto::Time(pass.now), op);
+        let mut tx = peer.tx();
+        // Whoever loses a peer ends what it has under way after that, with this lock.
+        if peer.is_gone() {
+            pass.finishes.push(Finish::Failed(op.clone(), Failure::PeerLost));
+            return false;
+        }
+        tx.submit_notification(polyrail_proto::Time(pass.now), op);
+        drop(tx);
         pass.engine.send_soon(peer);
     }
     !is_copied && !op.is_over()
