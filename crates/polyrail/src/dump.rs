@@ -200,7 +200,7 @@ fn describe(outgoing: &crate::op::Outgoing) -> (String, String) {
                 (format!("message for {what}"), age)
             }
             Purpose::ReadData(read) => (format!("data for the peer's read {read}"), String::new()),
-            Purpose::Tell | Purpose::Release(_) => ("message".to_owned(), String::new()),
+            Purpose::Tell | Purpose::Release(..) => ("message".to_owned(), String::new()),
         },
     }
 }

@@ -178,7 +178,7 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
             Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData(_) => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
-            Purpose::Release(latch) => return latch.set(),
+            Purpose::Release(latch, _) => return latch.set(),
             Purpose::Notify(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         },
     };
@@ -208,7 +208,7 @@ fn failed(
                 tx.tell(now, &cancel, Purpose::Cancel(op.clone(), failure));
             }
             // It is gone, and can't touch anything.
-            Purpose::Release(latch) => latch.set(),
+            Purpose::Release(latch, _) => latch.set(),
             Purpose::TellFor(op) | Purpose::Notify(op) => {
                 pass.finishes.push(Finish::Failed(op.clone(), failure));
             }

@@ -247,8 +247,8 @@ pub(crate) enum Purpose {
     Cancel(Arc<Op>, Failure),
     /// Data for a read of the peer, by its number.
     ReadData(u64),
-    /// The peer confirms that nothing of it touches a region any more.
-    Release(Arc<Latch>),
+    /// The peer confirms that nothing of it touches a region any more, which is kept until then.
+    Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
     /// The notification of an operation whose bytes are in place.
     Notify(Arc<Op>),
     /// Data of a send that met the peer's receive of this number.
@@ -265,7 +265,7 @@ impl Outgoing {
                 | Purpose::TellFor(op)
                 | Purpose::Cancel(op, _)
                 | Purpose::Notify(op) => op.posted,
-                Purpose::Tell | Purpose::ReadData(_) | Purpose::Release(_) => Time(0),
+                Purpose::Tell | Purpose::ReadData(_) | Purpose::Release(..) => Time(0),
             },
         }
     }

@@ -6,6 +6,7 @@
 
 mod core;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -44,6 +45,31 @@ pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 pub(crate) const DRIVE_TRIES: u32 = 12;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;
+
+thread_local! {
+    /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
+    static DRIVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is a callback of a proxy.
+pub(crate) fn is_driving() -> bool {
+    DRIVING.get()
+}
+
+/// Says for as long as it lives that this thread is in a pass.
+struct Driving(bool);
+
+impl Driving {
+    fn begin() -> Self {
+        Self(DRIVING.replace(true))
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVING.set(self.0);
+    }
+}
 
 pub(crate) struct Proxy {
     pub(crate) name: String,
@@ -394,6 +420,7 @@ impl Proxy {
     /// One look at everything that has something to do. Says whether anything moved.
     fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64) -> bool {
         self.counters.passes.fetch_add(1, Ordering::Relaxed);
+        let _driving = Driving::begin();
         let scratch = core.scratch.clone();
         let finishes = std::mem::take(&mut core.finishes);
         let copiers = std::mem::take(&mut core.copiers);

@@ -43,6 +43,10 @@ impl Access {
 /// That is safe at any time: dropping waits for system calls that use the memory just then
 /// (microseconds), transfers that still need it fail with a clear error, and whatever a peer sends
 /// to it later is refused. Safe to use from any thread.
+///
+/// A region of a device that another process has opened ends when that process confirms it. In a
+/// callback ([`crate::Observer`], [`crate::OnEnd`]) that is not waited for; memory with an owner of
+/// its own is kept until then, and memory that somebody else frees must not be given up there.
 #[derive(Clone)]
 pub struct Region {
     registration: Arc<Registration>,
@@ -539,7 +543,7 @@ impl Registration {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
-        self.core.exports.end(self.core.key);
+        self.core.exports.end(&self.core);
         self.core.copies.wait();
     }
 }

@@ -72,13 +72,17 @@ impl Copies {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last.iter_mut().find(|older| ticket.includes(older)) {
             Some(older) => *older = ticket.clone(),
-            None => last.push(ticket.clone()),
+            None => {
+                // Those of queues that are gone are never followed by others.
+                last.retain(|older| matches!(older.is_done(), Ok(false)));
+                last.push(ticket.clone());
+            }
         }
     }
 
-    /// Waits for all copies that were begun.
+    /// Waits for all copies that were begun, as others may do at the same time.
     pub(crate) fn wait(&self) {
-        let last = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         wait_all(&last);
     }
 }

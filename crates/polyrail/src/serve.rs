@@ -99,9 +99,9 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
             pass.engine.imports.answer(peer.instance(), key, offered);
         }
         // The acknowledgement of the message follows: by then nothing here touches the region.
-        Message::RegionEnded { key } => pass.engine.imports.end(peer.instance(), Some(key)),
+        Message::RegionEnded { key } => pass.engine.imports.end(peer.instance(), key),
         Message::Bye => {
-            pass.engine.imports.end(peer.instance(), None);
+            pass.engine.imports.end_all(peer.instance());
             pass.engine.control.peer_left(peer.clone());
         }
     }

@@ -198,7 +198,7 @@ impl EngineShared {
         drop(peers);
         self.joined.forget(peer);
         self.end_posted(peer);
-        self.imports.end(peer.instance(), None);
+        self.imports.end_all(peer.instance());
         let mut pass = self.pass();
         let mut tx = peer.tx();
         tx.sender.end_all(Failure::PeerLost);

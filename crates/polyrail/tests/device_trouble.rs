@@ -3,14 +3,16 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::*;
 use polyrail::{
-    Access, DeviceMemory, Engine, OnEnd, PathKind, Region, Request, Status, Transfer, TransferError,
+    Access, DeviceMemory, Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request,
+    Status, Transfer, TransferError, TransferPath,
 };
+use polyrail_gpu::Device;
 use polyrail_gpu::fake::FakeDevice;
 
 const LATE: Duration = Duration::from_micros(100);
@@ -200,4 +202,138 @@ fn an_engine_that_closes_sees_the_copies_of_devices_through() {
         assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
         drop((b, to_b, to_a));
     }
+}
+
+/// Two engines that take each other for another process; the first one has an observer.
+fn apart(settings: &[(&str, &str)], observer: Option<Arc<dyn Observer>>) -> Pair {
+    let build = |observer: Option<Arc<dyn Observer>>| {
+        let builder = Engine::builder().config(config(settings)).apart();
+        let builder = match observer {
+            Some(observer) => builder.observer(observer),
+            None => builder,
+        };
+        builder.build().unwrap()
+    };
+    let (a, b) = (build(observer), build(None));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    Pair { a, b, to_b, to_a }
+}
+
+/// How a write to a region of the peer goes.
+fn path_to(p: &Pair, source: &Region, target: &RemoteRegion) -> TransferPath {
+    let write = Request::write(&p.to_b).segment(source.all(), target.all());
+    p.a.prepare(write).unwrap().path().clone()
+}
+
+/// Does something when it is notified, and says how long that took.
+#[derive(Default)]
+struct Doer {
+    what: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    took: Mutex<Option<Duration>>,
+}
+
+impl Observer for Doer {
+    fn notified(&self, _peer: &Peer, _data: Vec<u8>) {
+        let begin = Instant::now();
+        let what = self.what.lock().unwrap().take();
+        what.unwrap()();
+        *self.took.lock().unwrap() = Some(begin.elapsed());
+    }
+
+    fn lost(&self, _peer: &Peer, _why: &str) {}
+}
+
+impl Doer {
+    /// Has it done on the proxy of `p.a` that takes the notification.
+    fn on_a_proxy(&self, p: &Pair, what: impl FnOnce() + Send + 'static) {
+        *self.what.lock().unwrap() = Some(Box::new(what));
+        p.b.notify(&p.to_a, b"now").unwrap().detach();
+        wait_for("the callback", || self.took.lock().unwrap().is_some());
+        let took = self.took.lock().unwrap().take().unwrap();
+        assert!(took < Duration::from_secs(1), "a callback waited for {took:?}");
+    }
+}
+
+const ONE_PROXY: [(&str, &str); 3] =
+    [("proxy_layout", "merged"), ("rails", "127.0.0.1"), ("channels", "1")];
+
+#[test]
+fn a_callback_that_asks_for_a_peers_region_is_not_kept_waiting() {
+    let (here, doer) = (device(0), Arc::new(Doer::default()));
+    let p = apart(&ONE_PROXY, Some(doer.clone()));
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, _) = on(&here, &p.b, &[0; 64]);
+    let there = remote(&p.a, &target);
+    let write = Request::write(&p.to_b).segment(source.all(), there.all());
+    let (a, found) = (p.a.clone(), Arc::new(Mutex::new(None)));
+    let theirs = found.clone();
+    doer.on_a_proxy(&p, move || {
+        *theirs.lock().unwrap() = Some(a.prepare(write).unwrap().path().to_string());
+    });
+    let found = found.lock().unwrap().take().unwrap();
+    assert!(found.contains("callbacks don't wait"), "{found}");
+    // But it has asked.
+    wait_for("the answer", || path_to(&p, &source, &there).kind == PathKind::PeerCopy);
+}
+
+#[test]
+fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is() {
+    let (here, doer) = (device(0), Arc::new(Doer::default()));
+    let p = apart(&ONE_PROXY, Some(doer.clone()));
+    let (source, _) = on(&here, &p.b, &[1; 64]);
+    let memory = here.memory(&[0; 64]);
+    let export = here.export(&memory).unwrap();
+    let target = p.a.register_device(memory, Access::ALL).unwrap();
+    let there = remote(&p.b, &target);
+    let write = Request::write(&p.to_a).segment(source.all(), there.all());
+    let prepared = p.b.prepare(write).unwrap();
+    assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
+    here.hold(true);
+    let transfer = prepared.post().unwrap();
+    let dropped = target.clone();
+    drop(target);
+    doer.on_a_proxy(&p, move || drop(dropped));
+    here.clone().import(&export).unwrap();
+    here.hold(false);
+    finished(&transfer);
+    let refused = prepared.post().unwrap().wait(LONG);
+    assert!(matches!(refused, Err(TransferError::Refused { .. })), "{refused:?}");
+}
+
+#[test]
+fn whoever_ends_a_region_second_waits_as_long_as_the_first() {
+    let here = device(0);
+    for p in [pair(&[]), apart(&[], None)] {
+        let (source, _) = on(&here, &p.a, &[1; 64]);
+        let (target, _) = on(&here, &p.b, &[0; 64]);
+        here.hold(true);
+        let write = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    target.end();
+                    assert!(released.load(Ordering::SeqCst), "a device was about to write there");
+                });
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            released.store(true, Ordering::SeqCst);
+            here.hold(false);
+        });
+        finished(&write);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_region_of_a_peer_that_is_gone() {
+    let here = device(0);
+    let p = apart(&[], None);
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, _) = on(&here, &p.b, &[0; 64]);
+    let there = remote(&p.a, &target);
+    p.a.remove_peer(&p.to_b);
+    let begin = Instant::now();
+    assert_eq!(path_to(&p, &source, &there).kind, PathKind::Tcp);
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }

@@ -86,6 +86,9 @@ pub enum Message {
 pub struct Offer {
     /// The owner's number of its process.
     pub process: u32,
+    /// Where that number holds: the system's number of the namespace of processes; 0 if the owner
+    /// doesn't know.
+    pub namespace: u64,
     /// File descriptors of that process that are needed, at most [`MAX_OFFER_DESCRIPTORS`].
     pub descriptors: Vec<u32>,
     /// What the device's driver needs, at most [`MAX_OFFER_BYTES`].
@@ -152,6 +155,7 @@ impl Message {
                 put(&mut out, 11, &[]);
                 put_key(&mut out, *key);
                 out.extend_from_slice(&offer.process.to_le_bytes());
+                out.extend_from_slice(&offer.namespace.to_le_bytes());
                 put_count(&mut out, offer.descriptors.len(), MAX_OFFER_DESCRIPTORS);
                 for descriptor in &offer.descriptors {
                     out.extend_from_slice(&descriptor.to_le_bytes());
@@ -206,12 +210,14 @@ impl Message {
             11 => {
                 let key = key(&mut reader)?;
                 let process = reader.u32("process")?;
+                let namespace = reader.u64("namespace")?;
                 let count = reader.count("descriptors", MAX_OFFER_DESCRIPTORS, "at most 4096")?;
                 let descriptors = (0..count).map(|_| reader.u32("descriptor"));
                 let descriptors = descriptors.collect::<Result<_, _>>()?;
                 let count = reader.count("export", MAX_OFFER_BYTES, "at most 40 KiB")?;
                 let export = reader.slice("export", count)?.to_vec();
-                Self::RegionOffered { key, offered: Ok(Offer { process, descriptors, export }) }
+                let offer = Offer { process, namespace, descriptors, export };
+                Self::RegionOffered { key, offered: Ok(offer) }
             }
             12 => {
                 let key = key(&mut reader)?;
@@ -292,6 +298,7 @@ mod tests {
         let places = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
         let offer = Offer {
             process: 99,
+            namespace: 1 << 40,
             descriptors: (0..MAX_OFFER_DESCRIPTORS as u32).collect(),
             export: vec![5; MAX_OFFER_BYTES],
         };

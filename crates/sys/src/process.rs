@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -14,12 +15,25 @@ pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(process, number(descriptor)?, PidfdGetfdFlags::empty())?)
 }
 
+/// The namespace in which this process's number holds, by the system's number of it: containers
+/// number their processes each for itself. `None` without `/proc`.
+pub fn namespace() -> Option<u64> {
+    Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    #[test]
+    fn a_process_has_the_namespace_of_its_children() {
+        let text = std::process::Command::new("readlink").arg("/proc/self/ns/pid").output();
+        let text = String::from_utf8(text.unwrap().stdout).unwrap();
+        assert_eq!(text.trim(), format!("pid:[{}]", namespace().unwrap()));
+    }
 
     #[test]
     fn a_descriptor_of_this_process_is_the_same_file() {
