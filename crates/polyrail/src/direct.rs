@@ -86,9 +86,21 @@ pub(crate) fn announce(engine: &Arc<EngineShared>) {
 }
 
 fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
-    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut alive = engines.iter().filter_map(Weak::upgrade);
-    alive.find(|engine| engine.card.instance == instance)
+    engines_here().find(|engine| engine.card.instance == instance)
+}
+
+/// The list is not locked meanwhile: whoever is the last to have an engine ends it.
+fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
+    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    engines.into_iter().filter_map(|engine| engine.upgrade())
+}
+
+/// A region of a device has ended: queues keep memory until they are used again, and should not.
+pub(crate) fn let_go() {
+    for engine in engines_here() {
+        engine.direct.let_go();
+        engine.proxies.all.iter().for_each(|proxy| proxy.let_go());
+    }
 }
 
 impl TransferPath {
@@ -226,6 +238,14 @@ fn part(
 }
 
 impl DirectQueues {
+    /// Lets go of the memory of copies that are done, unless somebody is just beginning others.
+    fn let_go(&self) {
+        let Ok(mut all) = self.0.try_lock() else { return };
+        for queue in all.iter_mut().flat_map(|queues| &mut queues.queues) {
+            queue.under_way();
+        }
+    }
+
     /// Begins all copies, on one queue.
     fn begin(&self, copies: &Copies) -> Result<Tickets, CopyError> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,6 +11,10 @@ use crate::proxy::Pass;
 use crate::region::{Finder, Target};
 use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
 
+/// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
+/// that each takes grows with their number.
+const CHUNKS_MAX: usize = 1024;
+
 /// A chunk that devices copy into place, as all who hold the lock of its peer see it. Any of them
 /// may find it done, so that nobody who waits for that waits for another thread.
 pub(crate) struct Landing {
@@ -119,6 +123,14 @@ impl RxSide {
 impl Arrivals {
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
+    }
+
+    /// Room for `len` bytes in the ring, if there is any.
+    pub(crate) fn take_room(&mut self, len: u64) -> Option<u64> {
+        if self.chunks.len() >= CHUNKS_MAX {
+            return None;
+        }
+        self.ring.as_mut()?.take(len)
     }
 
     pub(crate) fn push(&mut self, arrival: Arrival) {

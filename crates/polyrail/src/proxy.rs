@@ -117,6 +117,8 @@ pub(crate) enum Command {
     },
     /// Devices copy from end to end for it: somebody has to see when they are done.
     Copying(Arc<Op>),
+    /// A region of a device has ended: its memory is not to be kept.
+    LetGo,
     /// Flows that were not read because the inbox was full may be read again.
     Resume,
 }
@@ -168,6 +170,15 @@ impl Proxy {
         self.commands.push(command);
         if self.commands.len() >= MANY {
             self.wake();
+        }
+    }
+
+    /// Has it let go of the memory of copies that are done. One that nobody drives need not be told
+    /// for ever.
+    pub(crate) fn let_go(&self) {
+        const FEW: usize = 64;
+        if self.commands.len() < FEW {
+            self.command(Command::LetGo);
         }
     }
 

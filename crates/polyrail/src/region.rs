@@ -545,6 +545,9 @@ impl Registration {
         self.core.gate.close();
         self.core.exports.end(&self.core);
         self.core.copies.wait();
+        if self.core.memory.device().is_some() {
+            crate::direct::let_go();
+        }
     }
 }
 

@@ -203,8 +203,7 @@ impl RxFlow {
             }
         }
         if self.current.land {
-            self.current.at =
-                self.arrivals.ring.as_mut().and_then(|ring| ring.take(payload.into()));
+            self.current.at = self.arrivals.take_room(payload.into());
             if self.current.at.is_none() {
                 return Ok(false);
             }
@@ -394,8 +393,7 @@ impl RxFlow {
                         self.ack_now = true;
                     }
                     if self.current.land && !self.current.places.is_empty() {
-                        let (ring, len) = (&mut self.arrivals.ring, header.payload_len.into());
-                        self.current.at = ring.as_mut().and_then(|ring| ring.take(len));
+                        self.current.at = self.arrivals.take_room(header.payload_len.into());
                         self.waits_for_room = self.current.at.is_none();
                     }
                 }

@@ -224,6 +224,13 @@ impl Copiers {
 }
 
 impl Copiers {
+    /// Lets go of the memory of copies that are done.
+    pub(crate) fn let_go(&mut self) {
+        for copier in &mut self.queues {
+            copier.queue.under_way();
+        }
+    }
+
     /// A queue failed: it may never copy again, another may. What other flows have under way in
     /// those that are given up is waited for.
     pub(crate) fn renew(&mut self) {

@@ -337,3 +337,19 @@ fn nobody_waits_for_a_region_of_a_peer_that_is_gone() {
     assert_eq!(path_to(&p, &source, &there).kind, PathKind::Tcp);
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
+
+#[test]
+fn memory_of_a_region_that_has_ended_is_kept_by_nobody() {
+    let here = device(0);
+    for mode in [&[][..], &[("path", "tcp")]] {
+        let p = pair(mode);
+        let (source, memory) = on(&here, &p.a, &[1; 64]);
+        let (target, _) = on(&here, &p.b, &[0; 64]);
+        let export = here.export(&memory).unwrap();
+        drop(memory);
+        finished(&p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap());
+        here.clone().import(&export).unwrap();
+        drop(source);
+        wait_for("it to be freed", || here.clone().import(&export).is_err());
+    }
+}

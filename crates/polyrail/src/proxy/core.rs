@@ -412,6 +412,7 @@ impl Core {
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
             }
             Command::Copying(op) => self.copying.push(op),
+            Command::LetGo => pass.copiers.let_go(),
             Command::Resume => {
                 let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
                 for key in keys {
