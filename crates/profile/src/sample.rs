@@ -42,7 +42,7 @@ impl Metric {
             Self::Gpu => {
                 "time on the device from the moment a gate opens that holds the queued transfer \
                  back to its completion, launch excluded, in ns; where a sample is several such \
-                 transfers, their mean"
+                 transfers, their median"
             }
             Self::Host => {
                 "time on the host's clock from posting the transfer to knowing that every byte is \

@@ -10,6 +10,7 @@ use polyrail_profile::{End, PathKind};
 use crate::carrier::{Carrier, Measured, per_second, stream_of};
 use crate::copy::verdict;
 use crate::error::ProfilerError;
+use crate::station::median;
 use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
@@ -18,9 +19,9 @@ const STREAM_BYTES: u64 = 512 << 20;
 const LOAD_BYTES: u64 = 64 << 20;
 /// A pair copies at most about this fast, for how much load lasts how long.
 const LOAD_BYTES_PER_S: f64 = 450e9;
-/// Gated transfers of a sample, up to a size: a copy engine starts within some 10 µs, at random.
-const TRAIN: u32 = 8;
-const TRAIN_MAX_BYTES: u64 = 32 << 20;
+/// Gated transfers of a sample, up to a size: a copy engine starts within some µs, at random, which is
+/// much of what a short transfer takes.
+const TRAINS: [(u64, usize); 2] = [(4 << 20, 32), (32 << 20, 8)];
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A transfer that was held back by a gate until all of it was queued.
@@ -172,7 +173,7 @@ impl Carrier for Peer {
         let mut right = is_right()?;
 
         clear()?;
-        let (gated, t_gpu_ns) = gated_mean(&from, path, &sink, bytes)?;
+        let (gated, t_gpu_ns) = gated_train(&from, path, &sink, bytes)?;
         right &= is_right()?;
 
         clear()?;
@@ -242,22 +243,29 @@ impl Carrier for Peer {
 }
 
 /// Gated transfers, each alone, until what one takes is known well enough: the last of them, and the
-/// mean of what they took.
-fn gated_mean(
+/// median of what they took.
+fn gated_train(
     from: &SharedAccelerator,
     path: PathKind,
     sink: &DeviceMemory,
     bytes: u64,
 ) -> Result<(Option<Gated>, Option<f64>), ProfilerError> {
-    let count = if bytes <= TRAIN_MAX_BYTES { TRAIN } else { 1 };
-    let (mut last, mut sum_ns) = (None, 0.0);
-    for _ in 0..count {
+    let count = TRAINS.iter().find(|(most, _)| bytes <= *most).map_or(1, |(_, count)| *count);
+    let once = || {
         let gated = lock(from).gated(path, sink, bytes, 1, false);
-        last = gated.map_err(ProfilerError::gpu("a gated copy"))?;
-        sum_ns += last.as_ref().map_or(0.0, |gated| gated.took_ns);
+        gated.map_err(ProfilerError::gpu("a gated copy"))
+    };
+    if count > 1 {
+        // The first one wakes the engine.
+        once()?;
     }
-    let mean_ns = last.is_some().then_some(sum_ns / f64::from(count));
-    Ok((last, mean_ns))
+    let (mut last, mut took_ns) = (None, Vec::with_capacity(count));
+    for _ in 0..count {
+        last = once()?;
+        took_ns.extend(last.as_ref().map(|gated| gated.took_ns));
+    }
+    let median_ns = (!took_ns.is_empty()).then(|| median(&mut took_ns));
+    Ok((last, median_ns))
 }
 
 /// How much larger sinks are, for the background.

@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polyrail_gpu::fake::FakeDevice;
@@ -21,6 +21,8 @@ const SOON: Duration = Duration::from_secs(10);
 /// A GPU of host memory. Its gated copies are copies by a queue, timed by a clock that ticks with them.
 struct FakeGpu {
     device: Arc<FakeDevice>,
+    /// For all but the timed transfers.
+    queue: Mutex<Queue>,
     source: DeviceMemory,
     sink: DeviceMemory,
     /// What arrives is said to be wrong.
@@ -38,12 +40,13 @@ impl FakeGpu {
         pattern.read_at(0, &mut bytes).unwrap();
         let source = device.memory(&bytes);
         let sink = device.memory(&vec![0; (BYTES + LOAD_ROOM_BYTES) as usize]);
-        Self { device, source, sink, is_wrong: false, now_ns: 1_000, gated: gated.clone() }
+        let queue = Mutex::new(Queue::new(&(device.clone() as Arc<dyn Device>)).unwrap());
+        let gated = gated.clone();
+        Self { device, queue, source, sink, is_wrong: false, now_ns: 1_000, gated }
     }
 
     fn copy(&self, to: Place<'_>, from: Place<'_>, bytes: u64) -> Result<(), GpuError> {
-        let device: Arc<dyn Device> = self.device.clone();
-        let mut queue = Queue::new(&device)?;
+        let mut queue = self.queue.lock().unwrap();
         queue.push(to, from, bytes).unwrap();
         assert!(queue.begin()?.wait(SOON)?);
         Ok(())
@@ -162,8 +165,8 @@ fn every_step_is_measured_and_verified_with_all_its_metrics() {
         assert_eq!(sample.t_gpu_ns, Some(500.0 + bytes.size_bytes as f64));
         assert_eq!(sample.flags.contains(Flags::NEAR_FLOOR), bytes.size_bytes == 1);
     }
-    // One for each warm-up of a configuration, eight for each sample.
-    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 8 * 36);
+    // One for each warm-up of a configuration, and for each sample one that wakes and 32.
+    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 33 * 36);
     bench.recorder.finish(&Run { state: State::Complete, ..Run::default() }).unwrap();
 }
 

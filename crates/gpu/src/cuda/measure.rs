@@ -45,9 +45,10 @@ pub struct Timing {
     /// The device's clock when the gate was open, and behind the copies: behind each of them if asked
     /// for, else behind the last. In ns.
     pub stamps_ns: Vec<i64>,
-    /// Between two events of the stream, one before the first copy and one behind the last, in ns. The
-    /// stream writes them without a kernel: behind a peer's copy that takes less than a stamp does.
-    pub elapsed_ns: f64,
+    /// Between two events of the stream, one before the first copy and one behind the last, in ns; of
+    /// copy engines only. The stream writes them without a kernel: behind a peer's copy that takes less
+    /// than a stamp does, between kernels it takes more.
+    pub elapsed_ns: Option<f64>,
 }
 
 /// A stream for measurements. One thread at a time uses it; what it does is over when a call returns.
@@ -174,7 +175,11 @@ impl Meter {
         queued?;
         ended?;
         let stamps_ns = (0..stamps).map(|place| self.stamp(place)).collect();
-        Ok(Timing { opened_ns, stamps_ns, elapsed_ns: self.elapsed_ns()? })
+        let elapsed_ns = match mover {
+            Mover::Engine => Some(self.elapsed_ns()?),
+            Mover::Kernel => None,
+        };
+        Ok(Timing { opened_ns, stamps_ns, elapsed_ns })
     }
 
     fn create_events(&mut self) -> Result<(), GpuError> {
@@ -217,7 +222,10 @@ impl Meter {
             [pointer(&mut word), pointer(&mut value), pointer(&mut first), pointer(&mut limit)];
         // SAFETY: the parameters are the kernel's, and all places are in the page.
         unsafe { self.launch(self.code.gate, 1, 1, &mut parameters)? };
-        self.record(0)?;
+        let has_events = mover == Mover::Engine;
+        if has_events {
+            self.record(0)?;
+        }
         let mut next = 1;
         for (place, copy) in copies.iter().enumerate() {
             match mover {
@@ -233,7 +241,9 @@ impl Meter {
                 next += 1;
             }
         }
-        self.record(1)?;
+        if has_events {
+            self.record(1)?;
+        }
         self.queue_stamp(next)
     }
 

@@ -16,8 +16,8 @@ use crate::host::{available_memory_bytes, hostname};
 /// One sentinel after so many other steps.
 const SENTINEL_EVERY: u32 = 200;
 const DEFAULT_HOSTS: u32 = 2;
-/// Both ends are in this process, so the loopback is a rail to all of them.
-const DEFAULT_RAILS: &str = "127.0.0.1";
+/// Both ends are in this process, so the loopback is a rail to all of them: the rails of `polyrail bench`.
+const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
 /// Everything that is known before memory is taken.
 pub(super) struct Choice {
