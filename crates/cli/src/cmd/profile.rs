@@ -7,6 +7,7 @@ mod args;
 mod choice;
 mod error;
 mod lock;
+mod progress;
 mod session;
 mod warm;
 

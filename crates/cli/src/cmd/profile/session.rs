@@ -1,14 +1,11 @@
 //! Fills a folder.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
     Folder, Metric, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
@@ -25,13 +22,12 @@ use super::args::{Args, Switch};
 use super::choice::{Choice, show_time};
 use super::error::CommandError;
 use super::lock::Locked;
+use super::progress::Progress;
 use super::warm::warm;
 use crate::host::describe;
 
 /// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
 const RESUME_APART_NS: i64 = 1_000_000_000;
-/// How often it is said how far a run is, where there is no terminal.
-const SAY_EVERY: Duration = Duration::from_secs(15);
 
 /// Measures what the folder lacks; returns what to print and the exit code.
 pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandError> {
@@ -317,53 +313,29 @@ fn catch_signals() -> Result<Arc<AtomicBool>, CommandError> {
     Ok(raised)
 }
 
-/// A bar on a terminal, a line now and then elsewhere.
-struct Progress {
-    bar: Option<ProgressBar>,
-    begin: Instant,
-    said: RefCell<Instant>,
-}
-
-const PARTS: f64 = 10_000.0;
-const TEMPLATE: &str = "{bar:30} {percent} %  {eta} left  {msg}";
-
-impl Progress {
-    fn new() -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            // The template is a constant that a test reads.
-            let style = ProgressStyle::with_template(TEMPLATE)
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(PARTS as u64).with_style(style)
-        });
-        Self { bar, begin: Instant::now(), said: RefCell::new(Instant::now()) }
-    }
-
-    fn show(&self, share: f64, what: &str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position((share * PARTS) as u64);
-                bar.set_message(what.to_owned());
-            }
-            None if self.said.borrow().elapsed() >= SAY_EVERY => {
-                self.said.replace(Instant::now());
-                let left = self.begin.elapsed().as_secs_f64() * (1.0 / share.max(1e-6) - 1.0);
-                let left = show_time(Duration::from_secs_f64(left.clamp(0.0, 1e9)));
-                eprintln!("{:.0} %, about {left} left", share * 100.0);
-            }
-            None => {}
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use polyrail_profile::synthetic::Machine;
+
     use super::*;
+
+    #[test]
+    fn more_sizes_lie_inside_the_gaps_where_the_analysis_finds_breaks() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("p");
+        Machine { endpoints: 2, repetitions: 6, ..Machine::default() }.profile(&dir).unwrap();
+        let mut recorder = Folder::resume(&dir).unwrap();
+        let before = recorder.folder().plan().configurations.len();
+        let added = refine(&mut recorder).unwrap();
+        let plan = recorder.folder().plan();
+        assert!(added > 0 && plan.configurations.len() == before + added);
+        assert!(added.is_multiple_of(4), "{added}");
+        for one in &plan.configurations[before..] {
+            assert!(one.stage == 1 && !one.size_bytes.is_power_of_two(), "{one:?}");
+        }
+        // All of them are yet to be measured, and a sentinel may be among them.
+        assert!(recorder.remaining().len() >= added * 6);
+    }
 
     #[test]
     fn a_device_is_summed_up_by_what_it_said() {
@@ -378,10 +350,5 @@ mod tests {
         assert_eq!(found["temperature_c"], json!({"min": 30.0, "mean": 35.0, "max": 40.0}));
         assert_eq!(found["looks"], json!({"all": 2, "throttled": 1}));
         assert!(thermal_summary(&looks, 2).is_empty());
-    }
-
-    #[test]
-    fn the_template_is_one_that_the_bar_understands() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 }
