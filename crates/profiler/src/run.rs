@@ -18,6 +18,8 @@ use crate::thermal::Watcher;
 
 /// Warm-ups of one configuration end early after so long.
 pub(crate) const WARM_TIME: Duration = Duration::from_millis(500);
+/// Background load lasts so many times as long as a step without it.
+const LOAD_LASTS: f64 = 4.0;
 /// Times within so many floors are flagged.
 const NEAR: f64 = 3.0;
 /// A clock below this part of the highest seen is flagged.
@@ -198,7 +200,9 @@ fn measure(
         return carrier.measure(src, dst, size_bytes, verify);
     }
     let alone = Step { warmups: 0, ..*step };
-    carrier.begin_load(&load_pairs, Duration::from_secs_f64(step_s(configuration, &alone)))?;
+    // Under load everything takes longer, and the background must outlast it.
+    let time = Duration::from_secs_f64(LOAD_LASTS * step_s(configuration, &alone));
+    carrier.begin_load(&load_pairs, time)?;
     let measured = carrier.measure(src, dst, size_bytes, verify);
     carrier.end_load()?;
     measured

@@ -326,6 +326,11 @@ impl Station {
         self.endpoints.iter().map(metadata).collect()
     }
 
+    /// Whether there are copies between GPUs, by which [`Self::warm_gpus`] warms them.
+    pub fn can_warm(&self) -> bool {
+        self.carriers.contains_key(&PathKind::CopyEngine)
+    }
+
     /// Copies between all GPUs for so long, to warm them.
     ///
     /// # Errors

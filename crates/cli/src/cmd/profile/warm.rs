@@ -25,6 +25,9 @@ pub(super) fn warm(
     if how == Warmup::Off || station.clocks().is_empty() {
         return Ok(None);
     }
+    if !station.can_warm() {
+        return Ok(Some("GPUs were not warmed: the path peer is not measured".into()));
+    }
     let begin = Instant::now();
     let mut history: Vec<Vec<f64>> = Vec::new();
     while !is_interrupted() {
