@@ -88,7 +88,7 @@ impl Meter {
     }
 
     /// Sends a flag to another device and back, so many times. Peers have to reach each other, see
-    /// [`Device::reaches`].
+    /// [`crate::Device::reaches`].
     ///
     /// # Errors
     /// More than half of [`STAMPS_MAX`] turns, a flag that did not come back, and what the driver
