@@ -173,6 +173,10 @@ settings! {
     /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
     /// those that the GPU copies meanwhile: `staging_bytes` / `gpu_chunk_bytes` of them.
     staging_bytes: u64 = 8 * MIB, Kind::bytes(64 * KIB, GIB);
+
+    /// Pinned host memory of all flows together. When it is used up new flows get smaller rings, and
+    /// at last none, which is an error of their transfers.
+    staging_limit_bytes: u64 = 8 * GIB, Kind::bytes(MIB, 1024 * GIB);
 }
 
 "Progress" {

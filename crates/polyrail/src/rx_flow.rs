@@ -189,13 +189,16 @@ impl RxFlow {
             }
             let mut devices = self.current.targets.iter().filter_map(|t| t.region.memory.device());
             let made = devices.next().map(|device| {
-                Ring::new(&**device, pass.engine.settings.staging_bytes, payload.into())
+                let (engine, least) = (pass.engine, payload.into());
+                // The old one, which is too small, gives its part back first.
+                self.arrivals.ring = None;
+                Ring::new(&**device, engine.settings.staging_bytes, least, &engine.staging)
             });
             match made {
                 Some(Ok(ring)) => self.arrivals.ring = Some(ring),
                 Some(Err(error)) => {
                     let name = self.peer.name();
-                    tracing::error!(target: "polyrail::staging", peer = name, %error, "no staging");
+                    tracing::error!(target: "polyrail::staging", peer = name, ?error, "no staging");
                     self.peer.rx().receiver.bar(self.flow, RefusalCode::Device);
                     self.current.land = false;
                 }

@@ -28,7 +28,7 @@ use crate::region::Registry;
 use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
-use crate::staging::Copiers;
+use crate::staging::{Budget, Copiers};
 use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -55,6 +55,7 @@ pub(crate) struct EngineShared {
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
+    pub(crate) staging: Arc<Budget>,
     pub(crate) direct: DirectQueues,
     pub(crate) imports: Imports,
     peers: RwLock<Vec<Arc<PeerShared>>>,
@@ -98,6 +99,7 @@ impl EngineShared {
             pool: Arc::new(OpsPool::new(config.ops_pool)),
             registry: Arc::default(),
             joined: Joined::default(),
+            staging: Budget::new(config.staging_limit_bytes),
             direct: DirectQueues::default(),
             imports: Imports::default(),
             peers: RwLock::default(),

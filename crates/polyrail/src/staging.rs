@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_gpu::{Device, GpuError, Place, Queue, Ticket};
 use polyrail_sys::Memory;
@@ -34,6 +35,19 @@ pub(crate) struct Ring {
     /// Where chunks are, oldest first.
     live: VecDeque<u64>,
     next: u64,
+    _share: Share,
+}
+
+/// How much pinned memory the rings of an engine may have together.
+pub(crate) struct Budget {
+    used: AtomicU64,
+    limit: u64,
+}
+
+/// What a ring has of it.
+struct Share {
+    budget: Arc<Budget>,
+    bytes: u64,
 }
 
 /// The queues of a proxy.
@@ -67,19 +81,25 @@ pub(crate) enum CopyError {
 }
 
 impl Ring {
-    /// A ring of `wanted` bytes, or if the system has not that much pinned memory the half of it,
-    /// and so on, but of no less than `least`.
-    pub(crate) fn new(device: &dyn Device, wanted: u64, least: u64) -> Result<Self, GpuError> {
+    /// A ring of `wanted` bytes, or if the budget or the system has not that much pinned memory the
+    /// half of it, and so on, but of no less than `least`.
+    pub(crate) fn new(
+        device: &dyn Device,
+        wanted: u64,
+        least: u64,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, CopyError> {
         let mut bytes = wanted.max(least);
         loop {
-            match device.pinned(bytes) {
-                Ok(memory) => {
+            let made = budget.take(bytes).and_then(|share| Ok((device.pinned(bytes)?, share)));
+            match made {
+                Ok((memory, share)) => {
                     if bytes < wanted {
-                        let (device, unit) = (device.identity(), "bytes");
-                        tracing::warn!(target: "polyrail::staging", %device, wanted, got = bytes, unit,
-                            "less pinned memory than staging_bytes");
+                        let device = device.identity();
+                        tracing::warn!(target: "polyrail::staging", %device, wanted, got = bytes,
+                            "fewer bytes of pinned memory than staging_bytes");
                     }
-                    return Ok(Self { memory, live: VecDeque::new(), next: 0 });
+                    return Ok(Self { memory, live: VecDeque::new(), next: 0, _share: share });
                 }
                 Err(error) if bytes == least => return Err(error),
                 Err(_) => bytes = (bytes / 2).max(least),
@@ -123,6 +143,30 @@ impl Ring {
             // It goes round the end.
             Some(oldest) => (len > 0 && len <= oldest - self.next).then_some(self.next),
         }
+    }
+}
+
+impl Budget {
+    pub(crate) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { used: AtomicU64::new(0), limit })
+    }
+
+    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, CopyError> {
+        let added = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added) {
+            Ok(_) => Ok(Share { budget: self.clone(), bytes }),
+            Err(used) => Err(CopyError::Device(format!(
+                "{bytes} bytes of pinned memory for a flow are more than is left of \
+                 staging_limit_bytes: {used} of {} are used",
+                self.limit
+            ))),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -297,7 +341,8 @@ mod tests {
     use super::*;
 
     fn ring(bytes: u64) -> Ring {
-        Ring::new(&*FakeDevice::new(0, Duration::ZERO, 1), bytes, bytes).unwrap()
+        let device = FakeDevice::new(0, Duration::ZERO, 1);
+        Ring::new(&*device, bytes, bytes, &Budget::new(u64::MAX)).unwrap()
     }
 
     #[test]
@@ -335,7 +380,23 @@ mod tests {
     fn a_ring_is_smaller_where_pinned_memory_is_short_and_fails_below_a_chunk() {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
         device.limit_pinned(3000);
-        assert_eq!(Ring::new(&*device, 8192, 1024).unwrap().memory().len(), 2048);
-        assert!(Ring::new(&*device, 8192, 1024).is_err());
+        let budget = Budget::new(u64::MAX);
+        assert_eq!(Ring::new(&*device, 8192, 1024, &budget).unwrap().memory().len(), 2048);
+        assert!(Ring::new(&*device, 8192, 1024, &budget).is_err());
+    }
+
+    #[test]
+    fn rings_share_a_budget_and_give_their_part_back() {
+        let device = FakeDevice::new(0, Duration::ZERO, 1);
+        let budget = Budget::new(10_000);
+        let ring = |wanted| Ring::new(&*device, wanted, 1024, &budget);
+        let first = ring(8192).unwrap();
+        assert_eq!(first.memory().len(), 8192);
+        assert_eq!(ring(8192).unwrap().memory().len(), 1024, "for a moment");
+        let _second = ring(1024).unwrap();
+        let Err(CopyError::Device(why)) = ring(1024) else { panic!("more than there is") };
+        assert!(why.contains("staging_limit_bytes: 9216 of 10000"), "{why}");
+        drop(first);
+        assert_eq!(ring(8192).unwrap().memory().len(), 8192);
     }
 }

@@ -50,7 +50,8 @@ impl TxFlow {
                 let least = settings.gpu_chunk_bytes.max(len);
                 let device = parts().find_map(|(region, ..)| region.memory.device());
                 let device = device.ok_or(CopyError::RegionDropped)?;
-                none.insert(Ring::new(&**device, settings.staging_bytes, least)?)
+                let wanted = settings.staging_bytes;
+                none.insert(Ring::new(&**device, wanted, least, &pass.engine.staging)?)
             }
         };
         // `pull` looked for room before.
