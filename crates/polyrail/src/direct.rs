@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use polyrail_config::PathChoice;
@@ -337,6 +338,8 @@ impl EngineShared {
             Ok(tickets) => {
                 op.set_copying(tickets);
                 let prepared = &op.prepared;
+                let bytes = prepared.plan.bytes();
+                prepared.peer.peer_copy_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let proxy = self.watcher(&prepared.peer);
                 let command = Command::Copying(op.clone());
                 // Whoever waits, or asks, looks for himself.

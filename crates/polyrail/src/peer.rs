@@ -28,6 +28,8 @@ pub(crate) struct PeerShared {
     pub(crate) number: u32,
     pub(crate) card: Card,
     pub(crate) same_host: bool,
+    /// Payload that devices were given to copy from end to end.
+    pub(crate) peer_copy_bytes: AtomicU64,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -181,6 +183,7 @@ impl PeerShared {
         Self {
             number,
             same_host: options.same_host,
+            peer_copy_bytes: AtomicU64::new(0),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),

@@ -70,6 +70,8 @@ pub struct PeerStats {
     pub instance: String,
     /// Whether it is on this host.
     pub same_host: bool,
+    /// Payload that devices here were given to copy from end to end, without a rail.
+    pub peer_copy_bytes: u64,
     /// By local rail.
     pub rails: Vec<RailStats>,
 }
@@ -202,6 +204,7 @@ impl EngineShared {
             name: peer.name().to_owned(),
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
+            peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
         }
     }

@@ -46,6 +46,7 @@ fn within_a_process_devices_copy_and_no_byte_goes_over_rails() {
             let outcome = prepared.post().unwrap().wait(LONG).unwrap();
             assert_eq!(outcome.bytes, len as u64);
             assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
+            assert!(p.a.stats().peers[0].peer_copy_bytes >= len as u64);
 
             let (back, memory) = on(&here, &p.a, &vec![0; len]);
             finished(&p.a.read(&p.to_b, &back.all(), &remote.all()).unwrap());
