@@ -90,7 +90,7 @@ pub struct PathMetric {
 /// What to look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The metric of all times; without one it is, for each path, the first of `t_oneway`, `t_gpu`,
+    /// The metric of all times; without one it is, for each path, the first of `t_gpu`, `t_oneway`,
     /// `t_rtt2` and `t_host` that most samples have.
     pub metric: Option<Metric>,
     /// Only this path.

@@ -85,7 +85,7 @@ fn astra_sim_computes_the_measured_line_with_either_backend() {
     let link = analysis.links.iter().find(|link| (link.src, link.dst) == (2, 3)).unwrap();
     let measured = link.model.as_ref().unwrap().at(1 << 30);
     assert!((full.unaware_ns(f64::from(1 << 30)) / measured - 1.0).abs() < 0.06);
-    assert!(text(&files, "astra_fully_connected.yml").contains("t_oneway"));
+    assert!(text(&files, "astra_fully_connected.yml").contains("t_gpu"));
 }
 
 type Attributes = HashMap<String, (u32, u64)>;

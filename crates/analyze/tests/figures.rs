@@ -14,7 +14,7 @@ use polyrail_profile::{Folder, Metric, PathKind};
 #[test]
 fn medians_are_near_the_truth_and_intervals_hold_it() {
     let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
-    assert_eq!(analysis.metrics[0].metric, "t_oneway");
+    assert_eq!(analysis.metrics[0].metric, "t_gpu");
     assert_eq!(analysis.configurations.len(), 12 * 31);
     let mut held = 0;
     for one in &analysis.configurations {
@@ -136,7 +136,7 @@ fn profiles_with_nothing_in_common_are_refused_with_what_they_have() {
     let (_a, _, gpu) = analyse(&machine(PathKind::CopyEngine));
     let (_b, _, tcp) = analyse(&Machine { has_gpus: false, ..machine(PathKind::Tcp) });
     let error = Comparison::of(&gpu, &tcp).unwrap_err().to_string();
-    assert!(error.contains("copy_engine (t_oneway)") && error.contains("tcp (t_rtt2)"), "{error}");
+    assert!(error.contains("copy_engine (t_gpu)") && error.contains("tcp (t_rtt2)"), "{error}");
 }
 
 #[test]

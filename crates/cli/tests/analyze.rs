@@ -45,7 +45,7 @@ fn a_profile_becomes_tables_json_and_a_report() {
     let output = analyze(&[&dir, "--json", "--html", report.to_str().unwrap()]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["schema_version"], 1);
-    assert_eq!(json["metrics"][0]["metric"], "t_oneway");
+    assert_eq!(json["metrics"][0]["metric"], "t_gpu");
     assert!(json["configurations"][0]["median_ns"].is_f64());
     assert!(json["comparison"].is_null());
     assert!(fs::read_to_string(&report).unwrap().starts_with("<!doctype html>"));
@@ -128,7 +128,7 @@ fn bad_input_is_named_with_its_place_and_what_helps() {
     let pairs = refused(&[&dir, "--predictions", file.to_str().unwrap()]);
     assert!(pairs.contains("p.csv:2, column dst: `7`; allowed: 0 to 2"), "{pairs}");
     let metric = refused(&[&dir, "--metric", "bandwidth"]);
-    assert!(metric.contains("is no time; allowed: t_oneway"), "{metric}");
+    assert!(metric.contains("is no time; allowed: t_gpu"), "{metric}");
     let absent = refused(&[&dir, "--path", "tcp"]);
     assert!(absent.contains("no sample has a time over tcp"), "{absent}");
 }

@@ -53,6 +53,10 @@ fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
         let has_trip = one.path == PathKind::Tcp && one.size_bytes <= 1 << 20;
         assert_eq!(sample.metric(Metric::HalfRoundTrip).is_some(), has_trip, "{one:?}");
         assert_eq!(sample.metric(Metric::Gpu), None, "no GPU, no time of one");
+        assert!(sample.metric(Metric::Oneway).is_some_and(|time| time > 0.0), "{sample:?}");
+        assert_eq!(sample.clock_uncertainty_ns, Some(0.0), "both ends are here");
+        let [source, sink] = [sample.source, sample.sink].map(|end| end.end_ns.unwrap());
+        assert!(one.path != PathKind::Tcp || sink <= source, "a source is told last: {sample:?}");
     }
     assert!(folder.run().timer_floor_ns["t_host"] < 1e5);
     assert!(folder.run().overhead_percent["1048576"] < 1.0);

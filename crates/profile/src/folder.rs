@@ -121,13 +121,14 @@ impl Folder {
         &self.run
     }
 
-    /// All samples in the order in which they were taken.
+    /// All samples in the order in which they were taken. One-way times between ends that have a clock
+    /// each follow from their stamps and all anchors that are there now.
     ///
     /// # Errors
     /// A table that can't be read, or a sample that the plan does not know or that is there twice.
     pub fn samples(&self) -> Result<Vec<Sample>, ProfileError> {
         let path = self.dir.join(SAMPLES);
-        let samples: Vec<Sample> = read_rows(&path)?;
+        let mut samples: Vec<Sample> = read_rows(&path)?;
         let mut seen = HashSet::with_capacity(samples.len());
         for (place, sample) in samples.iter().enumerate() {
             let fault = match self.check(sample) {
@@ -144,6 +145,11 @@ impl Folder {
                 line: place as u64 + 2,
                 fault,
             });
+        }
+        let has_two_clocks = |one: &Sample| one.t_oneway_ns.is_none() && one.sink.clock.is_some();
+        if samples.iter().any(has_two_clocks) {
+            let alignment = self.alignment()?;
+            samples.iter_mut().for_each(|one| one.align(&alignment));
         }
         Ok(samples)
     }

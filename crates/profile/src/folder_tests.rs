@@ -69,6 +69,48 @@ fn what_is_recorded_reads_back_to_the_last_bit() {
 }
 
 #[test]
+fn one_way_times_between_two_clocks_follow_from_stamps_and_anchors() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("profile");
+    let mut run = Run::default();
+    for id in [1, 2] {
+        let (name, kind) = (format!("gpu{id}"), "globaltimer".into());
+        run.clocks.push(crate::Clock { id, name, kind, rank: Some(id - 1), tick_ns: 1.0 });
+    }
+    let recorder = Folder::create(&dir, &plan(), &run).unwrap();
+    // The reference is 5000 behind the first clock and 700 ahead of the second.
+    for (clock, clock_ns) in [(1, 15_000), (2, 9_300)] {
+        let (parent, window, method) = (0, 0, AnchorMethod::Bracket);
+        let (parent_before_ns, parent_after_ns) = (9_900, 10_100);
+        let anchor =
+            Anchor { clock, parent, window, method, parent_before_ns, clock_ns, parent_after_ns };
+        recorder.append_anchor(&anchor).unwrap();
+    }
+    let end = |clock, start_ns, end_ns| {
+        let (start_ns, end_ns) = (Some(start_ns), Some(end_ns));
+        End { clock: Some(clock), start_ns, end_ns, ..End::default() }
+    };
+    let sinks = [
+        // Ready before the source starts, ready 100 ns later, and with a clock that has no anchors.
+        end(2, 9_000, 11_300),
+        end(2, 9_400, 11_300),
+        end(3, 9_000, 11_300),
+    ];
+    for (step, sink) in recorder.remaining().iter().zip(sinks) {
+        let source = end(1, 15_000, 40_000);
+        let empty = Sample { t_oneway_ns: None, clock_uncertainty_ns: None, ..sample(step) };
+        recorder.append(&Sample { source, sink, ..empty }).unwrap();
+    }
+    let samples = recorder.folder().samples().unwrap();
+    let times: Vec<_> = samples.iter().map(|one| one.t_oneway_ns).collect();
+    assert_eq!(times, [Some(2_000.0), Some(1_900.0), None]);
+    let bound = samples[0].clock_uncertainty_ns.unwrap();
+    assert!((200.0..220.0).contains(&bound), "both clocks are known to 100 ns: {bound}");
+    let table = fs::read_to_string(dir.join(SAMPLES)).unwrap();
+    assert!(!table.contains("1900"), "the table has raw stamps only: {table}");
+}
+
+#[test]
 fn a_line_that_was_cut_short_is_left_out_and_resume_goes_on_behind_it() {
     let (_root, dir) = filled(5);
     let path = dir.join(SAMPLES);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::BitOr;
 
+use crate::clock::Alignment;
 use crate::error::ProfileError;
 use crate::table::{Cells, Line, ReadRow, Row, Word};
 
@@ -10,7 +11,7 @@ use crate::table::{Cells, Line, ReadRow, Row, Word};
 /// documentation and the report repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// From the start at either end to the end at both, on aligned clocks.
+    /// From the start at the source to the sink's knowing that all is there, on aligned clocks.
     Oneway,
     /// Half of a ping-pong.
     HalfRoundTrip,
@@ -25,14 +26,14 @@ pub enum Metric {
 impl Metric {
     /// All, in the order of preference for a latency.
     pub const ALL: [Self; 5] =
-        [Self::Oneway, Self::Gpu, Self::HalfRoundTrip, Self::Host, Self::Bandwidth];
+        [Self::Gpu, Self::Oneway, Self::HalfRoundTrip, Self::Host, Self::Bandwidth];
 
     /// What exactly is measured.
     pub fn definition(self) -> &'static str {
         match self {
             Self::Oneway => {
-                "max(end at the source, end at the sink) - max(start at the source, start at the \
-                 sink), each on the reference clock after alignment, in ns; \
+                "from the start at the source, or at the sink if that is later, to the sink's knowing \
+                 that every byte is there, each on the reference clock after alignment, in ns; \
                  clock_uncertainty_ns bounds the error that the alignment adds"
             }
             Self::HalfRoundTrip => {
@@ -85,7 +86,9 @@ pub struct Sample {
     pub repetition: u32,
     /// When it was posted, on the reference clock, in ns.
     pub posted_ns: i64,
-    /// [`Metric::Oneway`] in ns; a little below zero where the clocks are less sure than that.
+    /// [`Metric::Oneway`] in ns; a little below zero where the clocks are less sure than that. A
+    /// table has it only where both ends have one clock;
+    /// [`Folder::samples`](crate::Folder::samples) computes the others.
     pub t_oneway_ns: Option<f64>,
     /// [`Metric::HalfRoundTrip`] in ns.
     pub t_rtt2_ns: Option<f64>,
@@ -224,6 +227,26 @@ impl Sample {
             Metric::Host => self.t_host_ns,
             Metric::Bandwidth => self.bandwidth_bytes_per_s,
         }
+    }
+
+    /// Computes the one-way time from the stamps of two clocks. It stays unknown where a stamp or the
+    /// anchors of a clock are missing.
+    pub(crate) fn align(&mut self, alignment: &Alignment) {
+        let aligned =
+            |clock: Option<u32>, ns: Option<i64>| alignment.to_reference(clock?, ns?).ok();
+        let (source, sink) = (&self.source, &self.sink);
+        let sent = aligned(source.clock, source.start_ns);
+        let (Some(sent), Some(seen)) = (sent, aligned(sink.clock, sink.end_ns)) else { return };
+        if self.t_oneway_ns.is_some() {
+            return;
+        }
+        let ready = aligned(sink.clock, sink.start_ns).filter(|ready| ready.ns > sent.ns);
+        let start = ready.unwrap_or(sent);
+        self.t_oneway_ns = Some(seen.ns.saturating_sub(start.ns) as f64);
+        // A clock agrees with itself.
+        let is_one = source.clock == sink.clock;
+        let both_ns = start.uncertainty_ns + seen.uncertainty_ns;
+        self.clock_uncertainty_ns = Some(if is_one { 0.0 } else { both_ns });
     }
 }
 

@@ -11,7 +11,10 @@ use crate::error::ProfilerError;
 pub struct Measured {
     /// When the transfer of `t_host_ns` was posted, reference clock.
     pub posted_ns: i64,
-    /// Each as [`polyrail_profile::Metric`] defines it.
+    /// Each as [`polyrail_profile::Metric`] defines it. This one only if both ends have one clock:
+    /// otherwise it follows from the stamps of both and the anchors.
+    pub t_oneway_ns: Option<f64>,
+    /// Half of a round trip.
     pub t_rtt2_ns: Option<f64>,
     /// Device-gated.
     pub t_gpu_ns: Option<f64>,
@@ -19,7 +22,7 @@ pub struct Measured {
     pub t_host_ns: Option<f64>,
     /// Of a stream.
     pub bandwidth_bytes_per_s: Option<f64>,
-    /// Raw stamps of the source's clock around the gated transfer.
+    /// Raw stamps of the source's clock around the one-way transfer.
     pub source: End,
     /// Of the sink's.
     pub sink: End,

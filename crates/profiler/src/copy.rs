@@ -2,7 +2,8 @@
 //! measured against.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use polyrail_profile::{End, Verify};
 use polyrail_sys::Memory;
@@ -13,6 +14,8 @@ use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
 const STREAM_BYTES: u64 = 64 << 20;
+/// A sink that is not told for so long was forgotten.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Copies between host endpoints.
 pub(crate) struct Copier {
@@ -46,6 +49,43 @@ fn copy(source: &Memory, sink: &mut [u8]) -> Result<(), ProfilerError> {
     source.read_at(0, sink).map_err(outside)
 }
 
+/// When a copy began, when its source was done, and when the sink was ready and was told: a second
+/// thread that looks at a word all the time, which is written behind the copy.
+struct OneWay {
+    source_ns: [i64; 2],
+    sink_ns: [i64; 2],
+}
+
+fn one_way(source: &Memory, sink: &mut [u8]) -> Result<OneWay, ProfilerError> {
+    let (is_ready, is_there) = (AtomicBool::new(false), AtomicBool::new(false));
+    let is_alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    let until = |word: &AtomicBool| {
+        let begin = Instant::now();
+        while !word.load(Ordering::Acquire) && begin.elapsed() < PATIENCE {
+            if is_alone { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    };
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| {
+            let ready_ns = reference_ns();
+            is_ready.store(true, Ordering::Release);
+            until(&is_there);
+            [ready_ns, reference_ns()]
+        });
+        until(&is_ready);
+        let begin_ns = reference_ns();
+        let copied = copy(source, sink);
+        is_there.store(true, Ordering::Release);
+        let end_ns = reference_ns();
+        let lost = |_| ProfilerError::Engine {
+            what: "the sink's thread",
+            reason: "it ended by itself".into(),
+        };
+        let sink_ns = told.join().map_err(lost)?;
+        copied.map(|()| OneWay { source_ns: [begin_ns, end_ns], sink_ns })
+    })
+}
+
 impl Carrier for Copier {
     fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
         let (source, _, sink) = self.ends(src, dst, bytes)?;
@@ -71,6 +111,11 @@ impl Carrier for Copier {
             right &= pattern::is_pattern(sink, seed);
             sink.fill(0);
         }
+        let ends = one_way(source, sink)?;
+        if verify {
+            right &= pattern::is_pattern(sink, seed);
+            sink.fill(0);
+        }
         let (count, _) = stream_of(bytes, STREAM_BYTES);
         let begin_ns = reference_ns();
         for _ in 0..count {
@@ -80,18 +125,19 @@ impl Carrier for Copier {
         if verify {
             right &= pattern::is_pattern(sink, seed);
         }
-        let end = End {
+        let end = |[start_ns, end_ns]: [i64; 2]| End {
             clock: Some(0),
-            start_ns: Some(posted_ns),
+            start_ns: Some(start_ns),
             end_ns: Some(end_ns),
             ..End::default()
         };
         Ok(Measured {
             posted_ns,
+            t_oneway_ns: Some((ends.sink_ns[1] - ends.source_ns[0]) as f64),
             t_host_ns: Some((end_ns - posted_ns) as f64),
             bandwidth_bytes_per_s: per_second(bytes * count, stream_ns),
-            source: end,
-            sink: end,
+            source: end(ends.source_ns),
+            sink: end(ends.sink_ns),
             verify: verdict(verify, right),
             ..Measured::default()
         })

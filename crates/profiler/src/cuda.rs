@@ -1,5 +1,6 @@
 //! NVIDIA's devices as endpoints.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use polyrail_gpu::cuda::measure::{Bracket, Meter, Mover, RoundTrip};
@@ -8,7 +9,7 @@ use polyrail_gpu::{DeviceMemory, GpuError, Queue};
 use polyrail_profile::PathKind;
 
 use crate::pattern::seed_of;
-use crate::peer::{Accelerator, Gated};
+use crate::peer::{Accelerator, Gated, TwoEnds};
 
 /// A device with its memory and its meter, which the comparison of clocks uses, too.
 pub(crate) struct CudaGpu {
@@ -71,10 +72,7 @@ impl Accelerator for CudaGpu {
         count: usize,
         stamp_each: bool,
     ) -> Result<Option<Gated>, GpuError> {
-        let mover = match path {
-            PathKind::Kernel => Mover::Kernel,
-            _ => Mover::Engine,
-        };
+        let mover = mover(path);
         let copies = vec![(sink, &self.source); count];
         let timing = lock(&self.meter).time(mover, &copies, bytes, stamp_each)?;
         let ends = timing.stamps_ns.first().zip(timing.stamps_ns.last());
@@ -83,6 +81,22 @@ impl Accelerator for CudaGpu {
             start_ns: *start,
             end_ns: *end,
             took_ns: timing.elapsed_ns.unwrap_or((end - start) as f64),
+        }))
+    }
+
+    fn one_way(
+        &mut self,
+        path: PathKind,
+        other: &mut dyn Accelerator,
+        bytes: u64,
+    ) -> Result<Option<TwoEnds>, GpuError> {
+        let Some(other) = (other as &mut dyn Any).downcast_mut::<Self>() else { return Ok(None) };
+        let memory = (&other.sink, &self.source);
+        let mut sink = lock(&other.meter);
+        let ends = lock(&self.meter).one_way(&mut sink, mover(path), memory, bytes)?;
+        Ok(Some(TwoEnds {
+            source_ns: [ends.start_ns, ends.end_ns],
+            sink_ns: [ends.sink_ready_ns, ends.sink_seen_ns],
         }))
     }
 
@@ -96,6 +110,13 @@ impl Accelerator for CudaGpu {
 
     fn clock(&self) -> u32 {
         self.clock
+    }
+}
+
+fn mover(path: PathKind) -> Mover {
+    match path {
+        PathKind::Kernel => Mover::Kernel,
+        _ => Mover::Engine,
     }
 }
 

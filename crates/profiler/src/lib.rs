@@ -25,7 +25,7 @@ pub use carrier::{Carrier, Measured};
 pub use clocks::{ClockSource, PeerLatency};
 pub use error::ProfilerError;
 pub use estimate::estimate;
-pub use peer::{Accelerator, Gated, Peer};
+pub use peer::{Accelerator, Gated, Peer, TwoEnds};
 pub use run::{Hooks, Limits, Outcome, run};
 pub use station::{Spot, Station, StationOptions};
 pub use thermal::{Foreign, Watcher, busy_devices, device_names, lock_clocks, unlock_clocks};

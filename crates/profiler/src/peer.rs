@@ -1,5 +1,6 @@
 //! Copies between GPUs by themselves: the paths `copy_engine` and `kernel`.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,8 +36,17 @@ pub struct Gated {
     pub took_ns: f64,
 }
 
+/// A transfer by the clocks of both ends, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoEnds {
+    /// The source's clock when its gate opened, and behind the transfer.
+    pub source_ns: [i64; 2],
+    /// The sink's clock when it was ready, and when it knew that everything was there.
+    pub sink_ns: [i64; 2],
+}
+
 /// One GPU with its memory. [`crate::StationOptions`] makes them of NVIDIA's devices; tests have others.
-pub trait Accelerator: Send {
+pub trait Accelerator: Any + Send {
     /// A queue for transfers that are timed by the host.
     ///
     /// # Errors
@@ -62,6 +72,18 @@ pub trait Accelerator: Send {
         count: usize,
         stamp_each: bool,
     ) -> Result<Option<Gated>, GpuError>;
+
+    /// Makes one gated copy of the source's first bytes to the sink of `other`, which looks at its own
+    /// clock when it is told. `None` if these two have no such clocks.
+    ///
+    /// # Errors
+    /// What the device refuses.
+    fn one_way(
+        &mut self,
+        path: PathKind,
+        other: &mut dyn Accelerator,
+        bytes: u64,
+    ) -> Result<Option<TwoEnds>, GpuError>;
 
     /// Sets the first bytes of the sink to 0.
     ///
@@ -91,6 +113,8 @@ pub struct Peer {
     /// Queues of the background, and what is under way on them.
     load_queues: HashMap<u32, Queue>,
     load: Vec<Ticket>,
+    /// Why there are no one-way times, if there are none.
+    no_one_way: Option<String>,
 }
 
 impl Peer {
@@ -109,12 +133,44 @@ impl Peer {
                 queue.map_err(ProfilerError::gpu(format!("a queue of rank {rank}")))?,
             );
         }
-        Ok(Self { path, seed, gpus, queues, load_queues: HashMap::new(), load: Vec::new() })
+        let (load_queues, load) = (HashMap::new(), Vec::new());
+        let mut peer = Self { path, seed, gpus, queues, load_queues, load, no_one_way: None };
+        peer.try_one_way();
+        Ok(peer)
+    }
+
+    /// What is missing, and why.
+    pub(crate) fn note(&self) -> Option<String> {
+        let why = self.no_one_way.as_ref()?;
+        Some(format!("{} has no t_oneway: {why}", self.path))
+    }
+
+    /// One transfer between the first two: what a driver refuses at all, it refuses here, and all
+    /// else is still measured.
+    fn try_one_way(&mut self) {
+        let mut ranks: Vec<u32> = self.gpus.keys().copied().collect();
+        ranks.sort_unstable();
+        let [src, dst, ..] = ranks[..] else { return };
+        let (from, to) = (self.gpus[&src].clone(), self.gpus[&dst].clone());
+        // A kernel that never ran may have to wait for all others, and so for a gate.
+        let plain = self.copy(src, dst, 1);
+        self.no_one_way = match plain.and_then(|()| one_way(&from, &to, self.path, 1)) {
+            Ok(Some(_)) => None,
+            Ok(None) => Some("these devices have no clocks for it".into()),
+            Err(error) => Some(error.to_string()),
+        };
     }
 
     fn gpu(&self, rank: u32) -> Result<SharedAccelerator, ProfilerError> {
         let gpu = self.gpus.get(&rank).cloned();
         gpu.ok_or_else(|| ProfilerError::Choice { what: format!("rank {rank} is no GPU") })
+    }
+
+    /// One copy that nobody times.
+    fn copy(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+        let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
+        let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
+        done(&Self::begin(self.queue(src)?, &source, &sink, bytes)?)
     }
 
     /// One copy, begun.
@@ -137,12 +193,15 @@ impl Peer {
 
 impl Carrier for Peer {
     fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+        self.copy(src, dst, bytes)?;
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
-        let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
-        let ticket = Self::begin(self.queue(src)?, &source, &sink, bytes)?;
-        done(&ticket)?;
+        let sink = lock(&to).sink().clone();
         let gated = lock(&from).gated(self.path, &sink, bytes, 1, false);
-        gated.map_err(ProfilerError::gpu("a gated copy")).map(|_| ())
+        gated.map_err(ProfilerError::gpu("a gated copy"))?;
+        if self.no_one_way.is_none() {
+            one_way(&from, &to, self.path, bytes)?;
+        }
+        Ok(())
     }
 
     fn measure(
@@ -155,6 +214,7 @@ impl Carrier for Peer {
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
         let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
         let (path, seed) = (self.path, pattern::seed_of(src, self.seed));
+        let has_one_way = self.no_one_way.is_none();
         let clear = || match verify {
             true => lock(&to).clear(bytes).map_err(ProfilerError::gpu("clearing the sink")),
             false => Ok(()),
@@ -173,8 +233,17 @@ impl Carrier for Peer {
         let mut right = is_right()?;
 
         clear()?;
-        let (gated, t_gpu_ns) = gated_train(&from, path, &sink, bytes)?;
+        let t_gpu_ns = gated_train(&from, path, &sink, bytes)?;
         right &= is_right()?;
+
+        let mut ends = None;
+        if has_one_way {
+            // The first one wakes the engine.
+            one_way(&from, &to, path, bytes)?;
+            clear()?;
+            ends = one_way(&from, &to, path, bytes)?;
+            right &= is_right()?;
+        }
 
         clear()?;
         let (count, window) = stream_of(bytes, STREAM_BYTES);
@@ -194,18 +263,20 @@ impl Carrier for Peer {
         let stream_ns = reference_ns() - begin_ns;
         right &= is_right()?;
 
-        let clock = lock(&from).clock();
+        let (clock_src, clock_dst) = (lock(&from).clock(), lock(&to).clock());
+        let end = |clock: u32, stamps: Option<[i64; 2]>| End {
+            clock: stamps.map(|_| clock),
+            start_ns: stamps.map(|[start, _]| start),
+            end_ns: stamps.map(|[_, end]| end),
+            ..End::default()
+        };
         Ok(Measured {
             posted_ns,
             t_gpu_ns,
             t_host_ns: Some(host_ns as f64),
             bandwidth_bytes_per_s: per_second(bytes * count, stream_ns),
-            source: End {
-                clock: gated.is_some().then_some(clock),
-                start_ns: gated.as_ref().map(|gated| gated.start_ns),
-                end_ns: gated.as_ref().map(|gated| gated.end_ns),
-                ..End::default()
-            },
+            source: end(clock_src, ends.map(|ends| ends.source_ns)),
+            sink: end(clock_dst, ends.map(|ends| ends.sink_ns)),
             verify: verdict(verify, right),
             ..Measured::default()
         })
@@ -242,14 +313,25 @@ impl Carrier for Peer {
     }
 }
 
-/// Gated transfers, each alone, until what one takes is known well enough: the last of them, and the
-/// median of what they took.
+/// One transfer by the clocks of both ends.
+fn one_way(
+    from: &SharedAccelerator,
+    to: &SharedAccelerator,
+    path: PathKind,
+    bytes: u64,
+) -> Result<Option<TwoEnds>, ProfilerError> {
+    let timed = lock(from).one_way(path, lock(to).as_mut(), bytes);
+    timed.map_err(ProfilerError::gpu("a one-way copy"))
+}
+
+/// Gated transfers, each alone, until what one takes is known well enough: the median of what they
+/// took. `None` if the device has no gates.
 fn gated_train(
     from: &SharedAccelerator,
     path: PathKind,
     sink: &DeviceMemory,
     bytes: u64,
-) -> Result<(Option<Gated>, Option<f64>), ProfilerError> {
+) -> Result<Option<f64>, ProfilerError> {
     let count = TRAINS.iter().find(|(most, _)| bytes <= *most).map_or(1, |(_, count)| *count);
     let once = || {
         let gated = lock(from).gated(path, sink, bytes, 1, false);
@@ -259,13 +341,11 @@ fn gated_train(
         // The first one wakes the engine.
         once()?;
     }
-    let (mut last, mut took_ns) = (None, Vec::with_capacity(count));
+    let mut took_ns = Vec::with_capacity(count);
     for _ in 0..count {
-        last = once()?;
-        took_ns.extend(last.as_ref().map(|gated| gated.took_ns));
+        took_ns.extend(once()?.map(|gated| gated.took_ns));
     }
-    let median_ns = (!took_ns.is_empty()).then(|| median(&mut took_ns));
-    Ok((last, median_ns))
+    Ok((!took_ns.is_empty()).then(|| median(&mut took_ns)))
 }
 
 /// How much larger sinks are, for the background.

@@ -150,15 +150,27 @@ impl Rails {
         }
     }
 
+    /// A write whose notification the sink waits for: when it was posted, when the source knew that it
+    /// was done, and when the sink had the notification.
+    fn one_way(&self, src: u32, dst: u32, bytes: u64) -> Result<[i64; 3], ProfilerError> {
+        let prepared = self.prepare(src, dst, bytes, true)?;
+        let sink = &self.end(dst)?.engine;
+        let posted_ns = reference_ns();
+        let posted = post(&prepared)?;
+        let notified = sink.wait_notification(PATIENCE);
+        let notified_ns = reference_ns();
+        done(&posted)?;
+        let done_ns = reference_ns();
+        notified.ok_or_else(|| lost("a write with notification"))?;
+        Ok([posted_ns, done_ns, notified_ns])
+    }
+
     /// Half the mean time of some messages there and back.
     fn ping_pong(&self, src: u32, dst: u32, bytes: u64) -> Result<f64, ProfilerError> {
         let there = self.prepare(src, dst, bytes, true)?;
         let back = self.prepare(dst, src, bytes, true)?;
         let (one, other) = (&self.end(src)?.engine, &self.end(dst)?.engine);
-        let lost = || ProfilerError::Engine {
-            what: "a ping-pong",
-            reason: format!("no message after {} s", PATIENCE.as_secs()),
-        };
+        let lost = || lost("a ping-pong");
         let mut posted = Vec::with_capacity(2 * TRIPS as usize);
         let begin_ns = reference_ns();
         for _ in 0..TRIPS {
@@ -215,6 +227,10 @@ impl Carrier for Rails {
         let end_ns = reference_ns();
         let mut right = !verify || self.holds(dst, src, bytes)?;
 
+        clear(dst)?;
+        let [sent_ns, known_ns, notified_ns] = self.one_way(src, dst, bytes)?;
+        right &= !verify || self.holds(dst, src, bytes)?;
+
         let mut t_rtt2_ns = None;
         if bytes <= PING_PONG_MAX_BYTES {
             clear(dst)?;
@@ -226,17 +242,21 @@ impl Carrier for Rails {
         clear(dst)?;
         let bandwidth_bytes_per_s = self.stream(&prepared, bytes)?;
         right &= !verify || self.holds(dst, src, bytes)?;
+        // The sink is ready all the time.
+        let end = |end_ns: i64| End {
+            clock: Some(0),
+            start_ns: Some(sent_ns),
+            end_ns: Some(end_ns),
+            ..End::default()
+        };
         Ok(Measured {
             posted_ns,
+            t_oneway_ns: Some((notified_ns - sent_ns) as f64),
             t_rtt2_ns,
             t_host_ns: Some((end_ns - posted_ns) as f64),
             bandwidth_bytes_per_s,
-            source: End {
-                clock: Some(0),
-                start_ns: Some(posted_ns),
-                end_ns: Some(end_ns),
-                ..End::default()
-            },
+            source: end(known_ns),
+            sink: end(notified_ns),
             verify: verdict(verify, right),
             ..Measured::default()
         })
@@ -274,6 +294,10 @@ impl Carrier for Rails {
         }
         Ok(())
     }
+}
+
+fn lost(what: &'static str) -> ProfilerError {
+    ProfilerError::Engine { what, reason: format!("no message after {} s", PATIENCE.as_secs()) }
 }
 
 fn post(prepared: &PreparedTransfer) -> Result<Transfer, ProfilerError> {

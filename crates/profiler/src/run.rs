@@ -288,6 +288,9 @@ fn sample_of(
         configuration: step.configuration,
         repetition: step.repetition,
         posted_ns: measured.posted_ns,
+        t_oneway_ns: measured.t_oneway_ns,
+        // One clock agrees with itself.
+        clock_uncertainty_ns: measured.t_oneway_ns.map(|_| 0.0),
         t_rtt2_ns: measured.t_rtt2_ns,
         t_gpu_ns: measured.t_gpu_ns,
         t_host_ns: measured.t_host_ns,

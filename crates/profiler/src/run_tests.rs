@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use polyrail_sys::Memory;
 
 use super::*;
 use crate::pattern::{fill, seed_of};
-use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES};
+use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES, TwoEnds};
 
 const SEED: u64 = 42;
 const BYTES: u64 = 8 << 10;
@@ -27,6 +28,8 @@ struct FakeGpu {
     sink: DeviceMemory,
     /// What arrives is said to be wrong.
     is_wrong: bool,
+    /// It can't raise flags in another's memory.
+    has_no_flags: bool,
     now_ns: i64,
     gated: Arc<AtomicU32>,
 }
@@ -42,7 +45,8 @@ impl FakeGpu {
         let sink = device.memory(&vec![0; (BYTES + LOAD_ROOM_BYTES) as usize]);
         let queue = Mutex::new(Queue::new(&(device.clone() as Arc<dyn Device>)).unwrap());
         let gated = gated.clone();
-        Self { device, queue, source, sink, is_wrong: false, now_ns: 1_000, gated }
+        let (is_wrong, has_no_flags, now_ns) = (false, false, 1_000_000);
+        Self { device, queue, source, sink, is_wrong, has_no_flags, now_ns, gated }
     }
 
     fn copy(&self, to: Place<'_>, from: Place<'_>, bytes: u64) -> Result<(), GpuError> {
@@ -83,6 +87,25 @@ impl Accelerator for FakeGpu {
         self.now_ns += 500 + bytes as i64;
         let took_ns = 500.0 + bytes as f64;
         Ok(Some(Gated { start_ns, end_ns: self.now_ns, took_ns }))
+    }
+
+    fn one_way(
+        &mut self,
+        _: PathKind,
+        other: &mut dyn Accelerator,
+        bytes: u64,
+    ) -> Result<Option<TwoEnds>, GpuError> {
+        let Some(other) = (other as &mut dyn Any).downcast_mut::<Self>() else { return Ok(None) };
+        if self.has_no_flags {
+            return Err(GpuError::Unsupported { device: "fake".into(), what: "raising a flag" });
+        }
+        self.copy(Place::Device(&other.sink, 0), Place::Device(&self.source, 0), bytes)?;
+        let start_ns = self.now_ns;
+        self.now_ns += 700 + bytes as i64;
+        // The source's stream knows later than the sink.
+        let seen_ns = self.now_ns - 50;
+        let sink_ns = [start_ns - 100_000, seen_ns];
+        Ok(Some(TwoEnds { source_ns: [start_ns, self.now_ns], sink_ns }))
     }
 
     fn clear(&mut self, bytes: u64) -> Result<(), GpuError> {
@@ -163,6 +186,8 @@ fn every_step_is_measured_and_verified_with_all_its_metrics() {
         assert!(sample.t_host_ns.unwrap() > 0.0 && sample.bandwidth_bytes_per_s.unwrap() > 0.0);
         let bytes = bench.recorder.folder().plan().configurations[sample.configuration as usize];
         assert_eq!(sample.t_gpu_ns, Some(500.0 + bytes.size_bytes as f64));
+        assert_eq!(sample.t_oneway_ns, Some(650.0 + bytes.size_bytes as f64));
+        assert_eq!(sample.clock_uncertainty_ns, Some(0.0), "all have one clock");
         assert_eq!(sample.flags.contains(Flags::NEAR_FLOOR), bytes.size_bytes == 1);
     }
     // One for each warm-up of a configuration, and for each sample one that wakes and 32.
@@ -194,6 +219,19 @@ fn a_gpu_that_fails_takes_its_own_links_out_and_the_rest_goes_on() {
     }
     assert!(!outcome.failures.is_empty());
     assert_eq!(bench.recorder.remaining().len(), 36 - samples.len(), "the rest can be resumed");
+}
+
+#[test]
+fn gpus_that_can_raise_no_flags_are_measured_without_one_way_times_and_say_why() {
+    let mut bench = bench(|_, gpu| gpu.has_no_flags = true, &[Load::None]);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.wrong), (State::Complete, 0), "{:?}", outcome.reason);
+    let samples = bench.recorder.folder().samples().unwrap();
+    assert_eq!(samples.len(), 36);
+    assert!(samples.iter().all(|one| one.t_oneway_ns.is_none() && one.t_gpu_ns.is_some()));
+    let [note] = bench.station.notes() else { panic!("{:?}", bench.station.notes()) };
+    assert!(note.starts_with("copy_engine has no t_oneway: "), "{note}");
+    assert!(note.contains("raising a flag"), "{note}");
 }
 
 #[test]

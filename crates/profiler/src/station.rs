@@ -57,6 +57,7 @@ pub struct Station {
     gpus: HashMap<u32, SharedAccelerator>,
     identities: Vec<(u32, Identity)>,
     rails: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl StationOptions {
@@ -140,6 +141,7 @@ impl Station {
             gpus: HashMap::new(),
             identities: options.devices(),
             rails: Vec::new(),
+            notes: Vec::new(),
         };
         let mut hosts = HashMap::new();
         for (rank, spot) in (0_u32..).zip(&options.spots) {
@@ -156,7 +158,9 @@ impl Station {
             let carrier: Box<dyn Carrier> = match path {
                 PathKind::CopyEngine | PathKind::Kernel => {
                     station.refuse_without_peers()?;
-                    Box::new(Peer::new(*path, options.seed, station.gpus.clone())?)
+                    let peer = Peer::new(*path, options.seed, station.gpus.clone())?;
+                    station.notes.extend(peer.note());
+                    Box::new(peer)
                 }
                 PathKind::HostMemory => {
                     let seed = |rank| pattern::seed_of(rank, options.seed);
@@ -202,8 +206,11 @@ impl Station {
         let gpus: HashMap<u32, SharedAccelerator> =
             (0_u32..).zip(gpus).map(|(rank, gpu)| (rank, shared(gpu))).collect();
         let mut carriers: HashMap<PathKind, Box<dyn Carrier>> = HashMap::new();
+        let mut notes = Vec::new();
         for path in paths {
-            carriers.insert(*path, Box::new(Peer::new(*path, seed, gpus.clone())?));
+            let peer = Peer::new(*path, seed, gpus.clone())?;
+            notes.extend(peer.note());
+            carriers.insert(*path, Box::new(peer));
         }
         Ok(Self {
             endpoints,
@@ -213,12 +220,18 @@ impl Station {
             gpus,
             identities: Vec::new(),
             rails: Vec::new(),
+            notes,
         })
     }
 
     /// The clocks of the GPUs.
     pub fn clocks(&self) -> &[ClockSource] {
         &self.clocks
+    }
+
+    /// What could not be opened as one might expect, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The rails that the path tcp has.

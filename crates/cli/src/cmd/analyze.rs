@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", value_parser = word::<PathKind>)]
     path: Option<PathKind>,
 
-    /// The time to look at: t_oneway, t_rtt2, t_gpu, t_host [default: the best each path has].
+    /// The time to look at: t_gpu, t_oneway, t_rtt2, t_host [default: the best each path has].
     #[arg(long, value_name = "METRIC", value_parser = time)]
     metric: Option<Metric>,
 
@@ -182,7 +182,7 @@ fn word<W: Word + Send + Sync>(text: &str) -> Result<W, String> {
 fn time(text: &str) -> Result<Metric, String> {
     let metric = word(text)?;
     if metric == Metric::Bandwidth {
-        return Err("is no time; allowed: t_oneway, t_rtt2, t_gpu, t_host".into());
+        return Err("is no time; allowed: t_gpu, t_oneway, t_rtt2, t_host".into());
     }
     Ok(metric)
 }

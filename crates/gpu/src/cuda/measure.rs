@@ -7,6 +7,7 @@
 //! calls wait until the device is done, so memory has to outlive the call only.
 
 mod clock;
+mod oneway;
 mod pattern;
 
 use std::ffi::c_void;
@@ -27,6 +28,7 @@ use crate::memory::DeviceMemory;
 use crate::queue::RawCopy;
 
 pub use clock::{Bracket, RoundTrip};
+pub use oneway::{Crossing, OneWay, RawStream};
 
 /// What makes the copies that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Meter {
     scratch: DeviceMemory,
     events: [EventHandle; 2],
     opened: u32,
+    /// Flags that were waited for.
+    arrivals: u32,
 }
 
 /// The kernels by name.
@@ -77,6 +81,8 @@ struct Code {
     tick: FunctionHandle,
     ping: FunctionHandle,
     pong: FunctionHandle,
+    wait: FunctionHandle,
+    raise: FunctionHandle,
 }
 
 const CODE: &str = concat!(include_str!("measure.ptx"), "\0");
@@ -87,9 +93,12 @@ const FIRST_STAMP: u64 = 64;
 const PAGE_BYTES: u64 = FIRST_STAMP + 8 * STAMPS_MAX as u64;
 /// Where in the scratch memory the flag of another device is; the counter is at 0.
 const FLAG: u64 = 128;
-const SCRATCH_BYTES: u64 = 256;
+/// Where the flag is that tells of an arrival.
+const ARRIVAL: u64 = 256;
+const SCRATCH_BYTES: u64 = 512;
 /// After so long a kernel that waits gives up, in ns.
 const LIMIT_NS: u64 = 2_000_000_000;
+
 impl Meter {
     /// A stream on the device. Takes some 50 ms.
     ///
@@ -107,6 +116,8 @@ impl Meter {
             tick: find(c"polyrail_tick")?,
             ping: find(c"polyrail_ping")?,
             pong: find(c"polyrail_pong")?,
+            wait: find(c"polyrail_await")?,
+            raise: find(c"polyrail_raise")?,
         };
         let (page, scratch) = (device.pinned(PAGE_BYTES)?, device.allocate(SCRATCH_BYTES)?);
         let table = device.pinned(ENTRY_BYTES)?;
@@ -119,8 +130,18 @@ impl Meter {
         }
         let events = [EventHandle::NONE; 2];
         let device = device.clone();
-        let mut meter =
-            Self { device, stream, module, code, page, table, scratch, events, opened: 0 };
+        let mut meter = Self {
+            device,
+            stream,
+            module,
+            code,
+            page,
+            table,
+            scratch,
+            events,
+            opened: 0,
+            arrivals: 0,
+        };
         meter.create_events()?;
         meter.zero_page();
         // Each kernel runs once before something waits for it: the first launch of one may have to
@@ -130,6 +151,8 @@ impl Meter {
         let scratch = meter.scratch.clone();
         meter.fill(&scratch, 0, 0)?;
         meter.differing(&scratch, 0, 0)?;
+        meter.clear(&scratch, SCRATCH_BYTES)?;
+        meter.raise_own()?;
         Ok(meter)
     }
 
@@ -216,26 +239,14 @@ impl Meter {
         gate: u32,
         stamp_each: bool,
     ) -> Result<(), GpuError> {
-        let (mut word, mut value, mut limit) = (self.page_at(0)?, gate, LIMIT_NS);
-        let mut first = self.page_at(FIRST_STAMP)?;
-        let mut parameters =
-            [pointer(&mut word), pointer(&mut value), pointer(&mut first), pointer(&mut limit)];
-        // SAFETY: the parameters are the kernel's, and all places are in the page.
-        unsafe { self.launch(self.code.gate, 1, 1, &mut parameters)? };
+        self.queue_gate(gate)?;
         let has_events = mover == Mover::Engine;
         if has_events {
             self.record(0)?;
         }
         let mut next = 1;
         for (place, copy) in copies.iter().enumerate() {
-            match mover {
-                Mover::Engine => {
-                    let driver = self.device.driver();
-                    // SAFETY: both places were checked, and the caller waits before it returns.
-                    unsafe { driver.copy(copy.to, copy.from, copy.len as usize, self.stream)? };
-                }
-                Mover::Kernel => self.copy_by_kernel(tables[place])?,
-            }
+            self.queue_copy(mover, copy, tables.get(place).copied())?;
             if stamp_each && place + 1 < copies.len() {
                 self.queue_stamp(next)?;
                 next += 1;
@@ -247,10 +258,38 @@ impl Meter {
         self.queue_stamp(next)
     }
 
+    /// Puts a gate into the stream, which opens when the page's word is `gate`.
+    fn queue_gate(&self, gate: u32) -> Result<(), GpuError> {
+        let (mut word, mut value, mut limit) = (self.page_at(0)?, gate, LIMIT_NS);
+        let mut first = self.page_at(FIRST_STAMP)?;
+        let mut parameters =
+            [pointer(&mut word), pointer(&mut value), pointer(&mut first), pointer(&mut limit)];
+        // SAFETY: the parameters are the kernel's, and all places are in the page.
+        unsafe { self.launch(self.code.gate, 1, 1, &mut parameters) }
+    }
+
     fn queue_stamp(&self, place: usize) -> Result<(), GpuError> {
         let mut at = self.page_at(FIRST_STAMP + 8 * place as u64)?;
         // SAFETY: the parameter is the kernel's, and the place is in the page.
         unsafe { self.launch(self.code.stamp, 1, 1, &mut [pointer(&mut at)]) }
+    }
+
+    /// One copy, whose places were checked; the caller waits before it returns.
+    fn queue_copy(
+        &self,
+        mover: Mover,
+        copy: &RawCopy,
+        table: Option<(u64, u32)>,
+    ) -> Result<(), GpuError> {
+        match (mover, table) {
+            (Mover::Kernel, Some(table)) => self.copy_by_kernel(table),
+            _ => {
+                let driver = self.device.driver();
+                // SAFETY: as above.
+                unsafe { driver.copy(copy.to, copy.from, copy.len as usize, self.stream)? };
+                Ok(())
+            }
+        }
     }
 
     fn copy_by_kernel(&self, (start, entries): (u64, u32)) -> Result<(), GpuError> {
@@ -408,12 +447,15 @@ mod tests {
 
     #[test]
     fn the_code_has_every_kernel_and_waits_only_with_a_limit() {
-        for name in ["gate", "stamp", "fill", "compare", "answer", "tick", "ping", "pong"] {
+        for name in
+            ["gate", "stamp", "fill", "compare", "answer", "tick", "ping", "pong", "await", "raise"]
+        {
             let entry = format!(".visible .entry polyrail_{name}(");
             assert_eq!(CODE.matches(&entry).count(), 1, "{entry}");
         }
         for kernel in CODE.split(".visible .entry").skip(1) {
-            let waits = kernel.contains("ld.volatile") || kernel.contains("ld.relaxed");
+            let waits = ["ld.volatile", "ld.relaxed", "ld.acquire"];
+            let waits = waits.iter().any(|load| kernel.contains(load));
             assert!(!waits || kernel.contains("@late bra"), "{kernel}");
         }
         assert_eq!(CODE.matches('{').count(), CODE.matches('}').count());

@@ -47,7 +47,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
-    run_file.notes.extend(warmed);
+    run_file.notes.extend(station.notes().iter().cloned().chain(warmed));
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
 
