@@ -181,6 +181,8 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
         (&["--out", out, "--pairs", "0-9"], "configurations (how many)"),
         (&["--out", out, "--sizes", "1024GiB"], "of memory, of which"),
+        (&["--out", out, "--nccl-mode", "socket"], "for the path nccl, which needs GPUs"),
+        (&["--out", out, "--paths", "nccl", "--load", "same-sink"], "not there for the path nccl"),
         (&[], "--out"),
     ] {
         let output = profile(arguments);
@@ -189,4 +191,16 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         assert!(error.contains(words), "{arguments:?}: {error}");
         assert!(!dir.exists(), "{arguments:?}");
     }
+}
+
+#[test]
+fn nccl_that_is_asked_for_and_not_here_ends_with_the_reason() {
+    let (_root, dir) = folder();
+    let arguments =
+        ["--out", path(&dir), "--paths", "nccl", "--nccl-lib", "/nonexistent/libnccl.so"];
+    let output = profile(&arguments);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("/nonexistent/libnccl.so can't be used"), "{error}");
+    assert!(error.contains("help: ") && !dir.exists(), "{error}");
 }

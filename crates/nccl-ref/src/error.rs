@@ -44,6 +44,9 @@ pub enum RefError {
         /// Size of the memory, in bytes.
         size: u64,
     },
+    /// Something went wrong before, and NCCL has no way back.
+    #[error("NCCL's communicator was given up after an error, or has no such rank")]
+    GivenUp,
     /// The devices or their driver can't be used at all.
     #[error(transparent)]
     Gpu(#[from] GpuError),

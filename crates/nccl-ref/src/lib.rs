@@ -2,6 +2,7 @@
 //!
 //! * [`Nccl`]: NVIDIA's library NCCL, opened at run time, and [`Comm`], two processes that send to
 //!   each other with `ncclSend` and `ncclRecv`.
+//! * [`World`]: the same between all devices of one process, into streams of somebody else.
 //! * [`DriverCopy`]: `cuMemcpyPeerAsync` and a wait for it, as a program without any library does.
 //!
 //! Nothing here is used to move data for anybody: only benchmarks need it.
@@ -9,7 +10,9 @@
 mod driver;
 mod error;
 mod nccl;
+mod world;
 
 pub use driver::{DriverCopy, Span};
 pub use error::RefError;
 pub use nccl::{Comm, Nccl, UniqueId};
+pub use world::{World, WorldEnd};

@@ -11,7 +11,7 @@ use polyrail_gpu::{Device, DeviceMemory};
 use crate::driver::{Context, Driver, Span, Stream, at};
 use crate::error::{RefError, chain};
 
-type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
 type GetUniqueId = unsafe extern "C" fn(*mut UniqueId) -> c_int;
 type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> c_int;
@@ -102,6 +102,72 @@ impl Nccl {
         let code = unsafe { (self.init_rank)(&raw mut handle, RANKS, id, rank) };
         self.checked("ncclCommInitRank", code)?;
         Ok(Comm { nccl: Arc::clone(self), stream, handle, peer: 1 - rank, is_broken: false })
+    }
+
+    /// Makes calls as one group; what they are is not begun before its end.
+    pub(crate) fn group(
+        &self,
+        calls: impl FnOnce(&Self) -> Result<(), RefError>,
+    ) -> Result<(), RefError> {
+        // SAFETY: takes nothing.
+        self.checked("ncclGroupStart", unsafe { (self.group_start)() })?;
+        let called = calls(self);
+        // SAFETY: a group is open, and ends whatever was called.
+        let ended = self.checked("ncclGroupEnd", unsafe { (self.group_end)() });
+        called.and(ended)
+    }
+
+    /// Enters a communicator of so many ranks; the device's context must be current.
+    pub(crate) fn enter(
+        &self,
+        comm: &mut Handle,
+        ranks: usize,
+        id: UniqueId,
+        rank: usize,
+    ) -> Result<(), RefError> {
+        // SAFETY: the place is valid; the caller keeps it until the group that this is in has ended.
+        let code = unsafe { (self.init_rank)(comm, ranks as c_int, id, rank as c_int) };
+        self.checked("ncclCommInitRank", code)
+    }
+
+    /// # Safety
+    /// Memory, communicator and stream must be valid until the stream has done it.
+    pub(crate) unsafe fn send_to(
+        &self,
+        (comm, peer): (Handle, usize),
+        from: u64,
+        len: usize,
+        stream: Handle,
+    ) -> Result<(), RefError> {
+        let from = from as *const c_void;
+        // SAFETY: as the caller says.
+        let code = unsafe { (self.send)(from, len, UINT8, peer as c_int, comm, stream) };
+        self.checked("ncclSend", code)
+    }
+
+    /// # Safety
+    /// As [`Self::send_to`].
+    pub(crate) unsafe fn receive_from(
+        &self,
+        (comm, peer): (Handle, usize),
+        to: u64,
+        len: usize,
+        stream: Handle,
+    ) -> Result<(), RefError> {
+        let to = to as *mut c_void;
+        // SAFETY: as the caller says.
+        let code = unsafe { (self.recv)(to, len, UINT8, peer as c_int, comm, stream) };
+        self.checked("ncclRecv", code)
+    }
+
+    /// Ends a communicator, at once if it has something under way.
+    ///
+    /// # Safety
+    /// It must be open, and is not any more.
+    pub(crate) unsafe fn leave(&self, comm: Handle, at_once: bool) {
+        let leave = if at_once { self.abort } else { self.destroy };
+        // SAFETY: as the caller says.
+        let _ = unsafe { leave(comm) };
     }
 
     /// # Safety
@@ -204,6 +270,12 @@ impl Drop for Comm {
             // SAFETY: open, with nothing under way, and never used again.
             let _ = unsafe { (self.nccl.destroy)(self.handle) };
         }
+    }
+}
+
+impl fmt::Debug for Nccl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nccl")
     }
 }
 

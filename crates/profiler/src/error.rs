@@ -1,6 +1,7 @@
 //! Why a profile can't be made.
 
 use polyrail_gpu::GpuError;
+use polyrail_nccl_ref::RefError;
 use polyrail_profile::ProfileError;
 
 /// What went wrong, and where.
@@ -18,6 +19,9 @@ pub enum ProfilerError {
         /// What the device says.
         source: GpuError,
     },
+    /// NCCL.
+    #[error(transparent)]
+    Nccl(#[from] RefError),
     /// The engine: no rails, a peer that is lost, a transfer that failed.
     #[error("{what}: {reason}")]
     Engine {
@@ -48,6 +52,7 @@ impl ProfilerError {
         match self {
             Self::Profile(error) => error.help(),
             Self::Gpu { source, .. } => source.help(),
+            Self::Nccl(error) => error.help(),
             Self::Machine { help, .. } => Some(help.clone()),
             Self::Engine { .. } | Self::Choice { .. } => None,
         }

@@ -14,6 +14,7 @@ mod copy;
 mod cuda;
 mod error;
 mod estimate;
+mod nccl;
 mod pattern;
 mod peer;
 mod rails;

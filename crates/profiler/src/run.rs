@@ -214,7 +214,7 @@ fn load_pairs(
     configuration: &Configuration,
 ) -> Result<Vec<(u32, u32)>, ProfilerError> {
     let Configuration { src, dst, path, load, .. } = *configuration;
-    let needs_gpu = matches!(path, PathKind::CopyEngine | PathKind::Kernel);
+    let needs_gpu = matches!(path, PathKind::CopyEngine | PathKind::Kernel | PathKind::Nccl);
     let others: Vec<u32> = station
         .endpoints
         .iter()
@@ -299,7 +299,6 @@ fn sample_of(
         sink: measured.sink,
         verify: measured.verify,
         flags,
-        ..Sample::default()
     };
     for (end, look) in [&mut sample.source, &mut sample.sink].into_iter().zip(looks) {
         end.temperature_c = look.and_then(|look| look.temperature_c);

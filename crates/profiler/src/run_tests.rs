@@ -12,8 +12,9 @@ use polyrail_profile::{
 use polyrail_sys::Memory;
 
 use super::*;
+use crate::nccl::{Messenger, NcclPath};
 use crate::pattern::{fill, seed_of};
-use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES, TwoEnds};
+use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES, SharedAccelerator, TwoEnds, lock};
 
 const SEED: u64 = 42;
 const BYTES: u64 = 8 << 10;
@@ -133,6 +134,10 @@ struct Bench {
 }
 
 fn bench(change: impl Fn(u32, &mut FakeGpu), loads: &[Load]) -> Bench {
+    bench_of(PathKind::CopyEngine, change, loads)
+}
+
+fn bench_of(path: PathKind, change: impl Fn(u32, &mut FakeGpu), loads: &[Load]) -> Bench {
     let gated = Arc::new(AtomicU32::new(0));
     let mut gpus: Vec<FakeGpu> = (0..3).map(|rank| FakeGpu::new(rank, &gated)).collect();
     for (rank, gpu) in (0..).zip(&mut gpus) {
@@ -146,7 +151,7 @@ fn bench(change: impl Fn(u32, &mut FakeGpu), loads: &[Load]) -> Bench {
         device: gpu.device.identity().pci.to_string(),
     };
     let plan = PlanBuilder::new(gpus.iter().map(endpoint))
-        .path(PathKind::CopyEngine)
+        .path(path)
         .sizes([1, BYTES])
         .loads(loads)
         .repetitions(3)
@@ -280,4 +285,91 @@ fn load_without_enough_endpoints_is_a_failure_with_the_number() {
     let outcome = bench.run(&|| false);
     assert_eq!((outcome.state, outcome.samples), (State::Failed, 0));
     assert!(outcome.reason.unwrap().contains("needs 2 endpoints besides the pair; 1 are"));
+}
+
+/// Sends by the sources' own queues.
+struct FakeNccl {
+    gpus: HashMap<u32, SharedAccelerator>,
+    /// It fails at this rank's sends.
+    broken: Option<u32>,
+    now_ns: i64,
+    sends: Arc<AtomicU32>,
+}
+
+impl FakeNccl {
+    fn put(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+        self.sends.fetch_add(1, Ordering::Relaxed);
+        if self.broken == Some(src) {
+            let reason = "the fake broke it".into();
+            return Err(ProfilerError::Engine { what: "a transfer by NCCL", reason });
+        }
+        let (from, to) = (lock(&self.gpus[&src]), lock(&self.gpus[&dst]));
+        let mut queue = from.open_queue(PathKind::Nccl).unwrap();
+        let (to, from) = (Place::Device(to.sink(), 0), Place::Device(from.source(), 0));
+        queue.push(to, from, bytes).unwrap();
+        assert!(queue.begin().unwrap().wait(SOON).unwrap());
+        Ok(())
+    }
+}
+
+impl Messenger for FakeNccl {
+    fn send(&mut self, src: u32, dst: u32, bytes: u64, count: u64) -> Result<(), ProfilerError> {
+        (0..count).try_for_each(|_| self.put(src, dst, bytes))
+    }
+
+    fn one_way(&mut self, src: u32, dst: u32, bytes: u64) -> Result<TwoEnds, ProfilerError> {
+        self.put(src, dst, bytes)?;
+        self.now_ns += 1_000_000;
+        let now_ns = self.now_ns;
+        Ok(TwoEnds { source_ns: [now_ns, now_ns + 800], sink_ns: [now_ns - 50, now_ns + 900] })
+    }
+
+    fn trips(&mut self, src: u32, dst: u32, bytes: u64, count: u32) -> Result<f64, ProfilerError> {
+        for _ in 0..count {
+            self.put(src, dst, bytes)?;
+            self.put(dst, src, bytes)?;
+        }
+        Ok(f64::from(2 * count) * 750.0)
+    }
+
+    fn clock(&self, _: u32) -> Option<u32> {
+        Some(0)
+    }
+}
+
+fn nccl_bench(broken: Option<u32>, wrong: Option<u32>) -> Bench {
+    let mut bench =
+        bench_of(PathKind::Nccl, |rank, gpu| gpu.is_wrong = wrong == Some(rank), &[Load::None]);
+    let (gpus, sends) = (bench.station.gpus(), bench.gated.clone());
+    let messenger = FakeNccl { gpus: gpus.clone(), broken, now_ns: 1_000_000, sends };
+    let carrier = Box::new(NcclPath::new(Box::new(messenger), gpus, SEED));
+    bench.station = bench.station.with(PathKind::Nccl, carrier);
+    bench
+}
+
+#[test]
+fn nccl_is_measured_one_way_there_and_back_and_as_a_stream() {
+    let mut bench = nccl_bench(None, None);
+    let outcome = bench.run(&|| false);
+    assert_eq!((outcome.state, outcome.wrong), (State::Complete, 0), "{:?}", outcome.reason);
+    let samples = bench.recorder.folder().samples().unwrap();
+    assert_eq!(samples.len(), 36);
+    for sample in &samples {
+        assert_eq!(sample.verify, Verify::Ok);
+        assert_eq!((sample.t_oneway_ns, sample.t_rtt2_ns), (Some(900.0), Some(750.0)));
+        assert_eq!(sample.t_gpu_ns, None, "one end alone does not say how long it took");
+        assert!(sample.t_host_ns.unwrap() > 0.0 && sample.bandwidth_bytes_per_s.unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn nccls_wrong_bytes_and_broken_links_are_told_like_all_others() {
+    let mut wrong = nccl_bench(None, Some(2));
+    // To and fro is verified at both ends, so no link of that rank is right.
+    assert_eq!(wrong.run(&|| false).wrong, 4 * 6);
+    let mut broken = nccl_bench(Some(1), None);
+    let outcome = broken.run(&|| false);
+    assert_eq!(outcome.state, State::Failed);
+    let name = "nccl from rank 1 to 0 ended: a transfer by NCCL: the fake broke it";
+    assert!(outcome.failures.iter().any(|text| text == name), "{:?}", outcome.failures);
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use polyrail::Config;
 use polyrail_gpu::cuda::CudaDevice;
 use polyrail_gpu::{Device, Identity};
+use polyrail_nccl_ref::Nccl;
 use polyrail_profile::{Endpoint, EndpointKind, Metadata, PathKind};
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::clocks::{ClockSource, PeerLatency, latencies};
 use crate::copy::Copier;
 use crate::cuda::CudaGpu;
 use crate::error::ProfilerError;
+use crate::nccl::{CudaMessenger, Member, NcclPath};
 use crate::pattern;
 use crate::peer::{Accelerator, LOAD_ROOM_BYTES, Peer, SharedAccelerator, lock};
 use crate::rails::{EndMemory, Rails};
@@ -45,6 +47,8 @@ pub struct StationOptions {
     pub seed: u64,
     /// Whether there is to be background load.
     pub has_load: bool,
+    /// The library of the path nccl.
+    pub nccl: Option<Arc<Nccl>>,
 }
 
 /// What a profile is made with. One thread uses it.
@@ -84,7 +88,13 @@ impl StationOptions {
 
     /// The paths that these endpoints have.
     pub fn paths(&self) -> Vec<PathKind> {
-        let all = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Tcp, PathKind::HostMemory];
+        let all = [
+            PathKind::CopyEngine,
+            PathKind::Kernel,
+            PathKind::Nccl,
+            PathKind::Tcp,
+            PathKind::HostMemory,
+        ];
         all.into_iter().filter(|path| !self.pairs(*path).is_empty()).collect()
     }
 
@@ -94,7 +104,8 @@ impl StationOptions {
             PathKind::CopyEngine | PathKind::Kernel => matches!(spot, Spot::Gpu(_)),
             PathKind::HostMemory => matches!(spot, Spot::Host),
             PathKind::Tcp => true,
-            PathKind::Nccl | PathKind::SharedMemory | PathKind::HostStaged => false,
+            PathKind::Nccl => self.nccl.is_some() && matches!(spot, Spot::Gpu(_)),
+            PathKind::SharedMemory | PathKind::HostStaged => false,
         };
         let ranks = (0_u32..).zip(&self.spots).filter(|(_, spot)| has(spot)).map(|(rank, _)| rank);
         let ranks: Vec<u32> = ranks.collect();
@@ -182,7 +193,8 @@ impl Station {
                     station.rails = rails.describe();
                     Box::new(rails)
                 }
-                PathKind::Nccl | PathKind::SharedMemory | PathKind::HostStaged => {
+                PathKind::Nccl => Box::new(station.open_nccl(options)?),
+                PathKind::SharedMemory | PathKind::HostStaged => {
                     let what = format!("the path {path} is not measured by this version");
                     return Err(ProfilerError::Choice { what });
                 }
@@ -222,6 +234,19 @@ impl Station {
             rails: Vec::new(),
             notes,
         })
+    }
+
+    /// The same with something else for a path.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, path: PathKind, carrier: Box<dyn Carrier>) -> Self {
+        self.carriers.insert(path, carrier);
+        self
+    }
+
+    /// The GPUs, which a path of a test shares.
+    #[cfg(test)]
+    pub(crate) fn gpus(&self) -> HashMap<u32, SharedAccelerator> {
+        self.gpus.clone()
     }
 
     /// The clocks of the GPUs.
@@ -377,6 +402,20 @@ impl Station {
         self.clocks.push(ClockSource::new(gpu.meter(), id, rank, name)?);
         self.gpus.insert(rank, Arc::new(Mutex::new(Box::new(gpu))));
         Ok(())
+    }
+
+    fn open_nccl(&self, options: &StationOptions) -> Result<NcclPath, ProfilerError> {
+        let missing = || ProfilerError::Choice { what: "the path nccl has no library".into() };
+        let nccl = options.nccl.as_ref().ok_or_else(missing)?;
+        let member = |clock: &ClockSource| {
+            let gpu = lock(self.gpus.get(&clock.rank)?);
+            let (source, sink) = (gpu.source().clone(), gpu.sink().clone());
+            let (rank, id, meter) = (clock.rank, clock.id, clock.meter.clone());
+            Some(Member { rank, clock: id, meter, source, sink })
+        };
+        let members = self.clocks.iter().filter_map(member).collect();
+        let messenger = CudaMessenger::open(nccl, members)?;
+        Ok(NcclPath::new(Box::new(messenger), self.gpus.clone(), options.seed))
     }
 
     /// Lets all GPUs reach each other; whether they do.

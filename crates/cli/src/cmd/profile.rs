@@ -1,18 +1,21 @@
 //! `polyrail profile`: measures every link between the endpoints of this machine.
 //!
 //! [`args`] says what was asked for, [`choice`] makes endpoints and a plan of it, [`session`] fills
-//! the folder, [`warm`] brings GPUs to a steady temperature before, and [`lock`] their clocks, if asked.
+//! the folder, [`warm`] brings GPUs to a steady temperature before, [`lock`] locks their clocks, if asked, and
+//! [`nccl`] finds NCCL.
 
 mod args;
 mod choice;
 mod error;
 mod lock;
+mod nccl;
 mod progress;
 mod session;
 mod warm;
 
 use std::process::ExitCode;
 
+use polyrail_profile::PathKind;
 use polyrail_report::exit;
 
 pub(crate) use self::args::Args;
@@ -38,6 +41,9 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     let choice = Choice::make(args)?;
     if args.plan {
         return Ok((choice.describe(), exit::OK));
+    }
+    if choice.paths.contains(&PathKind::Nccl) {
+        nccl::settle(choice.nccl_mode)?;
     }
     crate::logging::start(&choice.options.config)?;
     session::fill(args, choice)

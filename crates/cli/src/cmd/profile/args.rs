@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use polyrail_profile::{Load, PathKind};
 use polyrail_report::parse_sizes;
 
+use super::nccl::Mode;
 use crate::config_args::ConfigArgs;
 
 /// Arguments of the subcommand.
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     pub(super) out: Option<PathBuf>,
 
     /// Go on with a profile that ended early.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "sizes", "reps", "warmups", "seed", "paths", "pairs", "load", "plan"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "sizes", "reps", "warmups", "seed", "paths", "pairs", "load", "plan", "nccl_mode"])]
     pub(super) resume: Option<PathBuf>,
 
     /// Print the plan and about how long it takes, and end.
@@ -73,6 +74,14 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) allow_busy: bool,
 
+    /// How NCCL moves bytes on the path nccl [default: p2p].
+    #[arg(long, value_name = "MODE", value_enum)]
+    pub(super) nccl_mode: Option<Mode>,
+
+    /// NCCL's library [default: libnccl.so.2 where the loader finds it].
+    #[arg(long, value_name = "FILE")]
+    pub(super) nccl_lib: Option<PathBuf>,
+
     /// How GPUs are warmed before the first sample.
     #[arg(long, value_name = "HOW", default_value = "slope")]
     pub(super) thermal_warmup: Warmup,
@@ -119,6 +128,8 @@ pub(super) enum Way {
     Peer,
     /// GPU to GPU by a kernel.
     PeerKernel,
+    /// GPU to GPU by NCCL's send and receive.
+    Nccl,
     /// The engine over its rails.
     Tcp,
     /// A copy in the machine's memory.
@@ -158,6 +169,7 @@ impl Way {
         match self {
             Self::Peer => PathKind::CopyEngine,
             Self::PeerKernel => PathKind::Kernel,
+            Self::Nccl => PathKind::Nccl,
             Self::Tcp => PathKind::Tcp,
             Self::Host => PathKind::HostMemory,
         }

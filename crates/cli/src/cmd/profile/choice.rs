@@ -11,6 +11,7 @@ use polyrail_report::{Align, Table, show_size};
 
 use super::args::{Args, Gpus};
 use super::error::CommandError;
+use super::nccl::{self, Mode};
 use crate::host::{available_memory_bytes, hostname};
 
 /// One sentinel after so many other steps.
@@ -27,14 +28,20 @@ pub(super) struct Choice {
     pub(super) paths: Vec<PathKind>,
     /// What differs from what one might expect.
     pub(super) notes: Vec<String>,
+    /// How NCCL moves bytes, if it does.
+    pub(super) nccl_mode: Mode,
 }
 
 impl Choice {
     pub(super) fn make(args: &Args) -> Result<Self, CommandError> {
         let mut notes = Vec::new();
-        let spots = spots(args, &mut notes)?;
-        let config = config(args)?;
+        nccl::refuse(args)?;
         let resumed = args.resume.as_ref().map(Folder::open).transpose()?;
+        let spots = spots(args, &mut notes)?;
+        let gpus = spots.iter().filter(|spot| matches!(spot, Spot::Gpu(_))).count();
+        let library = nccl::library(args, resumed.as_ref(), gpus, &mut notes)?;
+        let nccl_mode = Mode::of(args, resumed.as_ref());
+        let config = config(args)?;
         let mut options = StationOptions {
             spots,
             hostname: hostname(),
@@ -42,6 +49,7 @@ impl Choice {
             max_bytes: 0,
             seed: args.seed.unwrap_or(42),
             has_load: false,
+            nccl: library,
         };
         let plan = match resumed {
             Some(folder) => resumed_plan(&folder, &options)?,
@@ -53,8 +61,7 @@ impl Choice {
         let mut paths: Vec<PathKind> = plan.configurations.iter().map(|one| one.path).collect();
         paths.sort_unstable();
         paths.dedup();
-        notes.push("the path nccl is not measured by this command".into());
-        let choice = Self { options, plan, paths, notes };
+        let choice = Self { options, plan, paths, notes, nccl_mode };
         choice.refuse_too_large()?;
         Ok(choice)
     }

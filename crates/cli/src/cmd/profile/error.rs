@@ -5,6 +5,7 @@ use std::io;
 use polyrail::GpuError;
 use polyrail_analyze::AnalyzeError;
 use polyrail_config::ConfigError;
+use polyrail_nccl_ref::RefError;
 use polyrail_profile::ProfileError;
 use polyrail_profiler::ProfilerError;
 use polyrail_report::exit;
@@ -23,6 +24,8 @@ pub(super) enum CommandError {
     Analyze(#[from] AnalyzeError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Nccl(#[from] RefError),
     #[error(transparent)]
     Log(#[from] crate::logging::LogError),
     #[error("{0}")]
@@ -46,6 +49,7 @@ impl CommandError {
             Self::Profile(error) => error.help(),
             Self::Analyze(error) => error.help(),
             Self::Gpu(error) => error.help(),
+            Self::Nccl(error) => error.help(),
             Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
             Self::Lock(_) => Some("it takes root; without --lock-clocks nothing is changed".into()),
             Self::Log(_) | Self::System { .. } => None,

@@ -22,6 +22,7 @@ use super::args::{Args, Switch};
 use super::choice::{Choice, show_time};
 use super::error::CommandError;
 use super::lock::Locked;
+use super::nccl::MODE;
 use super::progress::Progress;
 use super::warm::warm;
 use crate::host::describe;
@@ -167,6 +168,14 @@ fn about(choice: &Choice) -> Run {
     run.settings.insert("cpu_model".into(), json!(host.cpu_model));
     run.settings.insert("cpus_allowed".into(), json!(host.cpus_allowed));
     run.settings.insert("warmups_ms_max".into(), json!(500));
+    if let Some(nccl) =
+        choice.options.nccl.as_ref().filter(|_| choice.paths.contains(&PathKind::Nccl))
+    {
+        let version =
+            nccl.version().ok().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+        run.settings.insert("nccl_version".into(), json!(version));
+        run.settings.insert(MODE.into(), json!(choice.nccl_mode.word()));
+    }
     run.settings.insert("rails".into(), json!(choice.options.config.rails));
     run
 }

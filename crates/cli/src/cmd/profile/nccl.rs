@@ -1,0 +1,141 @@
+//! NCCL for the path `nccl`: which library, and the environment that it reads once in a process.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use polyrail_nccl_ref::Nccl;
+use polyrail_profile::{Folder, PathKind};
+
+use super::args::{Args, Gpus, Way};
+use super::error::CommandError;
+
+/// How NCCL moves bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// As it does by itself: between GPUs directly.
+    #[default]
+    P2p,
+    /// By its socket transport, over the loopback unless NCCL_SOCKET_IFNAME says otherwise.
+    Socket,
+}
+
+/// Under which name the mode is in a folder.
+pub(super) const MODE: &str = "nccl_mode";
+
+/// What the two modes need. Multicast is used by no send, and there is no other machine to find.
+const ALWAYS: [(&str, &str); 3] =
+    [("NCCL_NVLS_ENABLE", "0"), ("NCCL_NET_PLUGIN", "none"), ("NCCL_SOCKET_IFNAME", "lo")];
+const SOCKET: [(&str, &str); 3] =
+    [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NET", "Socket")];
+
+impl Mode {
+    /// As in the folder that is gone on with, or as asked for.
+    pub(super) fn of(args: &Args, resumed: Option<&Folder>) -> Self {
+        let before = resumed.and_then(|folder| folder.run().settings.get(MODE)?.as_str());
+        let before = before.and_then(|word| Self::from_str(word, true).ok());
+        before.or(args.nccl_mode).unwrap_or_default()
+    }
+
+    /// As it stands in a folder.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::P2p => "p2p",
+            Self::Socket => "socket",
+        }
+    }
+
+    /// The variables that this mode lacks. What a user set stays, but for what makes the mode.
+    fn missing(self, is: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
+        let unset = ALWAYS.into_iter().filter(|(name, _)| is(name).is_none());
+        let mode: &[_] = if self == Self::Socket { &SOCKET } else { &[] };
+        let other = mode.iter().copied().filter(|(name, value)| is(name).as_deref() != Some(value));
+        unset.chain(other).collect()
+    }
+}
+
+/// The library, if it may be needed and is here; else a note says why not.
+///
+/// # Errors
+/// One that is not here and was asked for.
+pub(super) fn library(
+    args: &Args,
+    resumed: Option<&Folder>,
+    gpus: usize,
+    notes: &mut Vec<String>,
+) -> Result<Option<Arc<Nccl>>, CommandError> {
+    let is_nccl = |one: &polyrail_profile::Configuration| one.path == PathKind::Nccl;
+    let must = match resumed {
+        Some(folder) => folder.plan().configurations.iter().any(is_nccl),
+        None => args.paths.contains(&Way::Nccl),
+    };
+    let may = resumed.is_none() && args.paths.is_empty() && gpus > 1;
+    if may && !args.load.is_empty() {
+        notes.push("the path nccl is left out: it has no background load".into());
+        return Ok(None);
+    }
+    match Nccl::load(args.nccl_lib.as_deref()) {
+        _ if !must && !may => Ok(None),
+        Ok(nccl) => Ok(Some(nccl)),
+        Err(error) if must || args.nccl_lib.is_some() => Err(error.into()),
+        Err(error) => {
+            notes.push(format!("the path nccl is left out: {error}"));
+            Ok(None)
+        }
+    }
+}
+
+/// Begins this program anew if NCCL's settings are not in its environment: nobody else may change
+/// that of a process, and NCCL reads it when it likes.
+pub(super) fn settle(mode: Mode) -> Result<(), CommandError> {
+    let missing = mode.missing(|name| std::env::var(name).ok());
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let failed = |source| CommandError::System { what: "starting anew for NCCL", source };
+    let program = std::env::current_exe().map_err(failed)?;
+    Err(failed(Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec()))
+}
+
+/// Refuses what the path nccl can't.
+pub(super) fn refuse(args: &Args) -> Result<(), CommandError> {
+    let is_asked = args.paths.contains(&Way::Nccl);
+    if is_asked && !args.load.is_empty() {
+        return Err(CommandError::usage("--load", "is not there for the path nccl"));
+    }
+    let has_none = args.gpus == Some(Gpus::None) || !is_asked && !args.paths.is_empty();
+    if args.nccl_mode.is_some() && has_none {
+        return Err(CommandError::usage("--nccl-mode", "is for the path nccl, which needs GPUs"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_adds_what_is_missing_and_leaves_what_users_set() {
+        let none = |_: &str| None;
+        assert_eq!(Mode::P2p.missing(none), ALWAYS);
+        assert_eq!(Mode::Socket.missing(none).len(), 6);
+        let set = |name: &str| {
+            let all = ALWAYS.iter().chain(&SOCKET);
+            all.map(|(known, value)| (*known, (*value).to_owned()))
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| if name == "NCCL_SOCKET_IFNAME" { "eth0".into() } else { value })
+        };
+        assert!(Mode::Socket.missing(set).is_empty(), "or it would begin anew for ever");
+        let other = |name: &str| (name == "NCCL_P2P_DISABLE").then(|| "0".to_owned());
+        assert!(Mode::Socket.missing(other).contains(&("NCCL_P2P_DISABLE", "1")));
+        assert!(!Mode::P2p.missing(other).contains(&("NCCL_P2P_DISABLE", "1")));
+    }
+
+    #[test]
+    fn words_in_folders_read_back() {
+        for mode in [Mode::P2p, Mode::Socket] {
+            assert_eq!(Mode::from_str(mode.word(), false), Ok(mode));
+        }
+    }
+}

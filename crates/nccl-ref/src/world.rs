@@ -1,0 +1,109 @@
+//! NCCL between all devices of one process: what a sender and a receiver put into their streams.
+
+use std::sync::Arc;
+
+use polyrail_gpu::cuda::measure::RawStream;
+use polyrail_gpu::{Device, DeviceMemory};
+
+use crate::driver::{Context, Driver, at};
+use crate::error::RefError;
+use crate::nccl::{Handle, Nccl};
+
+/// A rank: a device, what it sends, and where it receives.
+#[derive(Clone)]
+pub struct WorldEnd {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Memory that is sent.
+    pub source: DeviceMemory,
+    /// Memory that is received into.
+    pub sink: DeviceMemory,
+}
+
+/// A communicator of which this process has all ranks.
+pub struct World {
+    nccl: Arc<Nccl>,
+    /// By rank. Empty once it was given up.
+    comms: Vec<Handle>,
+    ends: Vec<WorldEnd>,
+    _contexts: Vec<Context>,
+}
+
+// SAFETY: communicators and contexts belong to no thread, and every method that uses them takes
+// `&mut self`, so that one thread does at a time.
+unsafe impl Send for World {}
+
+impl World {
+    /// Lets all these devices meet. Takes seconds.
+    ///
+    /// # Errors
+    /// What NCCL or the driver refuses.
+    pub fn open(nccl: &Arc<Nccl>, ends: Vec<WorldEnd>) -> Result<Self, RefError> {
+        let driver = Driver::open()?;
+        let contexts: Vec<Context> = ends
+            .iter()
+            .map(|end| Context::open(&driver, end.device.as_ref()))
+            .collect::<Result<_, _>>()?;
+        let id = nccl.unique_id()?;
+        // NCCL writes the handles until the group has ended.
+        let mut comms = vec![std::ptr::null_mut(); ends.len()];
+        nccl.group(|nccl| {
+            for (rank, (comm, context)) in comms.iter_mut().zip(&contexts).enumerate() {
+                context.make_current()?;
+                nccl.enter(comm, contexts.len(), id, rank)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { nccl: Arc::clone(nccl), comms, ends, _contexts: contexts })
+    }
+
+    /// Puts a send of the first `len` bytes of one rank's source into the first stream, and the
+    /// receive into another rank's sink into the second, which must be streams of their devices. Waits
+    /// for neither.
+    ///
+    /// # Errors
+    /// Ranks or bytes that are not there, and what NCCL refuses; then the communicator is given up,
+    /// for one half without the other would wait for ever.
+    pub fn send(
+        &mut self,
+        (src, dst): (usize, usize),
+        len: u64,
+        streams: [RawStream<'_>; 2],
+    ) -> Result<(), RefError> {
+        let found = (self.comms.get(src), self.comms.get(dst));
+        let (Some(&source), Some(&sink)) = found else { return Err(RefError::GivenUp) };
+        let from = at(&self.ends[src].source, 0, len)?;
+        let to = at(&self.ends[dst].sink, 0, len)?;
+        let [out, into] = streams.map(RawStream::as_ptr);
+        let bytes = len as usize;
+        let sent = self.nccl.group(|nccl| {
+            // SAFETY: the memories are kept as long as this is, and the communicator ends before them;
+            // the streams are open.
+            unsafe {
+                nccl.send_to((source, dst), from, bytes, out)?;
+                nccl.receive_from((sink, src), to, bytes, into)
+            }
+        });
+        if sent.is_err() {
+            self.give_up();
+        }
+        sent
+    }
+
+    /// Ends the communicator with all that it has under way. Nothing can be sent any more.
+    pub fn give_up(&mut self) {
+        for comm in self.comms.drain(..) {
+            // SAFETY: open until here, and never used again.
+            unsafe { self.nccl.leave(comm, true) };
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for comm in std::mem::take(&mut self.comms) {
+            // SAFETY: open until here, and never used again.
+            unsafe { self.nccl.leave(comm, false) };
+        }
+    }
+}
