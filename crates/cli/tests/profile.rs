@@ -177,6 +177,8 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
         (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
         (&["--out", out, "--lock-clocks", "1500"], "has no GPU to lock"),
+        (&["--out", out, "--rewarm", "5"], "needs NVML"),
+        (&["--out", out, "--rewarm", "0"], "1..=50"),
         (&["--out", out, "--sizes", "0"], "is zero"),
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
         (&["--out", out, "--pairs", "0-9"], "configurations (how many)"),

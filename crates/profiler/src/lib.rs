@@ -18,6 +18,7 @@ mod nccl;
 mod pattern;
 mod peer;
 mod rails;
+mod rewarm;
 mod run;
 mod station;
 mod thermal;
@@ -27,9 +28,12 @@ pub use clocks::{ClockSource, PeerLatency};
 pub use error::ProfilerError;
 pub use estimate::estimate;
 pub use peer::{Accelerator, Gated, Peer, TwoEnds};
+pub use rewarm::{Rewarm, Rewarmed};
 pub use run::{Hooks, Limits, Outcome, run};
 pub use station::{Spot, Station, StationOptions};
-pub use thermal::{Foreign, Watcher, busy_devices, device_names, lock_clocks, unlock_clocks};
+pub use thermal::{
+    Foreign, Thermometer, Watcher, busy_devices, device_names, lock_clocks, unlock_clocks,
+};
 
 /// `CLOCK_MONOTONIC_RAW` in ns, the reference of all profiles.
 pub fn reference_ns() -> i64 {

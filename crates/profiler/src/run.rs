@@ -13,6 +13,7 @@ use crate::carrier::Measured;
 use crate::clocks::Anchoring;
 use crate::error::ProfilerError;
 use crate::estimate::step_s;
+use crate::rewarm::{Rewarm, Rewarmed, Warmth};
 use crate::station::Station;
 use crate::thermal::Watcher;
 
@@ -36,6 +37,8 @@ pub struct Limits {
     pub floor_host_ns: Option<f64>,
     /// The least that gated times of a path show, in ns.
     pub floor_gpu_ns: HashMap<PathKind, f64>,
+    /// When GPUs are warmed again, if they are.
+    pub rewarm: Option<Rewarm>,
 }
 
 /// Who is told.
@@ -60,6 +63,8 @@ pub struct Outcome {
     pub wrong: u64,
     /// Links that failed and were left out from then on.
     pub failures: Vec<String>,
+    /// Each time that GPUs were warmed again.
+    pub rewarmed: Vec<Rewarmed>,
     /// What ended the run, if the folder could not be written.
     pub error: Option<ProfilerError>,
 }
@@ -103,8 +108,11 @@ fn steps(
         samples: 0,
         wrong: 0,
         failures: Vec::new(),
+        rewarmed: Vec::new(),
         error: None,
     };
+    let mut warmth =
+        limits.rewarm.zip(watcher).map(|(rewarm, watcher)| Warmth::new(rewarm, watcher));
     let clocks = station.clocks.clone();
     let mut anchoring = Anchoring::new(&clocks, station.peers, recorder.session());
     let mut broken: HashSet<(PathKind, u32, u32)> = HashSet::new();
@@ -122,6 +130,15 @@ fn steps(
         spent += cost(step);
         if broken.contains(&(configuration.path, configuration.src, configuration.dst)) {
             continue;
+        }
+        if let (Some(warmth), Some(watcher)) = (&mut warmth, watcher) {
+            match warmth.keep(station, watcher, hooks.is_interrupted) {
+                Ok(rewarmed) => outcome.rewarmed.extend(rewarmed),
+                Err(error) => {
+                    outcome.fail(error);
+                    break;
+                }
+            }
         }
         if let Err(error) = anchoring.look(recorder) {
             outcome.fail(error);

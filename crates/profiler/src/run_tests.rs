@@ -15,6 +15,8 @@ use super::*;
 use crate::nccl::{Messenger, NcclPath};
 use crate::pattern::{fill, seed_of};
 use crate::peer::{Accelerator, Gated, LOAD_ROOM_BYTES, SharedAccelerator, TwoEnds, lock};
+use crate::rewarm::{Rewarm, Rewarmed};
+use crate::thermal::Thermometer;
 
 const SEED: u64 = 42;
 const BYTES: u64 = 8 << 10;
@@ -372,4 +374,72 @@ fn nccls_wrong_bytes_and_broken_links_are_told_like_all_others() {
     assert_eq!(outcome.state, State::Failed);
     let name = "nccl from rank 1 to 0 ended: a transfer by NCCL: the fake broke it";
     assert!(outcome.failures.iter().any(|text| text == name), "{:?}", outcome.failures);
+}
+
+/// Devices that cool down once, and become warmer while the station copies more than it measures.
+struct FakeThermometer {
+    gated: Arc<AtomicU32>,
+    /// What was gated when it became cold.
+    cold: Mutex<Option<u32>>,
+    /// Whether copies warm it.
+    warms: bool,
+}
+
+impl Thermometer for FakeThermometer {
+    fn look(&self) -> Vec<Temperature> {
+        let gated = self.gated.load(Ordering::Relaxed);
+        let mut cold = self.cold.lock().unwrap();
+        if gated >= 100 && cold.is_none() {
+            *cold = Some(gated);
+        }
+        let warmed = cold.map_or(0, |then| gated - then);
+        let lacking = if cold.is_some() { 8.0 } else { 0.0 };
+        let back = if self.warms { f64::from(warmed) / 40.0 } else { 0.0 };
+        let rank_1_c = 50.0 - f64::max(lacking - back, 0.0);
+        let of = |rank, temperature_c: f64| Temperature {
+            at_ns: crate::reference_ns(),
+            rank,
+            temperature_c: Some(temperature_c),
+            ..Temperature::default()
+        };
+        vec![of(0, 40.0), of(1, rank_1_c), of(2, 45.0)]
+    }
+
+    fn driver(&self) -> Option<String> {
+        None
+    }
+}
+
+fn rewarmed(warms: bool) -> Vec<Rewarmed> {
+    let mut bench = bench(|_, _| {}, &[Load::None]);
+    let (gated, cold) = (bench.gated.clone(), Mutex::default());
+    let watcher = Watcher::of(Box::new(FakeThermometer { gated, cold, warms }));
+    let rewarm = Rewarm {
+        colder_c: 4.0,
+        every: Duration::ZERO,
+        turn: Duration::from_millis(20),
+        most: Duration::from_millis(500),
+    };
+    let limits = Limits { rewarm: Some(rewarm), ..Limits::default() };
+    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _| {} };
+    let outcome = run(&mut bench.station, &bench.recorder, Some(&watcher), &limits, &hooks);
+    assert_eq!((outcome.state, outcome.samples), (State::Complete, 36), "{:?}", outcome.reason);
+    outcome.rewarmed
+}
+
+#[test]
+fn a_gpu_that_cooled_down_is_warmed_again_and_it_is_told() {
+    let found = rewarmed(true);
+    let first = found.first().expect("it became 8 degrees colder, and 4 are too many");
+    assert_eq!((first.rank, first.warm_c), (1, 50.0));
+    assert!(first.from_c <= 46.0 && first.to_c >= 48.0, "{first:?}");
+    assert!(first.took_s < 0.5, "{first:?}");
+}
+
+#[test]
+fn a_gpu_that_stays_cold_is_warmed_once_and_taken_as_it_is() {
+    let found = rewarmed(false);
+    let [only] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((only.rank, only.from_c, only.to_c), (1, 42.0, 42.0));
+    assert!(only.took_s >= 0.5, "{only:?}");
 }

@@ -32,6 +32,9 @@ pub enum Spot {
     Host,
 }
 
+/// By what GPUs are warmed: the first of these that is measured.
+const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl];
+
 /// What a station is to have.
 #[derive(Clone, Debug)]
 pub struct StationOptions {
@@ -364,9 +367,9 @@ impl Station {
         self.endpoints.iter().map(metadata).collect()
     }
 
-    /// Whether there are copies between GPUs, by which [`Self::warm_gpus`] warms them.
+    /// Whether there are transfers between GPUs, by which [`Self::warm_gpus`] warms them.
     pub fn can_warm(&self) -> bool {
-        self.carriers.contains_key(&PathKind::CopyEngine)
+        WARMING.iter().any(|path| self.carriers.contains_key(path))
     }
 
     /// Copies between all GPUs for so long, to warm them.
@@ -377,7 +380,10 @@ impl Station {
         let ranks: Vec<u32> = self.gpus.keys().copied().collect();
         let bytes = self.gpus.values().map(|gpu| lock(gpu).source().len()).min().unwrap_or(0);
         let begin = std::time::Instant::now();
-        let Some(carrier) = self.carriers.get_mut(&PathKind::CopyEngine) else { return Ok(()) };
+        let path = WARMING.into_iter().find(|path| self.carriers.contains_key(path));
+        let Some(carrier) = path.and_then(|path| self.carriers.get_mut(&path)) else {
+            return Ok(());
+        };
         while begin.elapsed() < time {
             for src in &ranks {
                 for dst in ranks.iter().filter(|dst| *dst != src) {

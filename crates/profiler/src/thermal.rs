@@ -19,12 +19,25 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Five looks a second: power is a mean over a second anyway, and a look takes some 100 µs.
 const EVERY: Duration = Duration::from_millis(200);
 
+/// What devices say of themselves; tests have others than NVML.
+pub trait Thermometer: Send + Sync {
+    /// One look at each device, by rank.
+    fn look(&self) -> Vec<Temperature>;
+
+    /// The version of the driver.
+    fn driver(&self) -> Option<String>;
+}
+
 /// Looks at devices; may be used from any thread.
 pub struct Watcher {
-    nvml: Nvml,
-    /// Rank and identity.
-    devices: Vec<(u32, String)>,
+    thermometer: Box<dyn Thermometer>,
     latest: Mutex<Vec<Temperature>>,
+}
+
+/// NVML, with rank and identity of each device.
+struct NvmlThermometer {
+    nvml: Nvml,
+    devices: Vec<(u32, String)>,
 }
 
 /// Another process on a device.
@@ -47,12 +60,17 @@ impl Watcher {
     pub fn open(devices: &[(u32, Identity)]) -> Result<Self, String> {
         let nvml = open_library()?;
         let devices = devices.iter().map(|(rank, identity)| (*rank, uuid_text(identity))).collect();
-        Ok(Self { nvml, devices, latest: Mutex::default() })
+        Ok(Self::of(Box::new(NvmlThermometer { nvml, devices })))
+    }
+
+    /// Looks by something else.
+    pub fn of(thermometer: Box<dyn Thermometer>) -> Self {
+        Self { thermometer, latest: Mutex::default() }
     }
 
     /// The version of the driver.
     pub fn driver(&self) -> Option<String> {
-        self.nvml.sys_driver_version().ok()
+        self.thermometer.driver()
     }
 
     /// The last look at a rank.
@@ -63,8 +81,7 @@ impl Watcher {
 
     /// Looks at all devices now.
     pub fn look(&self) -> Vec<Temperature> {
-        let looks: Vec<Temperature> =
-            self.devices.iter().map(|(rank, uuid)| self.look_at(*rank, uuid)).collect();
+        let looks = self.thermometer.look();
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = looks.clone();
         looks
     }
@@ -81,7 +98,19 @@ impl Watcher {
             std::thread::sleep(EVERY);
         }
     }
+}
 
+impl Thermometer for NvmlThermometer {
+    fn look(&self) -> Vec<Temperature> {
+        self.devices.iter().map(|(rank, uuid)| self.look_at(*rank, uuid)).collect()
+    }
+
+    fn driver(&self) -> Option<String> {
+        self.nvml.sys_driver_version().ok()
+    }
+}
+
+impl NvmlThermometer {
     fn look_at(&self, rank: u32, uuid: &str) -> Temperature {
         let at_ns = reference_ns();
         let Ok(device) = self.nvml.device_by_uuid(uuid) else {

@@ -86,6 +86,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "slope")]
     pub(super) thermal_warmup: Warmup,
 
+    /// Warm GPUs again when one is so many degrees colder than after the first time, 1 to 50.
+    #[arg(long, value_name = "DEGREES", value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub(super) rewarm: Option<u32>,
+
     /// Lock the processors' clocks of the GPUs meanwhile, in MHz; takes root. Without this nothing of a
     /// device is changed.
     #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(100..=10_000))]

@@ -11,7 +11,7 @@ use polyrail_profile::{
     Folder, Metric, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
 };
 use polyrail_profiler::{
-    Hooks, Limits, Outcome, Station, Watcher, busy_devices, reference_ns, run,
+    Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices, reference_ns, run,
 };
 use polyrail_report::exit;
 use serde_json::{Value, json};
@@ -47,6 +47,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     let watcher = open_watcher(&devices, &mut run_file);
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    refuse_rewarm(args, &station, watcher.as_ref())?;
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
     run_file.notes.extend(station.notes().iter().cloned().chain(warmed));
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
@@ -79,6 +80,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         outcome = Outcome {
             samples: outcome.samples + second.samples,
             wrong: outcome.wrong + second.wrong,
+            rewarmed: [outcome.rewarmed, second.rewarmed].concat(),
             ..second
         };
     }
@@ -90,7 +92,40 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         }
         run_file.overhead_percent = overhead_by_host(&recorder, limits.floor_host_ns)?;
     }
+    note_rewarmed(&mut run_file, &outcome.rewarmed);
     finish(recorder, run_file, outcome, begin.elapsed())
+}
+
+/// Warming again takes somebody who tells temperatures, and transfers between GPUs.
+fn refuse_rewarm(
+    args: &Args,
+    station: &Station,
+    watcher: Option<&Watcher>,
+) -> Result<(), CommandError> {
+    let lacks = match (args.rewarm, watcher) {
+        (None, _) => return Ok(()),
+        (_, None) => "needs NVML, which tells temperatures of GPUs",
+        (_, Some(_)) if !station.can_warm() => "needs a path between GPUs, such as peer",
+        _ => return Ok(()),
+    };
+    Err(CommandError::usage("--rewarm", lacks))
+}
+
+/// Each time that GPUs were warmed again, for the folder.
+fn note_rewarmed(run: &mut Run, rewarmed: &[Rewarmed]) {
+    if rewarmed.is_empty() {
+        return;
+    }
+    let seconds: f64 = rewarmed.iter().map(|one| one.took_s).sum();
+    run.notes
+        .push(format!("GPUs were warmed again {} times, {seconds:.0} s in all", rewarmed.len()));
+    let list = rewarmed.iter().map(|one| {
+        json!({
+            "at_ns": one.at_ns, "rank": one.rank, "from_c": one.from_c, "to_c": one.to_c,
+            "warm_c": one.warm_c, "took_s": one.took_s,
+        })
+    });
+    run.settings.insert("rewarmed".into(), list.collect());
 }
 
 /// One run over the steps that are left, with its progress shown.
@@ -223,6 +258,7 @@ fn measure_timers(
         is_foreign,
         floor_host_ns: Some(floor_host_ns),
         floor_gpu_ns,
+        rewarm: args.rewarm.map(|degrees| Rewarm::colder(f64::from(degrees))),
     })
 }
 

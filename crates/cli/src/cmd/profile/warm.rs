@@ -26,7 +26,7 @@ pub(super) fn warm(
         return Ok(None);
     }
     if !station.can_warm() {
-        return Ok(Some("GPUs were not warmed: the path peer is not measured".into()));
+        return Ok(Some("GPUs were not warmed: no path between them is measured".into()));
     }
     let begin = Instant::now();
     let mut history: Vec<Vec<f64>> = Vec::new();

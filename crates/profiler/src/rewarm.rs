@@ -1,0 +1,106 @@
+//! Warms GPUs again when they have cooled down since they were warmed first.
+
+use std::time::{Duration, Instant};
+
+use polyrail_profile::Temperature;
+
+use crate::error::ProfilerError;
+use crate::reference_ns;
+use crate::station::Station;
+use crate::thermal::Watcher;
+
+/// When GPUs are warmed again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rewarm {
+    /// One is so much colder than at the start, in °C.
+    pub colder_c: f64,
+    /// It is looked at so often.
+    pub every: Duration,
+    /// Copies between two looks while they are warmed.
+    pub turn: Duration,
+    /// What was not reached after so long is taken for the new state.
+    pub most: Duration,
+}
+
+/// One time that GPUs were warmed again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rewarmed {
+    /// When it began, reference clock.
+    pub at_ns: i64,
+    /// The rank that was cold.
+    pub rank: u32,
+    /// How warm it was, in °C.
+    pub from_c: f64,
+    /// How warm it became.
+    pub to_c: f64,
+    /// How warm it was at the start.
+    pub warm_c: f64,
+    /// How long it took, in seconds.
+    pub took_s: f64,
+}
+
+impl Rewarm {
+    /// Colder by so many degrees, looked at once a second, half a minute at most.
+    pub fn colder(colder_c: f64) -> Self {
+        let second = Duration::from_secs(1);
+        Self { colder_c, every: second, turn: second, most: Duration::from_secs(30) }
+    }
+}
+
+/// Compares with the state at the start.
+pub(crate) struct Warmth {
+    rewarm: Rewarm,
+    /// The state at the start, by rank.
+    warm: Vec<Temperature>,
+    next: Instant,
+}
+
+impl Warmth {
+    /// The state is that of now.
+    pub(crate) fn new(rewarm: Rewarm, watcher: &Watcher) -> Self {
+        Self { rewarm, warm: watcher.look(), next: Instant::now() }
+    }
+
+    /// Looks, if it is time to, and warms all GPUs if one is cold, until that one is as warm as it was
+    /// but for half of what is allowed.
+    pub(crate) fn keep(
+        &mut self,
+        station: &mut Station,
+        watcher: &Watcher,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Rewarmed>, ProfilerError> {
+        let Rewarm { colder_c, every, turn, most } = self.rewarm;
+        if Instant::now() < self.next {
+            return Ok(None);
+        }
+        self.next = Instant::now() + every;
+        let Some((rank, from_c, warm_c)) = self.coldest(&watcher.look()) else { return Ok(None) };
+        let (at_ns, begin) = (reference_ns(), Instant::now());
+        let mut to_c = from_c;
+        while to_c < warm_c - colder_c / 2.0 && begin.elapsed() < most && !is_interrupted() {
+            station.warm_gpus(turn)?;
+            to_c = temperature_of(&watcher.look(), rank).unwrap_or(warm_c);
+        }
+        if to_c < warm_c - colder_c / 2.0 {
+            // Somebody opened a window; it would be warmed for ever.
+            self.warm = watcher.look();
+        }
+        self.next = Instant::now() + every;
+        let took_s = begin.elapsed().as_secs_f64();
+        Ok(Some(Rewarmed { at_ns, rank, from_c, to_c, warm_c, took_s }))
+    }
+
+    /// The rank that is colder by most, if that is enough: it, its temperature, and the one at the start.
+    fn coldest(&self, looks: &[Temperature]) -> Option<(u32, f64, f64)> {
+        let now = |warm: &Temperature| {
+            Some((warm.rank, temperature_of(looks, warm.rank)?, warm.temperature_c?))
+        };
+        let is_cold = |(_, now_c, warm_c): &(u32, f64, f64)| warm_c - now_c >= self.rewarm.colder_c;
+        let cold = self.warm.iter().filter_map(now).filter(is_cold);
+        cold.max_by(|one, other| (one.2 - one.1).total_cmp(&(other.2 - other.1)))
+    }
+}
+
+fn temperature_of(looks: &[Temperature], rank: u32) -> Option<f64> {
+    looks.iter().find(|look| look.rank == rank)?.temperature_c
+}
