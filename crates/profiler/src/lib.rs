@@ -14,6 +14,7 @@ mod copy;
 mod cuda;
 mod error;
 mod estimate;
+mod lock;
 mod nccl;
 mod pattern;
 mod peer;
@@ -27,13 +28,12 @@ pub use carrier::{Carrier, Measured};
 pub use clocks::{ClockSource, PeerLatency};
 pub use error::ProfilerError;
 pub use estimate::estimate;
+pub use lock::ClockLock;
 pub use peer::{Accelerator, Gated, Peer, TwoEnds};
 pub use rewarm::{Rewarm, Rewarmed};
 pub use run::{Hooks, Limits, Outcome, run};
 pub use station::{Spot, Station, StationOptions};
-pub use thermal::{
-    Foreign, Thermometer, Watcher, busy_devices, device_names, lock_clocks, unlock_clocks,
-};
+pub use thermal::{Foreign, Thermometer, Watcher, busy_devices, device_names, unlock_clocks};
 
 /// `CLOCK_MONOTONIC_RAW` in ns, the reference of all profiles.
 pub fn reference_ns() -> i64 {

@@ -1,5 +1,5 @@
 //! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which is
-//! opened at run time. Nothing is set but by [`lock_clocks`].
+//! opened at run time. Nothing is set but by [`crate::ClockLock`].
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,7 +149,7 @@ pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
     found
 }
 
-/// The names of devices for [`lock_clocks`], which they keep in every process.
+/// The names of devices for [`crate::ClockLock`], which they keep in every process.
 pub fn device_names(devices: &[Identity]) -> Vec<String> {
     devices.iter().map(uuid_text).collect()
 }
@@ -158,7 +158,7 @@ pub fn device_names(devices: &[Identity]) -> Vec<String> {
 ///
 /// # Errors
 /// A sentence with the reason: no NVML, no permission, a device that can't.
-pub fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
+pub(crate) fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
     let nvml = open_library()?;
     let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz, max_clock_mhz: mhz };
     for name in names {
@@ -173,7 +173,7 @@ pub fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
 /// Takes the locks of all these devices away; it goes on where one refuses.
 ///
 /// # Errors
-/// As [`lock_clocks`], of the last device that refused.
+/// A sentence with the reason, of the first device that refused.
 pub fn unlock_clocks(names: &[String]) -> Result<(), String> {
     let nvml = open_library()?;
     let mut ended = Ok(());

@@ -1,26 +1,18 @@
-//! Locked clocks, only where somebody asked for them, and back again whatever happens.
-//!
-//! A lock outlives the process that sets it. So before it is set a second process of this program is
-//! there, which waits for the end of a pipe that this one holds, and takes the lock away then: also
-//! when this one was killed.
+//! Locked clocks, only where somebody asked for them: [`ClockLock`] with this program as its guard.
 
 use std::io::{self, Read};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use polyrail_gpu::Identity;
-use polyrail_profiler::{device_names, lock_clocks, unlock_clocks};
+use polyrail_profiler::{ClockLock, device_names, unlock_clocks};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::error::CommandError;
 
 /// Clocks are locked as long as this lives.
-pub(super) struct Locked {
-    guard: Child,
-    /// Its end tells the guard to restore.
-    pipe: Option<ChildStdin>,
-}
+pub(super) struct Locked(ClockLock);
 
 impl Locked {
     /// Locks the processors' clocks of these devices.
@@ -29,29 +21,19 @@ impl Locked {
             return Err(CommandError::usage("--lock-clocks", "has no GPU to lock"));
         }
         let names = device_names(devices);
-        let system = |what| move |source| CommandError::System { what, source };
-        let program = std::env::current_exe().map_err(system("finding this program"))?;
-        let mut guard = Command::new(program);
+        let system = |source| CommandError::System { what: "finding this program", source };
+        let mut guard = Command::new(std::env::current_exe().map_err(system)?);
         guard.args(["profile", "--restore-clocks", &names.join(",")]);
-        guard.stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut guard = guard.spawn().map_err(system("starting who restores the clocks"))?;
-        let locked = Self { pipe: guard.stdin.take(), guard };
-        // If it is refused, the guard restores what there is to restore.
-        lock_clocks(&names, mhz).map_err(|why| {
-            CommandError::Lock(format!("can't lock the clocks at {mhz} MHz: {why}"))
-        })?;
-        Ok(locked)
+        Ok(Self(ClockLock::lock(guard, &names, mhz)?))
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        drop(self.pipe.take());
-        match self.guard.wait() {
-            Ok(status) if status.success() => {}
-            _ => eprintln!(
-                "polyrail: warning: look whether the clocks are restored: nvidia-smi -rgc"
-            ),
+        if let Err(why) = self.0.restore() {
+            eprintln!(
+                "polyrail: warning: {why}: look whether the clocks are restored: nvidia-smi -rgc"
+            );
         }
     }
 }
