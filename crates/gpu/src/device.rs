@@ -62,6 +62,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// that the CPU reads at full speed too. Takes milliseconds; freed with the last clone.
     fn pinned(&self, bytes: u64) -> Result<Memory, GpuError>;
 
+    /// The same bytes, which somebody else has allocated, made as good as [`Self::pinned`] ones for
+    /// as long as the result or a clone of it lives. Takes milliseconds.
+    fn pin(&self, memory: &Memory) -> Result<Memory, GpuError>;
+
     /// A new queue of copies, independent of all others.
     fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError>;
 

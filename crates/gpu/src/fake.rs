@@ -47,6 +47,8 @@ struct Behaviour {
     /// Batches until one fails; negative for never.
     fail_in: AtomicI64,
     pinned_left: AtomicI64,
+    /// It reaches no other device.
+    alone: AtomicBool,
     held: Mutex<bool>,
     released: Condvar,
 }
@@ -63,6 +65,7 @@ impl FakeDevice {
             seed: AtomicU64::new(seed),
             fail_in: AtomicI64::new(-1),
             pinned_left: AtomicI64::new(i64::MAX),
+            alone: AtomicBool::new(false),
             held: Mutex::new(false),
             released: Condvar::new(),
         });
@@ -80,6 +83,11 @@ impl FakeDevice {
     /// From now on there are so many bytes of pinned memory left.
     pub fn limit_pinned(&self, bytes: u64) {
         self.behaviour.pinned_left.store(bytes as i64, Ordering::SeqCst);
+    }
+
+    /// From now on it reaches no other device.
+    pub fn set_alone(&self) {
+        self.behaviour.alone.store(true, Ordering::SeqCst);
     }
 
     /// Holds all copies back, until it is called with `false`.
@@ -115,12 +123,13 @@ impl Device for FakeDevice {
     }
 
     fn pinned(&self, bytes: u64) -> Result<Memory, GpuError> {
-        let left = self.behaviour.pinned_left.fetch_sub(bytes as i64, Ordering::SeqCst);
-        if left < bytes as i64 {
-            self.behaviour.pinned_left.fetch_add(bytes as i64, Ordering::SeqCst);
-            return Err(failed("pinned memory", "FAKE_OUT_OF_MEMORY"));
-        }
+        self.behaviour.take_pinned(bytes)?;
         Ok(Memory::from(vec![0; bytes as usize]))
+    }
+
+    fn pin(&self, memory: &Memory) -> Result<Memory, GpuError> {
+        self.behaviour.take_pinned(memory.len())?;
+        Ok(memory.clone())
     }
 
     fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
@@ -131,8 +140,8 @@ impl Device for FakeDevice {
         Ok(Box::new(FakeQueue { sender: Some(sender), worker: Some(worker), progress, begun: 0 }))
     }
 
-    fn reaches(&self, _other: &dyn Device) -> Result<bool, GpuError> {
-        Ok(true)
+    fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError> {
+        Ok(self.reaches_uuid(other.identity().uuid))
     }
 
     fn export(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
@@ -150,6 +159,9 @@ impl Device for FakeDevice {
 
     fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
         let Source::Handle { handle, .. } = &export.source else { return Err(bad("is of CUDA")) };
+        if !self.reaches_uuid(export.device()) {
+            return Err(failed("import", "FAKE_OUT_OF_REACH"));
+        }
         let mut number = [0; 8];
         number.copy_from_slice(&handle[..8]);
         let exported = EXPORTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +242,22 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
     }
 }
 
+impl FakeDevice {
+    fn reaches_uuid(&self, uuid: [u8; 16]) -> bool {
+        uuid == self.identity.uuid || !self.behaviour.alone.load(Ordering::SeqCst)
+    }
+}
+
 impl Behaviour {
+    fn take_pinned(&self, bytes: u64) -> Result<(), GpuError> {
+        let left = self.pinned_left.fetch_sub(bytes as i64, Ordering::SeqCst);
+        if left < bytes as i64 {
+            self.pinned_left.fetch_add(bytes as i64, Ordering::SeqCst);
+            return Err(failed("pinned memory", "FAKE_OUT_OF_MEMORY"));
+        }
+        Ok(())
+    }
+
     fn lateness(&self) -> Duration {
         // Knuth's multiplier for 64-bit linear congruential generators (MMIX).
         let next = |seed: u64| seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

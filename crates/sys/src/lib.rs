@@ -2,6 +2,7 @@
 //!
 //! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
 //!   vectored I/O, never by reference.
+//! * [`SharedMemory`]: such bytes that two processes have open.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`Poller`]: epoll with a wake-up.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
@@ -11,9 +12,11 @@ mod io;
 mod memory;
 mod poller;
 pub mod process;
+mod shared_memory;
 pub mod tcp;
 pub mod threads;
 
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
 pub use poller::{PollEvent, Poller};
+pub use shared_memory::SharedMemory;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -124,6 +125,12 @@ impl Memory {
         Self { base, len, _owner: Some(owner) }
     }
 
+    /// A range of it, which keeps the whole.
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfRange> {
+        let base = NonNull::new(self.at(offset, len)?).unwrap_or(NonNull::dangling());
+        Ok(Self { base, len, ..self.clone() })
+    }
+
     /// The address of a byte range, checked.
     pub(crate) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
         match offset.checked_add(len) {
@@ -169,8 +176,8 @@ impl Drop for Boxed {
     }
 }
 
-/// An anonymous mapping.
-struct Map {
+/// A mapping.
+pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
 }
@@ -190,6 +197,21 @@ impl Map {
         let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len })
+    }
+
+    /// A file's bytes from its start on, as all who map it see them.
+    pub(crate) fn shared(file: impl AsFd, len: usize) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing; what others
+        // do to the file's bytes is what every access to a `Memory` expects.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, flags, file, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
     }
 }
 

@@ -19,7 +19,8 @@ use crate::export::Export;
 use crate::memory::DeviceMemory;
 use crate::queue::RawQueue;
 
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all devices. Not
+/// write-combined: the CPU reads it.
 const PORTABLE: u32 = 1;
 
 /// The same for every allocation, so it is said of the first one only.
@@ -167,6 +168,26 @@ impl Device for CudaDevice {
         Ok(unsafe { Memory::owned(base.cast(), bytes, owner) })
     }
 
+    fn pin(&self, memory: &Memory) -> Result<Memory, GpuError> {
+        let device = self.cuda.device(self.identity.index)?;
+        let len = memory.len();
+        let nowhere = |_| self.unsupported("pinning memory without an address");
+        let at = memory.address(0, len).map_err(nowhere)? as *mut c_void;
+        let (Some(base), false) = (NonNull::new(at), len == 0) else {
+            return Ok(memory.clone());
+        };
+        {
+            let _current = device.current()?;
+            // Pages that nobody has touched yet are taken now.
+            let _near = self.prefer_node();
+            // SAFETY: the memory is valid for that many bytes, and kept until it is unpinned.
+            unsafe { device.driver().host_pin(base.as_ptr(), len as usize, PORTABLE)? };
+        }
+        let owner = Arc::new(Registered { device, base, _memory: memory.clone() });
+        // SAFETY: the owner keeps the memory.
+        Ok(unsafe { Memory::owned(base.cast(), len, owner) })
+    }
+
     fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
         Ok(Box::new(CudaQueue::open(self, QueueOptions::default())?))
     }
@@ -250,6 +271,28 @@ impl Drop for Pinned {
         if let Ok(_current) = self.device.current() {
             // SAFETY: allocated by `cuMemHostAlloc`, freed once, and nobody uses it any more.
             let _ = unsafe { self.device.driver().host_free(self.base.as_ptr()) };
+        }
+    }
+}
+
+/// Host memory of others that was pinned.
+struct Registered {
+    device: Arc<CudaDevice>,
+    base: NonNull<c_void>,
+    /// Let go of when it is unpinned.
+    _memory: Memory,
+}
+
+// SAFETY: the pointer is used only to unpin what it was got for.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.current() {
+            // SAFETY: pinned by `cuMemHostRegister`, unpinned once, and nobody copies any more.
+            let _ = unsafe { self.device.driver().host_unpin(self.base.as_ptr()) };
         }
     }
 }

@@ -173,6 +173,8 @@ table! {
         free = "cuMemFree_v2" (at: Address);
         host_alloc = "cuMemHostAlloc" (at: *mut *mut c_void, bytes: usize, flags: c_uint);
         host_free = "cuMemFreeHost" (at: *mut c_void);
+        host_pin = "cuMemHostRegister_v2" (at: *mut c_void, bytes: usize, flags: c_uint);
+        host_unpin = "cuMemHostUnregister" (at: *mut c_void);
         pointer_attributes = "cuPointerGetAttributes"
             (count: c_uint, which: *const c_int, values: *mut *mut c_void, at: Address);
         address_range = "cuMemGetAddressRange_v2"
