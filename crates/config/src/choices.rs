@@ -122,6 +122,8 @@ choices! {
     PathChoice {
         /// The fastest that both ends can take.
         Auto = "auto",
+        /// Through memory that both ends on one host have open.
+        Shared = "shared",
         /// Over the rails.
         Tcp = "tcp",
     }

@@ -161,8 +161,9 @@ settings! {
 
 "GPU memory" {
     /// How GPU memory travels between two ends on one host: `auto` lets a GPU copy from memory to
-    /// memory (NVLink, PCIe) where both ends can, `tcp` sends it over the rails like everything
-    /// else.
+    /// memory (NVLink, PCIe) where both ends can, and else takes what `shared` takes: pinned memory
+    /// that both processes have open, or where that is not possible the rails. `tcp` sends it over
+    /// the rails like everything else.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
     /// Size of the pieces that a transfer of GPU memory over the rails is cut into, in place of

@@ -355,7 +355,11 @@ impl Control {
                     flows: peer.layout.flows(),
                     epoch,
                     window_chunks: engine.config.window_chunks,
-                    capabilities: engine.settings.capabilities(),
+                    // A peer of a version without it need not have it.
+                    capabilities: engine
+                        .settings
+                        .capabilities()
+                        .without(Capabilities::SHARED_MEMORY),
                 });
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
                 let purpose = Purpose::Flow { peer, flow, epoch, pause };

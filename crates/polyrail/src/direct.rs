@@ -27,6 +27,7 @@ use crate::region_memory::RegionMemory;
 use crate::request::{Kind, Request};
 use crate::share::import;
 use crate::shared::EngineShared;
+use crate::sharing;
 use crate::staging::{CopyError, Tickets};
 
 /// Queues of a device that transfers take turns on: so many of them are under way at once.
@@ -38,6 +39,9 @@ const QUEUES: usize = 4;
 pub enum PathKind {
     /// TCP over the rails, and through pinned host memory where an end is a device.
     Tcp,
+    /// Through pinned host memory that both processes have open; only heads and acknowledgements
+    /// take the rails.
+    Shared,
     /// A device copies from memory to memory.
     PeerCopy,
 }
@@ -49,6 +53,8 @@ pub struct TransferPath {
     pub kind: PathKind,
     /// Why, as a fragment of a sentence.
     pub reason: Cow<'static, str>,
+    /// What would have been better and is not possible, best first, with the reason of each.
+    pub not_possible: Vec<(PathKind, Cow<'static, str>)>,
 }
 
 /// One copy of a request.
@@ -104,21 +110,27 @@ pub(crate) fn let_go() {
     }
 }
 
-impl TransferPath {
-    const HOST: Self = Self::tcp("neither end is a device's memory");
+impl PathKind {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shared => "shared memory",
+            Self::PeerCopy => "peer copy",
+        }
+    }
+}
 
-    const fn tcp(reason: &'static str) -> Self {
-        Self { kind: PathKind::Tcp, reason: Cow::Borrowed(reason) }
+impl TransferPath {
+    /// A path that is taken for a reason of its own.
+    pub fn new(kind: PathKind, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, reason: reason.into(), not_possible: Vec::new() }
     }
 }
 
 impl fmt::Display for TransferPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.kind {
-            PathKind::Tcp => "tcp",
-            PathKind::PeerCopy => "peer copy",
-        };
-        write!(f, "{name}: {}", self.reason)
+        write!(f, "{}: {}", self.kind.name(), self.reason)
     }
 }
 
@@ -128,14 +140,58 @@ pub(crate) fn choose(
     request: &Request,
 ) -> (TransferPath, Option<Copies>) {
     if !request.touches_device() {
-        return (TransferPath::HOST, None);
+        return (TransferPath::new(PathKind::Tcp, "neither end is a device's memory"), None);
     }
-    if engine.config.path == PathChoice::Tcp {
-        return (TransferPath::tcp("the setting path says so"), None);
+    match engine.config.path {
+        PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
+        PathChoice::Shared => (forced_to_share(engine, request), None),
+        PathChoice::Auto => match copies(engine, request) {
+            Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
+            Err(why) => (without_copies(engine, request, why), None),
+        },
     }
-    match copies(engine, request) {
-        Ok((copies, reason)) => (TransferPath { kind: PathKind::PeerCopy, reason }, Some(copies)),
-        Err(reason) => (TransferPath { kind: PathKind::Tcp, reason }, None),
+}
+
+fn forced_to_share(engine: &Arc<EngineShared>, request: &Request) -> TransferPath {
+    match shares(engine, request) {
+        Ok(()) => TransferPath::new(PathKind::Shared, "the setting path says so"),
+        Err(why) => {
+            let reason = format!("the setting path says shared, which is not possible: {why}");
+            let not_possible = vec![(PathKind::Shared, why)];
+            TransferPath { kind: PathKind::Tcp, reason: reason.into(), not_possible }
+        }
+    }
+}
+
+/// The path of a request that no device can copy from end to end, for that reason.
+fn without_copies(
+    engine: &Arc<EngineShared>,
+    request: &Request,
+    why: Cow<'static, str>,
+) -> TransferPath {
+    match shares(engine, request) {
+        Ok(()) => {
+            let reason = format!("both ends are on this host; {why}");
+            let not_possible = vec![(PathKind::PeerCopy, why)];
+            TransferPath { kind: PathKind::Shared, reason: reason.into(), not_possible }
+        }
+        Err(against) => {
+            let reason = match why == against {
+                true => why.clone(),
+                false => format!("{why}; not through shared memory: {against}").into(),
+            };
+            let not_possible = vec![(PathKind::PeerCopy, why), (PathKind::Shared, against)];
+            TransferPath { kind: PathKind::Tcp, reason, not_possible }
+        }
+    }
+}
+
+/// Whether the bytes of a request can go through shared memory, or why not.
+fn shares(engine: &Arc<EngineShared>, request: &Request) -> Result<(), Cow<'static, str>> {
+    let (kind, peer, _) = request.parts();
+    match kind {
+        Kind::Receive { .. } => Err("its sender chooses the path".into()),
+        Kind::Write | Kind::Read | Kind::Send { .. } => sharing::is_possible(engine, &peer.shared),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_config::expand_file_name;
 use polyrail_proto::{FlowIndex, Time};
@@ -110,6 +110,15 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         peer.rx_flows_up.load(Ordering::Relaxed),
         peer.posted.len()
     )?;
+    let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed) / 1_000_000;
+    let copied = bytes(&peer.peer_copy_bytes);
+    if copied > 0 {
+        writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
+    }
+    if let Some(sharing) = peer.sharing.text() {
+        let left = bytes(&peer.shared_bytes);
+        writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
+    }
     let tx = peer.tx();
     if tx.sender.is_busy() {
         let silence = seconds(tx.sender.silence(now));
@@ -199,7 +208,9 @@ fn describe(outgoing: &crate::op::Outgoing) -> (String, String) {
                 let (what, age) = of(op);
                 (format!("message for {what}"), age)
             }
-            Purpose::ReadData(read) => (format!("data for the peer's read {read}"), String::new()),
+            Purpose::ReadData { read, .. } => {
+                (format!("data for the peer's read {read}"), String::new())
+            }
             Purpose::Tell | Purpose::Release(..) => ("message".to_owned(), String::new()),
         },
     }

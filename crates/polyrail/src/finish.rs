@@ -7,6 +7,7 @@ use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPi
 use polyrail_proto::wire::{Flags, Op as WireOp, Place, RefusalCode};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEvent};
 
+use crate::direct::PathKind;
 use crate::error::TransferError;
 use crate::op::{Made, Op, Outgoing, Purpose};
 use crate::peer::{OpRef, PeerShared, TxSide};
@@ -133,7 +134,7 @@ impl TxSide {
     fn take_outgoing(&mut self, token: u64) -> Option<Outgoing> {
         let outgoing = self.outgoing.try_remove(token as usize)?;
         if let Outgoing::Made(made) = &outgoing
-            && let Purpose::ReadData(read) = made.purpose
+            && let Purpose::ReadData { read, .. } = made.purpose
         {
             self.serving.remove(&read);
         }
@@ -175,7 +176,7 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
     let finish = match outgoing {
         Outgoing::Write(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         Outgoing::Made(made) => match &made.purpose {
-            Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData(_) => return,
+            Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData { .. } => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
             Purpose::Release(latch, _) => return latch.set(),
@@ -214,7 +215,7 @@ fn failed(
             }
             // The peer is gone, so nothing lands any more either.
             Purpose::Cancel(op, why) => pass.finishes.push(Finish::Failed(op.clone(), *why)),
-            Purpose::ReadData(read) => {
+            Purpose::ReadData { read, .. } => {
                 if tell {
                     tx.tell(now, &cancel, Purpose::Tell);
                 }
@@ -296,7 +297,8 @@ pub(crate) fn begin_read(peer: &PeerShared, op: &Arc<Op>) {
                 to_offset: segment.local_offset,
             })
             .collect();
-        let message = Message::ReadRequest { read, pieces };
+        let shared = prepared.path.kind == PathKind::Shared;
+        let message = Message::ReadRequest { read, pieces, shared };
         peer.tx().tell(op.posted, &message, Purpose::TellFor(op.clone()));
     }
 }

@@ -1,14 +1,16 @@
-//! Chunks for a device's memory: read to pinned memory, copied into place by the device, and
-//! acknowledged in the order in which they came.
+//! Chunks for a device's memory: read to pinned memory, or left there by a sender of the same host,
+//! copied into place by the device, and acknowledged in the order in which they came.
 
 use std::collections::VecDeque;
 
 use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled, TransferId};
+use polyrail_sys::Memory;
 
 use crate::peer::{PeerShared, RxSide};
 use crate::proxy::Pass;
 use crate::region::{Finder, Target};
+use crate::shared_ring::PeersRing;
 use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
@@ -31,6 +33,8 @@ pub(crate) struct Landing {
 #[derive(Default)]
 pub(crate) struct Arrivals {
     pub(crate) ring: Option<Ring>,
+    /// What the sender has announced.
+    pub(crate) peers_ring: Option<PeersRing>,
     chunks: VecDeque<Arrival>,
     /// There may be chunks whose copies are not begun.
     is_new: bool,
@@ -47,10 +51,13 @@ pub(crate) struct Arrival {
 /// How a chunk ended, as far as that is known.
 pub(crate) enum End {
     Settled(Settled),
-    /// It is to be copied from the ring, once no lock is held.
+    /// It is to be copied from a ring, once no lock is held.
     InRing {
         id: LandingId,
+        from: Memory,
         at: u64,
+        /// The checksum that its bytes must have, and that of the head.
+        check: Option<(u32, u32)>,
         targets: Vec<Target>,
         places: Vec<Place>,
     },
@@ -125,9 +132,14 @@ impl Arrivals {
         self.chunks.is_empty()
     }
 
+    /// Whether no further chunk may wait for devices.
+    pub(crate) fn is_full(&self) -> bool {
+        self.chunks.len() >= CHUNKS_MAX
+    }
+
     /// Room for `len` bytes in the ring, if there is any.
     pub(crate) fn take_room(&mut self, len: u64) -> Option<u64> {
-        if self.chunks.len() >= CHUNKS_MAX {
+        if self.is_full() {
             return None;
         }
         self.ring.as_mut()?.take(len)
@@ -141,18 +153,26 @@ impl Arrivals {
     /// Begins the copies of what came since the last call. No lock may be held: the driver is
     /// called.
     pub(crate) fn begin_copies(&mut self, peer: &PeerShared, pass: &mut Pass<'_>) {
-        let Some(ring) = &self.ring else { return };
         if !std::mem::take(&mut self.is_new) {
             return;
         }
         for arrival in &mut self.chunks {
-            let End::InRing { id, at, targets, places } = &arrival.end else { continue };
+            let End::InRing { id, from, at, check, targets, places } = &arrival.end else {
+                continue;
+            };
+            let len = arrival.header.payload_len.into();
+            if let Some((want, head)) = check
+                && from.crc32c(*head, *at, len) != Ok(*want)
+            {
+                arrival.end = End::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
+                continue;
+            }
             let mut finder = Finder::default();
             let parts = places.iter().map(|place| {
                 let target = finder.find(targets, place);
                 (&*target.region, target.offset(place), place.len)
             });
-            let begun = pass.copiers.copy(Direction::In, parts, ring.memory(), *at);
+            let begun = pass.copiers.copy(Direction::In, parts, from, *at);
             let (id, mut rx) = (*id, peer.rx());
             arrival.end = match begun {
                 Ok(tickets) => {

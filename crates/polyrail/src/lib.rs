@@ -32,6 +32,8 @@ mod serve;
 mod settings;
 mod share;
 mod shared;
+mod shared_ring;
+mod sharing;
 mod signal;
 mod staging;
 mod stats;

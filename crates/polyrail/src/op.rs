@@ -8,6 +8,7 @@ use std::time::Duration;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
+use crate::direct::PathKind;
 use crate::error::TransferError;
 use crate::region::{RegionCore, RegionSlice};
 use crate::request::Prepared;
@@ -245,8 +246,8 @@ pub(crate) enum Purpose {
     TellFor(Arc<Op>),
     /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
     Cancel(Arc<Op>, Failure),
-    /// Data for a read of the peer, by its number.
-    ReadData(u64),
+    /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
+    ReadData { read: u64, shared: bool },
     /// The peer confirms that nothing of it touches a region any more, which is kept until then.
     Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
     /// The notification of an operation whose bytes are in place.
@@ -265,9 +266,22 @@ impl Outgoing {
                 | Purpose::TellFor(op)
                 | Purpose::Cancel(op, _)
                 | Purpose::Notify(op) => op.posted,
-                Purpose::Tell | Purpose::ReadData(_) | Purpose::Release(..) => Time(0),
+                Purpose::Tell | Purpose::ReadData { .. } | Purpose::Release(..) => Time(0),
             },
         }
+    }
+
+    /// Whether its bytes are to lie in memory that the peer has open.
+    pub(crate) fn is_shared(&self) -> bool {
+        let op = match self {
+            Self::Write(op) => op,
+            Self::Made(made) => match &made.purpose {
+                Purpose::ReadData { shared, .. } => return *shared,
+                Purpose::SendData(op, _) => op,
+                _ => return false,
+            },
+        };
+        op.prepared.path.kind == PathKind::Shared
     }
 
     /// A device failed to copy bytes of it.

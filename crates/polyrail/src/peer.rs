@@ -20,6 +20,7 @@ use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
+use crate::sharing::Sharing;
 use crate::stats::{ArrivalStats, FlowStats};
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
@@ -30,6 +31,10 @@ pub(crate) struct PeerShared {
     pub(crate) same_host: bool,
     /// Payload that devices were given to copy from end to end.
     pub(crate) peer_copy_bytes: AtomicU64,
+    /// Payload that was left for it in memory that both have open.
+    pub(crate) shared_bytes: AtomicU64,
+    /// Whether that can be done.
+    pub(crate) sharing: Sharing,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -184,6 +189,8 @@ impl PeerShared {
             number,
             same_host: options.same_host,
             peer_copy_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            sharing: Sharing::default(),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use polyrail_gpu::Device;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::{Memory, OutOfRange};
@@ -464,6 +465,15 @@ impl Registry {
             Ok(Entry::Region(region)) => Some(region.clone()),
             _ => None,
         }
+    }
+
+    /// A device that has memory here.
+    pub(crate) fn some_device(&self) -> Option<Arc<dyn Device>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.slots.iter().find_map(|slot| match &slot.entry {
+            Some(Entry::Region(region)) => region.memory.device().cloned(),
+            _ => None,
+        })
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -5,6 +5,7 @@ use std::mem::take;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use polyrail_gpu::Device;
 use polyrail_proto::wire::{
     ACK_BYTES, AckFrame, ChunkHeader, Flags, Op as WireOp, Place, RefusalCode,
 };
@@ -20,6 +21,7 @@ use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::region::{Finder, Registry, Target};
+use crate::shared_ring::PeersRing;
 use crate::staging::Ring;
 use crate::tx_flow::Down;
 
@@ -66,6 +68,8 @@ struct Current {
     places: Vec<Place>,
     /// Where in the ring it is read to.
     at: Option<u64>,
+    /// Where in the sender's ring it lies.
+    in_peers_ring: Option<u64>,
     crc: u32,
     began_ns: u64,
 }
@@ -179,16 +183,57 @@ impl RxFlow {
         rx.has_orphans()
     }
 
+    /// A chunk lies in the sender's ring, which may have to be opened. Goes on with what came unless
+    /// too many wait. Says whether it did.
+    fn go_on_in_peers_ring(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        if self.arrivals.is_full() {
+            return Ok(false);
+        }
+        let opened = self.arrivals.peers_ring.as_mut().map_or(Ok(()), |ring| {
+            ring.open(self.current.device().map(|device| &**device), &pass.engine.staging)
+        });
+        if let Err(why) = opened {
+            let name = self.peer.name();
+            tracing::error!(target: "polyrail::staging", peer = name, why, "no shared memory");
+        }
+        if self.arrivals.peers_ring.as_ref().is_none_or(|ring| ring.memory().is_none()) {
+            self.peer.rx().receiver.bar(self.flow, RefusalCode::NoRing);
+            self.current.land = false;
+        }
+        self.waits_for_room = false;
+        self.take_in(pass)?;
+        Ok(true)
+    }
+
+    /// Whether a chunk that begins has to wait for [`Self::go_on`], in the middle of a pass under
+    /// the peer's lock.
+    fn must_wait(&mut self, header: &ChunkHeader) -> Result<bool, Down> {
+        let Some(at) = self.current.in_peers_ring else {
+            if !self.current.land || self.current.places.is_empty() {
+                return Ok(false);
+            }
+            self.current.at = self.arrivals.take_room(header.payload_len.into());
+            return Ok(self.current.at.is_none());
+        };
+        let ring = self.arrivals.peers_ring.as_ref();
+        let ring = ring.filter(|ring| ring.holds(at, header.payload_len.into()));
+        let ring = ring.ok_or_else(|| Down("a chunk lies outside of what was announced".into()))?;
+        let is_ready = ring.is_open(self.current.device().is_some()) && !self.arrivals.is_full();
+        Ok(self.current.land && !is_ready)
+    }
+
     /// Looks for room in the ring, and if there is goes on with what came. Says whether there is.
     fn go_on(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        if self.current.in_peers_ring.is_some() {
+            return self.go_on_in_peers_ring(pass);
+        }
         let payload = self.current.header.map_or(0, |header| header.payload_len);
         let size = self.arrivals.ring.as_ref().map_or(0, |ring| ring.memory().len());
         if size < payload.into() {
             if !self.arrivals.is_empty() {
                 return Ok(false);
             }
-            let mut devices = self.current.targets.iter().filter_map(|t| t.region.memory.device());
-            let made = devices.next().map(|device| {
+            let made = self.current.device().map(|device| {
                 let (engine, least) = (pass.engine, payload.into());
                 // The old one, which is too small, gives its part back first.
                 self.arrivals.ring = None;
@@ -395,10 +440,13 @@ impl RxFlow {
                     if header.flags.contains(Flags::ACK_NOW) {
                         self.ack_now = true;
                     }
-                    if self.current.land && !self.current.places.is_empty() {
-                        self.current.at = self.arrivals.take_room(header.payload_len.into());
-                        self.waits_for_room = self.current.at.is_none();
+                    self.waits_for_room = self.must_wait(&header)?;
+                }
+                ReaderEvent::Ring(place) => {
+                    if !self.peer.same_host || self.arrivals.peers_ring.is_some() {
+                        return Err(Down("shared memory was announced that can't be".into()));
                     }
+                    self.arrivals.peers_ring = Some(PeersRing::new(place));
                 }
                 ReaderEvent::Buffered { place, bytes } => {
                     let receiver = &mut side.receiver;
@@ -414,7 +462,7 @@ impl RxFlow {
                 }
                 ReaderEvent::End => {
                     let in_ring = self.current.at.is_some();
-                    let end = self.current.end(self.flow, side);
+                    let end = self.current.end(self.flow, side, &self.arrivals);
                     if let Some(header) = self.current.header.take() {
                         let began_ns = self.current.began_ns;
                         let arrival = Arrival { header, began_ns, end, in_ring };
@@ -450,8 +498,10 @@ impl RxFlow {
             self.acknowledged = self.sequence;
             return;
         }
+        // The sender has no room in its ring before it hears of this.
+        self.ack_now |= arrival.header.place_in_ring().is_some();
         let stats = self.stats();
-        stats.rx_bytes.add(arrival.header.payload_len.into());
+        stats.rx_bytes.add(arrival.header.payload_on_wire().into());
         stats.rx_chunks.add(1);
         if let Some(trace) = &pass.engine.trace {
             let (header, began) = (&arrival.header, arrival.began_ns);
@@ -491,6 +541,7 @@ impl Current {
         self.targets.clear();
         self.places.clear();
         self.at = None;
+        self.in_peers_ring = header.place_in_ring();
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
         let admit = || match header.op {
@@ -512,10 +563,15 @@ impl Current {
             }
         };
         let verdict = receiver.handle_chunk(flow, header, meta, admit);
-        if self.targets.iter().any(|target| target.region.memory.device().is_some()) {
+        if self.in_peers_ring.is_some() || self.device().is_some() {
             self.places.extend_from_slice(places);
         }
         verdict.map_err(|error| Down(error.to_string()))
+    }
+
+    /// A device that it has places on.
+    fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.targets.iter().find_map(|target| target.region.memory.device())
     }
 
     /// Bytes for the ring, of which `left` were missing.
@@ -560,14 +616,25 @@ impl Current {
         }
     }
 
-    fn end(&mut self, flow: FlowIndex, side: &mut RxSide) -> End {
+    fn end(&mut self, flow: FlowIndex, side: &mut RxSide, arrivals: &Arrivals) -> End {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
-        let intact = checked.is_none_or(|header| header.checksum == self.crc);
-        let at = self.at.filter(|_| self.land && intact);
-        if let Some((at, id)) = at.and_then(|at| Some((at, side.receiver.detach(flow)?))) {
+        let want = checked.map(|header| header.checksum);
+        // What lies in the sender's ring is looked at when no lock is held.
+        let (intact, check) = match self.in_peers_ring {
+            Some(_) => (true, want.map(|want| (want, self.crc))),
+            None => (want.is_none_or(|want| want == self.crc), None),
+        };
+        let from = match (self.in_peers_ring, self.at) {
+            (Some(at), _) => arrivals.peers_ring.as_ref().and_then(|it| Some((it.memory()?, at))),
+            (None, Some(at)) => arrivals.ring.as_ref().map(|ring| (ring.memory(), at)),
+            (None, None) => None,
+        };
+        if let Some((from, at)) = from.filter(|_| self.land && intact)
+            && let Some(id) = side.receiver.detach(flow)
+        {
             side.lands(id);
             let (targets, places) = (take(&mut self.targets), take(&mut self.places));
-            return End::InRing { id, at, targets, places };
+            return End::InRing { id, from: from.clone(), at, check, targets, places };
         }
         End::Settled(side.receiver.handle_chunk_end(flow, intact))
     }

@@ -15,6 +15,7 @@ use crate::op::{Made, Purpose, RegionList};
 use crate::peer::PeerShared;
 use crate::proxy::Pass;
 use crate::share;
+use crate::sharing;
 
 pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
     pass.for_caller |= match landed.op {
@@ -57,7 +58,9 @@ pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed
 fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
     match message {
         Message::Cancel { transfer } => retire(peer, transfer),
-        Message::ReadRequest { read, pieces } => serve_read(pass, peer, read, &pieces),
+        Message::ReadRequest { read, pieces, shared } => {
+            serve_read(pass, peer, read, &pieces, shared);
+        }
         Message::ReadFailed { read, code } => {
             let part = peer.rx().reads.remove(&read);
             if let Some(part) = part {
@@ -100,6 +103,8 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
         }
         // The acknowledgement of the message follows: by then nothing here touches the region.
         Message::RegionEnded { key } => pass.engine.imports.end(peer.instance(), key),
+        Message::MemoryShown { place } => sharing::shown(pass, peer, place),
+        Message::MemorySeen { seen } => sharing::seen(pass.engine, peer, seen),
         Message::Bye => {
             pass.engine.imports.end_all(peer.instance());
             pass.engine.control.peer_left(peer.clone());
@@ -115,16 +120,27 @@ fn retire(peer: &PeerShared, transfer: TransferId) {
     }
 }
 
-fn serve_read(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, read: u64, pieces: &[ReadPiece]) {
+fn serve_read(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    read: u64,
+    pieces: &[ReadPiece],
+    shared: bool,
+) {
     let now = Time(pass.now);
-    match read_data(pass, read, pieces) {
+    match read_data(pass, read, pieces, shared) {
         Ok(made) => peer.tx().submit_read_data(now, read, made),
         Err(code) => peer.tx().tell(now, &Message::ReadFailed { read, code }, Purpose::Tell),
     }
     pass.engine.send_soon(peer);
 }
 
-fn read_data(pass: &Pass<'_>, read: u64, pieces: &[ReadPiece]) -> Result<Made, RefusalCode> {
+fn read_data(
+    pass: &Pass<'_>,
+    read: u64,
+    pieces: &[ReadPiece],
+    shared: bool,
+) -> Result<Made, RefusalCode> {
     let mut regions = RegionList::default();
     let mut found = Vec::new();
     let mut segments = Vec::with_capacity(pieces.len());
@@ -144,7 +160,7 @@ fn read_data(pass: &Pass<'_>, read: u64, pieces: &[ReadPiece]) -> Result<Made, R
     let regions = regions.into_vec();
     let plan = Plan::new(segments, pass.engine.settings.chunk_bytes_of(&regions))
         .map_err(|_| RefusalCode::OutOfBounds)?;
-    let purpose = Purpose::ReadData(read);
+    let purpose = Purpose::ReadData { read, shared };
     Ok(Made { plan, regions, meta: Vec::new(), purpose })
 }
 

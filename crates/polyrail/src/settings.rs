@@ -15,7 +15,7 @@ use crate::region::RegionCore;
 use crate::request::RequestLimits;
 
 /// What every engine of this version can do.
-const CAPABILITIES: Capabilities = Capabilities::CHECKSUM;
+const CAPABILITIES: Capabilities = Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY);
 
 pub(crate) struct EngineSettings {
     pub(crate) chunk_bytes: u64,
@@ -90,6 +90,11 @@ impl EngineSettings {
             true => self.gpu_chunk_bytes,
             false => self.chunk_bytes,
         }
+    }
+
+    /// Size of the largest chunk that is cut here.
+    pub(crate) fn largest_chunk(&self) -> u64 {
+        self.chunk_bytes.max(self.gpu_chunk_bytes)
     }
 
     /// What this engine can do; both ends of a flow must be able to.

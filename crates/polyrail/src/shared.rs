@@ -28,6 +28,7 @@ use crate::region::Registry;
 use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
+use crate::sharing::Page;
 use crate::staging::{Budget, Copiers};
 use crate::trace::Trace;
 
@@ -58,6 +59,8 @@ pub(crate) struct EngineShared {
     pub(crate) staging: Arc<Budget>,
     pub(crate) direct: DirectQueues,
     pub(crate) imports: Imports,
+    /// What peers of this host open to see whether they can.
+    pub(crate) page: Page,
     peers: RwLock<Vec<Arc<PeerShared>>>,
     parted: Mutex<Parted>,
     next_peer: AtomicU32,
@@ -102,6 +105,7 @@ impl EngineShared {
             staging: Budget::new(config.staging_limit_bytes),
             direct: DirectQueues::default(),
             imports: Imports::default(),
+            page: Page::new(),
             peers: RwLock::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_gpu::{Device, GpuError, Place, Queue, Ticket};
+use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
@@ -17,8 +18,9 @@ use crate::pin::Pin;
 use crate::region::RegionCore;
 use crate::region_memory::RegionMemory;
 
-/// Chunks begin at multiples of this, so that devices copy them with wide words.
-const ALIGN_BYTES: u64 = 256;
+/// Chunks begin at multiples of this, so that devices copy them with wide words, and a frame can say
+/// where.
+const ALIGN_BYTES: u64 = PLACE_BYTES;
 /// Bytes that the CPU copies at a time: fits in the first-level cache.
 const BLOCK_BYTES: u64 = 8 << 10;
 
@@ -45,7 +47,7 @@ pub(crate) struct Budget {
 }
 
 /// What a ring has of it.
-struct Share {
+pub(crate) struct Share {
     budget: Arc<Budget>,
     bytes: u64,
 }
@@ -89,22 +91,21 @@ impl Ring {
         least: u64,
         budget: &Arc<Budget>,
     ) -> Result<Self, CopyError> {
-        let mut bytes = wanted.max(least);
-        loop {
-            let made = budget.take(bytes).and_then(|share| Ok((device.pinned(bytes)?, share)));
-            match made {
-                Ok((memory, share)) => {
-                    if bytes < wanted {
-                        let device = device.identity();
-                        tracing::warn!(target: "polyrail::staging", %device, wanted, got = bytes,
-                            "fewer bytes of pinned memory than staging_bytes");
-                    }
-                    return Ok(Self { memory, live: VecDeque::new(), next: 0, _share: share });
-                }
-                Err(error) if bytes == least => return Err(error),
-                Err(_) => bytes = (bytes / 2).max(least),
-            }
-        }
+        let make = |bytes| -> Result<Self, CopyError> {
+            let share = budget.take(bytes).map_err(CopyError::Device)?;
+            Ok(Self::of(device.pinned(bytes)?, share))
+        };
+        as_much_as_there_is(wanted, least, make)
+    }
+
+    /// A ring in this memory.
+    pub(crate) fn of(memory: Memory, share: Share) -> Self {
+        Self { memory, live: VecDeque::new(), next: 0, _share: share }
+    }
+
+    /// The same bytes by another address, or pinned since.
+    pub(crate) fn replace(&mut self, memory: Memory) {
+        self.memory = memory;
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -146,20 +147,43 @@ impl Ring {
     }
 }
 
+/// Makes a ring of `wanted` bytes, or if there is not that much memory of the half of it, and so on,
+/// but of no less than `least`.
+pub(crate) fn as_much_as_there_is<T, E>(
+    wanted: u64,
+    least: u64,
+    make: impl Fn(u64) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut bytes = wanted.max(least);
+    loop {
+        match make(bytes) {
+            Ok(ring) => {
+                if bytes < wanted {
+                    tracing::warn!(target: "polyrail::staging", wanted, got = bytes,
+                        "fewer bytes of pinned memory than staging_bytes");
+                }
+                return Ok(ring);
+            }
+            Err(error) if bytes == least => return Err(error),
+            Err(_) => bytes = (bytes / 2).max(least),
+        }
+    }
+}
+
 impl Budget {
     pub(crate) fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { used: AtomicU64::new(0), limit })
     }
 
-    fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, CopyError> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, String> {
         let added = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added) {
             Ok(_) => Ok(Share { budget: self.clone(), bytes }),
-            Err(used) => Err(CopyError::Device(format!(
+            Err(used) => Err(format!(
                 "{bytes} bytes of pinned memory for a flow are more than is left of \
                  staging_limit_bytes: {used} of {} are used",
                 self.limit
-            ))),
+            )),
         }
     }
 }

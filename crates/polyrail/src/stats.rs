@@ -72,6 +72,9 @@ pub struct PeerStats {
     pub same_host: bool,
     /// Payload that devices here were given to copy from end to end, without a rail.
     pub peer_copy_bytes: u64,
+    /// Payload that was left for it in memory that both processes have open: only heads and
+    /// acknowledgements of it took a rail.
+    pub shared_bytes: u64,
     /// By local rail.
     pub rails: Vec<RailStats>,
 }
@@ -205,6 +208,7 @@ impl EngineShared {
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
             peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
+            shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
         }
     }

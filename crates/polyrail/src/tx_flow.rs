@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
@@ -15,13 +16,14 @@ use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send, tcp};
 use smallvec::SmallVec;
 use socket2::Socket;
 
-use self::staged::{Staged, copy_staged, is_on_device};
+use self::staged::{Staged, copy_staged};
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
+use crate::shared_ring::SharedRing;
 use crate::staging::{Ring, Tickets, all_done};
 use crate::trace::SentChunk;
 
@@ -47,6 +49,10 @@ pub(crate) struct TxFlow {
     staged: VecDeque<Staged>,
     /// Pinned memory, from the first chunk in a device's memory on.
     ring: Option<Ring>,
+    /// Memory that the peer has open, from the first chunk on that it takes itself.
+    shared: Option<SharedRing>,
+    /// Frames so far.
+    sequence: u64,
     /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
     /// other way: one piece for the system call instead of many.
     batch: Vec<u8>,
@@ -83,6 +89,8 @@ enum Body {
     Regions,
     /// This place of the ring.
     Ring(u64),
+    /// Not at all: the peer takes it from this place of the shared ring.
+    Shared(u64),
 }
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
@@ -114,6 +122,8 @@ impl TxFlow {
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             staged: VecDeque::new(),
             ring: None,
+            shared: None,
+            sequence: 0,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -260,9 +270,10 @@ impl TxFlow {
     /// Takes what is to be sent next. Says whether there is room for more at once: a device that
     /// copies a chunk can be given the next.
     fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
-        // Whether a chunk needs room in the ring is known only when it is pulled.
-        let chunk_bytes = pass.engine.settings.gpu_chunk_bytes;
-        if self.ring.as_ref().is_some_and(|ring| !ring.has_room(chunk_bytes)) {
+        // Whether a chunk needs room in a ring is known only when it is pulled.
+        if self.lacks_room(pass) {
+            // Room in the shared ring comes with acknowledgements only: others may go on meanwhile.
+            self.stuck |= self.shared.is_some();
             return Ok(false);
         }
         let peer = self.peer.clone();
@@ -277,7 +288,7 @@ impl TxFlow {
                 break;
             };
             bytes += u64::from(chunk.header.payload_len);
-            is_staged = is_on_device(&chunk);
+            is_staged = self.is_staged(&chunk);
             pulled.push(chunk);
         }
         // Nothing is left anywhere: nobody needs to look again before the next post.
@@ -295,7 +306,7 @@ impl TxFlow {
             pass.engine.proxies.all[other].wake();
         }
         for chunk in pulled {
-            if is_on_device(&chunk) {
+            if self.is_staged(&chunk) {
                 self.stage(chunk, pass)?;
             } else if self.staged.is_empty() {
                 self.queue(chunk, Body::Regions, pass)?;
@@ -314,26 +325,37 @@ impl TxFlow {
             header.flags = header.flags.with(Flags::CHECKSUM);
         }
         let begin = self.batch.len();
+        self.sequence += 1;
+        if let (Body::Shared(at), Some(shared)) = (body, &mut self.shared) {
+            if let Some(place) = shared.note(self.sequence) {
+                self.batch.extend_from_slice(&place.encode());
+            }
+            if !header.set_place_in_ring(at) {
+                return Err(Down(format!("no frame can name place {at} of a ring")));
+            }
+        }
+        let head = self.batch.len();
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
         header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
         if pass.engine.settings.checksum {
-            let crc = crc32c::crc32c(&self.batch[begin + CHUNK_HEADER_BYTES..]);
-            let crc = match (body, &self.ring) {
-                (Body::Ring(at), Some(ring)) => {
+            let crc = crc32c::crc32c(&self.batch[head + CHUNK_HEADER_BYTES..]);
+            let crc = match self.staged_at(body) {
+                Some((ring, at)) => {
                     let continued = ring.memory().crc32c(crc, at, header.payload_len.into());
                     continued.map_err(|error| Down(error.to_string()))?
                 }
-                _ => continue_crc(crc, &source, header.chunk)?,
+                None => continue_crc(crc, &source, header.chunk)?,
             };
-            ChunkHeader::set_checksum(&mut self.batch[begin..], crc);
+            ChunkHeader::set_checksum(&mut self.batch[head..], crc);
         }
-        let inside = header.payload_len <= BATCHED_BYTES
-            && match (body, &self.ring) {
-                (Body::Ring(at), Some(ring)) => {
-                    copy_staged(ring, at, header.payload_len, &mut self.batch)
-                }
-                _ => copy_payload(&source, header.chunk, &mut self.batch),
-            };
+        let is_small = header.payload_len <= BATCHED_BYTES;
+        let inside = match (body, &self.ring) {
+            (Body::Shared(_), _) => true,
+            (Body::Ring(at), Some(ring)) => {
+                is_small && copy_staged(ring, at, header.payload_len, &mut self.batch)
+            }
+            _ => is_small && copy_payload(&source, header.chunk, &mut self.batch),
+        };
         if let Some(since) = self.window_full_since.take() {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
             stats.window_full_ns.add(pass.now.saturating_sub(since));
@@ -358,6 +380,15 @@ impl TxFlow {
             outside: if inside { 0 } else { header.payload_len },
         });
         Ok(())
+    }
+
+    /// The ring that a chunk was copied to, and where.
+    fn staged_at(&self, body: Body) -> Option<(&Ring, u64)> {
+        match body {
+            Body::Regions => None,
+            Body::Ring(at) => Some((self.ring.as_ref()?, at)),
+            Body::Shared(at) => Some((&self.shared.as_ref()?.ring, at)),
+        }
     }
 
     /// One system call over all that is queued.
@@ -431,7 +462,7 @@ impl TxFlow {
 
     fn sent(&mut self, bytes: usize, pass: &mut Pass<'_>) {
         let mut rest = bytes;
-        let (mut chunks, mut payload_bytes) = (0, 0);
+        let (mut chunks, mut payload_bytes, mut shared_bytes) = (0, 0, 0);
         while let Some(frame) = self.frames.front_mut() {
             let batched = rest.min(frame.batched);
             frame.batched -= batched;
@@ -443,10 +474,14 @@ impl TxFlow {
             if frame.batched > 0 || frame.outside > 0 {
                 break;
             }
-            payload_bytes += u64::from(frame.payload);
             chunks += 1;
-            if let (Body::Ring(_), Some(ring)) = (frame.body, &mut self.ring) {
-                ring.release();
+            match (frame.body, &mut self.ring) {
+                (Body::Shared(_), _) => shared_bytes += u64::from(frame.payload),
+                (Body::Ring(_), Some(ring)) => {
+                    ring.release();
+                    payload_bytes += u64::from(frame.payload);
+                }
+                _ => payload_bytes += u64::from(frame.payload),
             }
             self.frames.pop_front();
             if let Some(chunk) = self.traced.iter_mut().find(|chunk| chunk.written_ns == 0) {
@@ -465,6 +500,9 @@ impl TxFlow {
         let stats = &self.peer.flows[self.flow.0 as usize].stats;
         stats.tx_bytes.add(payload_bytes);
         stats.tx_chunks.add(chunks);
+        if shared_bytes > 0 {
+            self.peer.shared_bytes.fetch_add(shared_bytes, Ordering::Relaxed);
+        }
         if chunks > 0 {
             let mut tx = self.peer.tx();
             for _ in 0..chunks {
@@ -503,6 +541,7 @@ impl TxFlow {
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
+            self.release_shared(ack);
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
                 tx.patience = Duration::ZERO;

@@ -220,7 +220,9 @@ fn each_path_says_why_it_is_taken() {
     assert!(say(&p, &near, &far).starts_with("peer copy: both ends are in this process"));
     assert!(say(&p, &near, &host[1]).starts_with("peer copy"), "a device copies to the host, too");
     let message = p.a.prepare(Request::send(&p.to_b, 1).local(near.all())).unwrap();
-    assert_eq!(message.path().kind, PathKind::Tcp);
+    assert_eq!(message.path().kind, PathKind::Shared);
+    let message = p.a.prepare(Request::recv(&p.to_b, 1).local(near.all())).unwrap();
+    assert!(message.path().to_string().contains("its sender chooses"), "{}", message.path());
     let p = pair(&[("path", "tcp")]);
     let ((near, _), (far, _)) = (on(&device, &p.a, &[1; 8]), on(&device, &p.b, &[1; 8]));
     assert_eq!(say(&p, &near, &far), "tcp: the setting path says so");
@@ -255,7 +257,7 @@ fn a_region_of_another_process_is_opened_once_and_copied_to_directly() {
     // The host's memory of another process is out of a device's reach.
     let host = filled(&p.a, 8, 1);
     let write = Request::write(&p.to_b).segment(host.all(), remote.slice(0, 8).unwrap());
-    assert_eq!(p.a.prepare(write).unwrap().path().kind, PathKind::Tcp);
+    assert_eq!(p.a.prepare(write).unwrap().path().kind, PathKind::Shared);
     finished(&p.a.write(&p.to_b, &host.all(), &remote.slice(0, 8).unwrap()).unwrap());
     assert!(FakeDevice::contents(&memory)[..8] == pattern(8, 1));
 }
@@ -285,9 +287,10 @@ fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
     let refused = prepared.post().unwrap().wait(LONG);
     let code = RefusalCode::RegionDropped;
     assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
-    // And asked for again it goes the usual way, where it is refused.
+    // And asked for again it goes another way, where it is refused.
     let again = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-    assert_eq!(again.path().kind, PathKind::Tcp, "{}", again.path());
+    assert_eq!(again.path().kind, PathKind::Shared, "{}", again.path());
+    assert!(again.post().unwrap().wait(LONG).is_err());
 }
 
 #[test]

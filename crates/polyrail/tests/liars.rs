@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
 use common::*;
 use polyrail::{Access, Engine, Memory, Peer, RemoteRegion};
-use polyrail_proto::hello::{Card, Reply};
+use polyrail_proto::hello::{Capabilities, Card, Hello, Reply};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode, SharedPlace};
 use polyrail_proto::{RegionKey, TransferId};
+use polyrail_sys::SharedMemory;
 
 /// A region with guard bytes around the part that strangers know.
 const GUARD: u8 = 0x77;
@@ -46,6 +47,9 @@ fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
         ("pieces that don't add up", patched(56 + 24, &[65])),
         ("an empty piece", patched(56 + 24, &[0])),
         ("a piece beyond 2^64", patched(56 + 16, &[0xff; 8])),
+        ("a place in no ring", patched(52, &[1])),
+        ("a ring that was not announced", patched(2, &[8])),
+        ("memory of another host", RING.encode().to_vec()),
     ];
     for (what, bytes) in cases {
         let mut peer =
@@ -58,6 +62,60 @@ fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
     let mut peer =
         Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
     peer.say(&good);
+    assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 });
+    assert_eq!(common::bytes(&region)[..65], [&[1; 64][..], &[GUARD]].concat());
+}
+
+const RING: SharedPlace = SharedPlace { process: 1, descriptor: 0, bytes: 4096, token: 5 };
+
+#[test]
+fn a_ring_that_can_not_be_opened_or_does_not_hold_what_is_said_changes_nothing() {
+    let engine = one_rail(&[]);
+    let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
+    let place = Place { key: key_of(&region), offset: 0, len: 64 };
+    let memory = SharedMemory::create(4096, 5).unwrap();
+    memory.memory().write_at(256, &[1; 64]).unwrap();
+    let process = std::process::id();
+    let good = SharedPlace { process, descriptor: memory.descriptor(), ..RING };
+    let in_ring = |number, at| {
+        let mut header = ChunkHeader { transfer: TransferId(number), ..write_header(64, 1) };
+        assert!(header.set_place_in_ring(at));
+        frame(header, &[place], &[], &[])
+    };
+    let neighbour = || {
+        let mut card = card(&["127.0.0.1:9".parse().unwrap()]);
+        card.host = Card::decode(&engine.metadata()).unwrap().host;
+        Stranger::welcome_at(&engine, hello(&engine, card))
+    };
+    for ring in [
+        SharedPlace { token: 6, ..good },
+        SharedPlace { bytes: 8192, ..good },
+        SharedPlace { bytes: u64::MAX, ..good },
+        SharedPlace { descriptor: 0, ..good },
+        SharedPlace { process: u32::MAX, ..good },
+    ] {
+        let mut peer = neighbour();
+        peer.say(&ring.encode());
+        let code = RefusalCode::NoRing;
+        for number in 1..3 {
+            peer.say(&in_ring(number, 256));
+            assert_eq!(peer.ack(), AckFrame::Refusal { sequence: number, code }, "{ring:?}");
+        }
+        // The flow lives on.
+        let header = ChunkHeader { transfer: TransferId(3), ..write_header(64, 1) };
+        peer.say(&frame(header, &[place], &[], &[GUARD; 64]));
+        assert_eq!(peer.ack(), AckFrame::Ack { sequence: 3 });
+    }
+    let beyond = [&good.encode()[..], &in_ring(1, 4096)].concat();
+    let twice = [good.encode(), good.encode()].concat();
+    for bytes in [beyond, twice] {
+        let mut peer = neighbour();
+        peer.say(&bytes);
+        assert_eq!(peer.last_words(), []);
+    }
+    assert!(common::bytes(&region).iter().all(|byte| *byte == GUARD));
+    let mut peer = neighbour();
+    peer.say(&[&good.encode()[..], &in_ring(1, 256)].concat());
     assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 });
     assert_eq!(common::bytes(&region)[..65], [&[1; 64][..], &[GUARD]].concat());
 }
@@ -124,7 +182,10 @@ impl Acquaintance {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = card(&[listener.local_addr().unwrap()]);
         let peer = engine.add_peer(&own.encode()).unwrap();
-        let (mut from_engine, _) = Stranger::accept(&listener);
+        let (mut from_engine, asked) = Stranger::accept(&listener);
+        let Hello::Flow(asked) = asked else { panic!("{asked:?}") };
+        // A version that knows nothing of shared memory takes the flow as well.
+        assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
         from_engine.say(&Reply::Accepted(own.clone()).encode());
         let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
         wait_for("the flow to be up", || peer.flows_up() == (1, 1));
@@ -158,7 +219,9 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     let theirs = other.region(&engine);
     let slice = region.slice(1024, 1024).unwrap();
     let read = engine.read(&other.peer, &slice, &theirs.slice(0, 1024).unwrap()).unwrap();
-    let Message::ReadRequest { read: number, pieces } = other.message(1) else { panic!() };
+    let Message::ReadRequest { read: number, pieces, shared: false } = other.message(1) else {
+        panic!()
+    };
     assert_eq!(pieces.len(), 1);
     let place = |offset, len| Place { key: pieces[0].to_key, offset, len };
     let header = |transfer, len| ChunkHeader {

@@ -40,10 +40,14 @@ impl Capabilities {
     /// The accepting side may send on the same connection: its flow of the same number needs none
     /// of its own. The reply's card has the bit if it will.
     pub const DUPLEX: Self = Self(2);
+    /// Between processes of one host: payload in memory that both have open, and the messages by
+    /// which they find out whether they can. Either end may use it towards a peer whose card has
+    /// the bit; no flow needs it.
+    pub const SHARED_MEMORY: Self = Self(4);
 
     /// Either's.
     #[must_use]
-    pub fn with(self, other: Self) -> Self {
+    pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 

@@ -3,7 +3,7 @@
 
 use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::{RegionKey, TransferId};
-use crate::wire::{Place, RefusalCode};
+use crate::wire::{Place, RefusalCode, SharedPlace};
 
 /// Most pieces that one read request or one posted receive may name: what fits into a message.
 pub const MAX_MESSAGE_PIECES: usize = 1024;
@@ -28,6 +28,8 @@ pub enum Message {
         read: u64,
         /// What to send, and where it goes.
         pieces: Vec<ReadPiece>,
+        /// Leave the payload in shared memory, which was tested before.
+        shared: bool,
     },
     /// A read can't be served.
     ReadFailed {
@@ -79,6 +81,16 @@ pub enum Message {
     },
     /// This engine closes: expect nothing more from it.
     Bye,
+    /// On one host: can you open this memory of mine?
+    MemoryShown {
+        /// Where it is.
+        place: SharedPlace,
+    },
+    /// The answer.
+    MemorySeen {
+        /// Memory of the answering engine for the same test, or why the first one failed.
+        seen: Result<SharedPlace, String>,
+    },
 }
 
 /// How another process of the same host gets at a region.
@@ -125,8 +137,8 @@ impl Message {
         let mut out = Vec::new();
         match self {
             Self::Cancel { transfer } => put(&mut out, 1, &[transfer.0]),
-            Self::ReadRequest { read, pieces } => {
-                put(&mut out, 2, &[*read]);
+            Self::ReadRequest { read, pieces, shared } => {
+                put(&mut out, if *shared { 14 } else { 2 }, &[*read]);
                 put_count(&mut out, pieces.len(), MAX_MESSAGE_PIECES);
                 for piece in pieces {
                     put_place(&mut out, &piece.from);
@@ -172,6 +184,18 @@ impl Message {
                 put(&mut out, 13, &[]);
                 put_key(&mut out, *key);
             }
+            Self::MemoryShown { place } => {
+                put(&mut out, 15, &[]);
+                out.extend_from_slice(&place.encode());
+            }
+            Self::MemorySeen { seen: Ok(place) } => {
+                put(&mut out, 16, &[]);
+                out.extend_from_slice(&place.encode());
+            }
+            Self::MemorySeen { seen: Err(reason) } => {
+                put(&mut out, 17, &[]);
+                put_text(&mut out, reason, MAX_REASON_BYTES);
+            }
         }
         out
     }
@@ -181,7 +205,7 @@ impl Message {
         let mut reader = Reader::new(WHAT, bytes);
         let message = match reader.u8("kind")? {
             1 => Self::Cancel { transfer: TransferId(reader.u64("transfer")?) },
-            2 => {
+            kind @ (2 | 14) => {
                 let read = reader.u64("read")?;
                 let count = reader.count("pieces", MAX_MESSAGE_PIECES, "at most 1024")?;
                 let piece = |reader: &mut Reader<'_>| {
@@ -192,7 +216,7 @@ impl Message {
                     })
                 };
                 let pieces = (0..count).map(|_| piece(&mut reader)).collect::<Result<_, _>>()?;
-                Self::ReadRequest { read, pieces }
+                Self::ReadRequest { read, pieces, shared: kind == 14 }
             }
             3 => Self::ReadFailed { read: reader.u64("read")?, code: code(&mut reader)? },
             4 => Self::ReadCancelled { read: reader.u64("read")? },
@@ -225,7 +249,10 @@ impl Message {
                 Self::RegionOffered { key, offered: Err(reason) }
             }
             13 => Self::RegionEnded { key: key(&mut reader)? },
-            got => return Err(reader.field("kind", got.into(), "1 to 13")),
+            15 => Self::MemoryShown { place: shared_place(&mut reader)? },
+            16 => Self::MemorySeen { seen: Ok(shared_place(&mut reader)?) },
+            17 => Self::MemorySeen { seen: Err(reader.text("reason", MAX_REASON_BYTES)?) },
+            got => return Err(reader.field("kind", got.into(), "1 to 17")),
         };
         reader.end()?;
         Ok(message)
@@ -272,10 +299,17 @@ fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
     }
 }
 
+/// As the frame that announces a ring has it.
+fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
+    let bytes = reader.bytes("place")?;
+    let not_one = |_| reader.field("place", bytes[0].into(), "memory as a ring's frame has it");
+    SharedPlace::decode(&bytes).map_err(not_one)
+}
+
 fn code(reader: &mut Reader<'_>) -> Result<RefusalCode, DecodeError> {
     let got = reader.u64("code")?;
     let known = u8::try_from(got).ok().and_then(RefusalCode::from_wire);
-    known.ok_or_else(|| reader.field("code", got, "1 to 9"))
+    known.ok_or_else(|| reader.field("code", got, "1 to 10"))
 }
 
 #[cfg(test)]
@@ -292,7 +326,7 @@ mod tests {
 
     #[test]
     fn every_message_survives_the_wire_and_fits_in_a_frame() {
-        let pieces = (0..MAX_MESSAGE_PIECES as u64)
+        let pieces: Vec<_> = (0..MAX_MESSAGE_PIECES as u64)
             .map(|n| ReadPiece { from: some_place(n), to_key: some_place(n).key, to_offset: n })
             .collect();
         let places = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
@@ -302,9 +336,11 @@ mod tests {
             descriptors: (0..MAX_OFFER_DESCRIPTORS as u32).collect(),
             export: vec![5; MAX_OFFER_BYTES],
         };
+        let shared = SharedPlace { process: 3, descriptor: 4, bytes: 4096, token: 1 << 100 };
         let messages = [
             Message::Cancel { transfer: TransferId(4) },
-            Message::ReadRequest { read: 3, pieces },
+            Message::ReadRequest { read: 3, pieces: pieces.clone(), shared: true },
+            Message::ReadRequest { read: 3, pieces, shared: false },
             Message::ReadFailed { read: 3, code: RefusalCode::StaleKey },
             Message::ReadCancelled { read: 3 },
             Message::ReceivePosted(PostedReceive { receive: 1, tag: u64::MAX, places }),
@@ -316,6 +352,9 @@ mod tests {
             Message::RegionOffered { key: some_place(7).key, offered: Ok(offer) },
             Message::RegionOffered { key: some_place(7).key, offered: Err("no".into()) },
             Message::RegionEnded { key: some_place(7).key },
+            Message::MemoryShown { place: shared },
+            Message::MemorySeen { seen: Ok(shared) },
+            Message::MemorySeen { seen: Err("no".into()) },
         ];
         for message in messages {
             let bytes = message.encode();

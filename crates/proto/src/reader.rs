@@ -8,7 +8,7 @@
 
 use crate::wire::{
     ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, MAX_HEAD_BYTES, PIECE_BYTES, Place,
-    WireError,
+    RING_BYTES, SharedPlace, WireError,
 };
 
 /// Payload from which on the next frame is expected to be large as well: then the tail of a read
@@ -63,6 +63,8 @@ pub enum ReaderEvent<'a> {
     End,
     /// An acknowledgement of what goes the other way on this connection.
     Ack(AckFrame),
+    /// Where payload lies that is not in the stream.
+    Ring(SharedPlace),
     /// Nothing more without reading from the stream.
     Need(Need),
 }
@@ -218,6 +220,14 @@ impl FrameReader {
             self.start += ACK_BYTES;
             return Ok(ReaderEvent::Ack(ack));
         }
+        if bytes.first().is_some_and(|kind| SharedPlace::is_kind(*kind)) {
+            let Some(frame) = bytes.first_chunk::<RING_BYTES>() else {
+                return Ok(ReaderEvent::Need(Need::Head));
+            };
+            let ring = SharedPlace::decode(frame).map_err(|error| self.broken(error))?;
+            self.start += RING_BYTES;
+            return Ok(ReaderEvent::Ring(ring));
+        }
         let header = match self.peek_header() {
             None => return Ok(ReaderEvent::Need(Need::Head)),
             Some(Ok(header)) => header,
@@ -235,8 +245,9 @@ impl FrameReader {
             return Err(self.broken(error));
         }
         self.start = end;
-        self.last_payload = header.payload_len;
-        self.state = State::Payload { place: 0, filled: 0, left: header.payload_len };
+        let left = header.payload_on_wire();
+        self.last_payload = left;
+        self.state = State::Payload { place: 0, filled: 0, left };
         Ok(ReaderEvent::Chunk {
             header,
             places: &self.places,

@@ -527,6 +527,8 @@ impl<S: Source> Sender<S> {
         outgoing.retries += u32::from(code == RefusalCode::Checksum);
         match code {
             RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
+            // The driver puts nothing more into rings that the peer can't open.
+            RefusalCode::NoRing if !ending => self.given_back.push_back((ticket, chunk)),
             RefusalCode::Checksum if outgoing.retries <= RETRIES_MAX && !ending => {
                 self.given_back.push_back((ticket, chunk));
             }
@@ -623,6 +625,7 @@ impl<S: Source> Outgoing<S> {
             floor,
             context: self.transfer.context,
             checksum: 0,
+            place: 0,
         }
     }
 }

@@ -6,9 +6,19 @@
 //! 0  kind u8 = 1      1 op u8           2 flags u16        4 meta_len u32
 //! 8  payload_len u32  12 pieces u16     14 zero u16        16 transfer u64
 //! 24 chunk u32        28 chunk_count u32                   32 floor u64
-//! 40 context u64      48 checksum u32   52 zero u32
+//! 40 context u64      48 checksum u32   52 place u32
 //! 56 pieces x 32: slot u32, generation u32, nonce u64, offset u64, len u64
 //!    meta_len bytes of message, then payload_len bytes of payload
+//! ```
+//!
+//! Between two processes of one machine payload may lie in memory that both have open: then flag 8 is
+//! set, no payload follows, and it lies `place` times [`PLACE_BYTES`] into the **ring** that the flow
+//! has announced with a frame of its own, once, before the first such chunk. The bytes there stay as
+//! they are until the chunk is acknowledged. Without the flag `place` is 0.
+//!
+//! ```text
+//! 0  kind u8 = 4     1 zero u24    4 process u32   8 descriptor u32   12 zero u32
+//! 16 bytes u64       24 token u128
 //! ```
 //!
 //! Towards the sender it carries **acknowledgement frames** of 16 bytes:
@@ -36,6 +46,10 @@ pub const CHUNK_HEADER_BYTES: usize = 56;
 pub const PIECE_BYTES: usize = 32;
 /// Most bytes of message that a transfer may carry.
 pub const MAX_META_BYTES: usize = 64 << 10;
+/// What the place of a chunk's payload in the sender's ring counts in.
+pub const PLACE_BYTES: u64 = 256;
+/// Bytes of the frame that announces a ring.
+pub const RING_BYTES: usize = 40;
 /// Bytes of an acknowledgement frame.
 pub const ACK_BYTES: usize = 16;
 /// Most bytes of a chunk frame before its payload.
@@ -45,6 +59,7 @@ pub const MAX_HEAD_BYTES: usize =
 const KIND_CHUNK: u8 = 1;
 const KIND_ACK: u8 = 2;
 const KIND_REFUSAL: u8 = 3;
+const KIND_RING: u8 = 4;
 
 /// What a transfer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +96,9 @@ impl Flags {
     pub const ACK_NOW: Self = Self(2);
     /// `checksum` is the CRC-32C of table, message and payload.
     pub const CHECKSUM: Self = Self(4);
-    const KNOWN: u16 = 7;
+    /// The payload lies in the sender's ring.
+    pub const IN_RING: Self = Self(8);
+    const KNOWN: u16 = 15;
 
     /// Whether every bit of `other` is set.
     pub fn contains(self, other: Self) -> bool {
@@ -120,6 +137,21 @@ pub struct ChunkHeader {
     pub context: u64,
     /// CRC-32C, if flagged.
     pub checksum: u32,
+    /// Where in the sender's ring the payload lies, if flagged, in units of [`PLACE_BYTES`].
+    pub place: u32,
+}
+
+/// Where a process finds memory that another one of its machine shares with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedPlace {
+    /// The owner's number of its process.
+    pub process: u32,
+    /// The file descriptor there.
+    pub descriptor: u32,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What stands before them, so that nothing else is taken for it.
+    pub token: u128,
 }
 
 /// A place at the receiver, as the table of a chunk frame names it.
@@ -178,11 +210,13 @@ pub enum RefusalCode {
     Busy = 8,
     /// The receiver's device failed to copy the bytes into its memory.
     Device = 9,
+    /// The receiver can't open the sender's ring: send the chunk again, with its payload.
+    NoRing = 10,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::UnknownRegion,
         Self::StaleKey,
         Self::OutOfBounds,
@@ -192,11 +226,12 @@ impl RefusalCode {
         Self::Checksum,
         Self::Busy,
         Self::Device,
+        Self::NoRing,
     ];
 
     /// Whether the same chunk may be taken when it is sent again.
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Checksum | Self::Busy)
+        matches!(self, Self::Checksum | Self::Busy | Self::NoRing)
     }
 
     /// The code with this number.
@@ -216,6 +251,7 @@ impl RefusalCode {
             Self::Checksum => "the checksum of a chunk differs",
             Self::Busy => "the peer's limits are reached",
             Self::Device => "the peer's device failed to copy the bytes into its memory",
+            Self::NoRing => "the peer can't open the shared memory that the bytes are in",
         }
     }
 }
@@ -260,6 +296,30 @@ pub enum WireError {
 }
 
 impl ChunkHeader {
+    /// Bytes of payload that follow.
+    pub fn payload_on_wire(&self) -> u32 {
+        if self.flags.contains(Flags::IN_RING) { 0 } else { self.payload_len }
+    }
+
+    /// Where in the sender's ring the payload lies, if it does.
+    pub fn place_in_ring(&self) -> Option<u64> {
+        let is_there = self.flags.contains(Flags::IN_RING);
+        is_there.then(|| u64::from(self.place) * PLACE_BYTES)
+    }
+
+    /// Says that the payload lies at this place of the ring, a multiple of [`PLACE_BYTES`]; whether
+    /// a frame can say so.
+    #[must_use]
+    pub fn set_place_in_ring(&mut self, at: u64) -> bool {
+        let place = u32::try_from(at / PLACE_BYTES);
+        let is_possible = at.is_multiple_of(PLACE_BYTES) && place.is_ok();
+        if is_possible {
+            self.flags = self.flags.with(Flags::IN_RING);
+            self.place = place.unwrap_or_default();
+        }
+        is_possible
+    }
+
     /// Bytes between the header and the payload.
     pub fn body_bytes(&self) -> usize {
         usize::from(self.pieces) * PIECE_BYTES + self.meta_len as usize
@@ -283,7 +343,7 @@ impl ChunkHeader {
         out.extend_from_slice(&self.floor.0.to_le_bytes());
         out.extend_from_slice(&self.context.to_le_bytes());
         out.extend_from_slice(&self.checksum.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.place.to_le_bytes());
         for piece in pieces {
             Place::from(piece).encode(out);
         }
@@ -306,7 +366,7 @@ impl ChunkHeader {
         let op = Op::from_wire(bytes[1]).ok_or_else(|| field("op", bytes[1], "1 to 4"))?;
         let flags = u16_at(bytes, 2);
         if flags & !Flags::KNOWN != 0 {
-            return Err(field("flags", flags, "the bits 0 to 2"));
+            return Err(field("flags", flags, "the bits 0 to 3"));
         }
         let header = Self {
             op,
@@ -320,9 +380,10 @@ impl ChunkHeader {
             floor: TransferId(u64_at(bytes, 32)),
             context: u64_at(bytes, 40),
             checksum: u32_at(bytes, 48),
+            place: u32_at(bytes, 52),
         };
-        if u16_at(bytes, 14) != 0 || u32_at(bytes, 52) != 0 {
-            return Err(zero(u64::from(u16_at(bytes, 14)) << 32 | u64::from(u32_at(bytes, 52))));
+        if u16_at(bytes, 14) != 0 {
+            return Err(zero(u16_at(bytes, 14).into()));
         }
         header.check()?;
         Ok(header)
@@ -337,6 +398,9 @@ impl ChunkHeader {
         }
         if u64::from(self.payload_len) > MAX_CHUNK_BYTES {
             return Err(field("payload_len", self.payload_len, "0 to 64 MiB"));
+        }
+        if self.place != 0 && !self.flags.contains(Flags::IN_RING) {
+            return Err(field("place", self.place, "0 without flag 8"));
         }
         if usize::from(self.pieces) > MAX_CHUNK_PIECES {
             return Err(field("pieces", self.pieces, "0 to 256"));
@@ -401,6 +465,42 @@ impl Place {
     }
 }
 
+impl SharedPlace {
+    /// Whether a frame that begins with this byte announces a ring.
+    pub fn is_kind(kind: u8) -> bool {
+        kind == KIND_RING
+    }
+
+    /// The frame as bytes.
+    pub fn encode(self) -> [u8; RING_BYTES] {
+        let mut bytes = [0; RING_BYTES];
+        bytes[0] = KIND_RING;
+        bytes[4..8].copy_from_slice(&self.process.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.descriptor.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.token.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the frame.
+    pub fn decode(bytes: &[u8; RING_BYTES]) -> Result<Self, WireError> {
+        let (process, descriptor, size) = (u32_at(bytes, 4), u32_at(bytes, 8), u64_at(bytes, 16));
+        let token = u128::from(u64_at(bytes, 32)) << 64 | u128::from(u64_at(bytes, 24));
+        if bytes[0] != KIND_RING {
+            return Err(WireError::UnknownFrame { got: bytes[0], expected: "4 (ring)" });
+        }
+        if bytes[1..4] != [0; 3] || u32_at(bytes, 12) != 0 {
+            return Err(zero(
+                u64::from(u32_at(bytes, 0) >> 8) << 32 | u64::from(u32_at(bytes, 12)),
+            ));
+        }
+        if size == 0 {
+            return Err(field("bytes", size, "at least 1"));
+        }
+        Ok(Self { process, descriptor, bytes: size, token })
+    }
+}
+
 impl AckFrame {
     /// Whether a frame that begins with this byte is an acknowledgement.
     pub fn is_kind(kind: u8) -> bool {
@@ -430,7 +530,7 @@ impl AckFrame {
             KIND_ACK => Ok(Self::Ack { sequence }),
             KIND_REFUSAL => {
                 let code = RefusalCode::from_wire(bytes[1])
-                    .ok_or_else(|| field("code", bytes[1], "1 to 8"))?;
+                    .ok_or_else(|| field("code", bytes[1], "1 to 10"))?;
                 Ok(Self::Refusal { sequence, code })
             }
             got => Err(WireError::UnknownFrame { got, expected: "2 (ack) or 3 (refusal)" }),

@@ -141,6 +141,7 @@ fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
         floor: TransferId(1),
         context: 0,
         checksum: 0,
+        place: 0,
     }
 }
 
@@ -225,7 +226,7 @@ fn reserved_bytes_must_be_zero() {
         let mut bytes = bytes.clone();
         bytes[at] = 1;
         let error = ChunkHeader::decode(bytes.as_slice().try_into().unwrap()).unwrap_err();
-        assert!(matches!(error, WireError::Field { field: "zero", .. }), "{error}");
+        assert!(matches!(error, WireError::Field { field: "zero" | "place", .. }), "{error}");
     }
     let ack = AckFrame::Ack { sequence: 1 }.encode();
     for at in 1..8 {

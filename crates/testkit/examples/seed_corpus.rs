@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, RailCard, RefusedCode, Reply};
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
 use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
 use polyrail_testkit::Rng;
 
 const KEY: RegionKey = RegionKey { slot: 2, generation: 3, nonce: 0x1122_3344_5566_7788 };
+const RING: SharedPlace = SharedPlace { process: 1, descriptor: 2, bytes: 1 << 20, token: 3 };
 
 /// Config files that show each kind of value and each kind of mistake.
 const CONFIGS: &[&str] = &[
@@ -76,8 +77,23 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
         stream.extend(frames(rng, 200, 64, 50));
         inputs.push(stream);
     }
+    inputs.push(in_ring());
+    inputs.push(Message::MemoryShown { place: RING }.encode());
+    inputs.push(Message::MemorySeen { seen: Err("no".into()) }.encode());
     // What comes first says how the stream is cut into reads.
     inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
+}
+
+/// A ring, and a chunk whose payload lies there.
+fn in_ring() -> Vec<u8> {
+    let segment =
+        Segment { local_region: 0, local_offset: 0, remote: KEY, remote_offset: 0, len: 100 };
+    let plan = Plan::new([segment], 100).unwrap_or_else(|_| Plan::empty());
+    let mut header = header(0, &plan, b"");
+    let _ = header.set_place_in_ring(512);
+    let mut stream = RING.encode().to_vec();
+    header.encode(plan.pieces(0), b"", &mut stream);
+    stream
 }
 
 fn frames(rng: &mut Rng, bytes: u64, chunk_bytes: u64, segment_bytes: u64) -> Vec<u8> {
@@ -93,25 +109,31 @@ fn frames(rng: &mut Rng, bytes: u64, chunk_bytes: u64, segment_bytes: u64) -> Ve
     for chunk in 0..plan.chunk_count() {
         let pieces = plan.pieces(chunk);
         let meta: &[u8] = if chunk == 0 { b"done" } else { b"" };
-        let header = ChunkHeader {
-            op: [Op::Write, Op::ReadData, Op::SendData][rng.index(3)],
-            flags: if chunk == 0 { Flags::NOTIFY } else { Flags::ACK_NOW },
-            meta_len: meta.len() as u32,
-            payload_len: plan.chunk_bytes(chunk),
-            pieces: pieces.len() as u16,
-            transfer: TransferId(5),
-            chunk,
-            chunk_count: plan.chunk_count(),
-            floor: TransferId(3),
-            context: 0,
-            checksum: 0,
-        };
+        let op = [Op::Write, Op::ReadData, Op::SendData][rng.index(3)];
+        let header = ChunkHeader { op, ..header(chunk, &plan, meta) };
         header.encode(pieces, meta, &mut stream);
         let mut payload = vec![0; plan.chunk_bytes(chunk) as usize];
         rng.fill(&mut payload);
         stream.extend(payload);
     }
     stream
+}
+
+fn header(chunk: u32, plan: &Plan, meta: &[u8]) -> ChunkHeader {
+    ChunkHeader {
+        op: Op::Write,
+        flags: if chunk == 0 { Flags::NOTIFY } else { Flags::ACK_NOW },
+        meta_len: meta.len() as u32,
+        payload_len: plan.chunk_bytes(chunk),
+        pieces: plan.pieces(chunk).len() as u16,
+        transfer: TransferId(5),
+        chunk,
+        chunk_count: plan.chunk_count(),
+        floor: TransferId(3),
+        context: 0,
+        checksum: 0,
+        place: 0,
+    }
 }
 
 fn messages() -> Vec<Message> {
@@ -121,6 +143,7 @@ fn messages() -> Vec<Message> {
         Message::ReadRequest {
             read: 1,
             pieces: vec![ReadPiece { from: place, to_key: KEY, to_offset: 8 }; 3],
+            shared: false,
         },
         Message::ReadFailed { read: 1, code: RefusalCode::StaleKey },
         Message::ReadCancelled { read: 1 },

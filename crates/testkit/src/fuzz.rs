@@ -5,7 +5,7 @@
 
 use polyrail_proto::hello::{Card, Hello, PREFIX_BYTES, Prefix, RefusedCode, Reply};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Place, WireError};
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Place, SharedPlace, WireError};
 use polyrail_proto::{FrameReader, Need, Piece, ReaderEvent};
 
 use crate::rng::Rng;
@@ -24,6 +24,7 @@ struct Read {
 enum Frame {
     Chunk { header: ChunkHeader, places: Vec<Place>, meta: Vec<u8>, payload: Vec<u8>, whole: bool },
     Ack(AckFrame),
+    Ring(SharedPlace),
 }
 
 /// Any bytes as frames, acknowledgements and messages. However a stream is cut into reads, it says
@@ -112,12 +113,17 @@ fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
                 let Some(Frame::Chunk { header, payload, whole, .. }) = frames.last_mut() else {
                     panic!("the end of no chunk");
                 };
-                assert_eq!(payload.len(), header.payload_len as usize);
+                assert_eq!(payload.len(), header.payload_on_wire() as usize);
                 *whole = true;
                 continue;
             }
             Ok(ReaderEvent::Ack(ack)) => {
                 frames.push(Frame::Ack(ack));
+                continue;
+            }
+            Ok(ReaderEvent::Ring(ring)) => {
+                assert_eq!(SharedPlace::decode(&ring.encode()), Ok(ring));
+                frames.push(Frame::Ring(ring));
                 continue;
             }
             Ok(ReaderEvent::Need(need)) => need,
@@ -170,6 +176,7 @@ fn encode(read: &Read) -> Vec<u8> {
     for frame in &read.frames {
         match frame {
             Frame::Ack(ack) => out.extend_from_slice(&ack.encode()),
+            Frame::Ring(ring) => out.extend_from_slice(&ring.encode()),
             Frame::Chunk { header, places, meta, payload, .. } => {
                 let piece = |place: &Place| Piece {
                     local_region: 0,

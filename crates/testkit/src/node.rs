@@ -197,7 +197,7 @@ impl Node {
                     to_offset: to.offset,
                 };
                 let pieces = from.into_iter().zip(to).map(piece).collect();
-                self.tell(world, &Message::ReadRequest { read, pieces });
+                self.tell(world, &Message::ReadRequest { read, pieces, shared: false });
             }
             Kind::Receive { tag } => {
                 let receive = self.next_receive;

@@ -1,11 +1,15 @@
-//! Chunks in a device's memory: copied to the flow's ring while others are on the wire.
+//! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
+//! that the peer has open.
 
+use polyrail_gpu::Device;
+use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source};
 
 use super::{Body, Down, TxFlow};
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
 use crate::proxy::Pass;
+use crate::shared_ring::SharedRing;
 use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
 
 /// A chunk that is pulled and has no frame yet.
@@ -16,26 +20,86 @@ pub(super) struct Staged {
 }
 
 impl TxFlow {
-    /// Has a chunk copied to the ring, where there is room for it.
+    /// Whether a chunk is copied to a ring before it is sent.
+    pub(super) fn is_staged(&self, chunk: &Chunk<Outgoing>) -> bool {
+        is_on_device(chunk) || self.is_shared(chunk)
+    }
+
+    /// Whether the payload of a chunk is left where the peer takes it itself.
+    fn is_shared(&self, chunk: &Chunk<Outgoing>) -> bool {
+        chunk.header.payload_len > 0 && chunk.source.is_shared() && self.peer.sharing.may_work()
+    }
+
+    /// Has a chunk copied to a ring, where there is room for it.
     pub(super) fn stage(
         &mut self,
         chunk: Chunk<Outgoing>,
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
+        let mut is_shared = self.is_shared(&chunk);
+        if is_shared && let Err(why) = self.prepare_shared(&chunk, pass) {
+            self.stop_sharing(why);
+            is_shared = false;
+        }
+        if !is_shared && !is_on_device(&chunk) {
+            let (body, tickets) = (Body::Regions, Tickets::new());
+            self.staged.push_back(Staged { chunk, body, tickets });
+            return Ok(());
+        }
         let len = u64::from(chunk.header.payload_len);
-        match self.copy_to_ring(&chunk, len, pass) {
+        match self.copy_to_ring(&chunk, len, is_shared, pass) {
             Ok((at, tickets)) => {
-                self.staged.push_back(Staged { chunk, body: Body::Ring(at), tickets });
+                let body = if is_shared { Body::Shared(at) } else { Body::Ring(at) };
+                self.staged.push_back(Staged { chunk, body, tickets });
                 Ok(())
             }
             Err(error) => Err(self.fail(&chunk, error, pass)),
         }
     }
 
+    /// Whether a chunk that is staged, whichever it will be, has no room.
+    pub(super) fn lacks_room(&self, pass: &Pass<'_>) -> bool {
+        let settings = &pass.engine.settings;
+        let is_full = |ring: &Ring, bytes: u64| !ring.has_room(bytes);
+        self.ring.as_ref().is_some_and(|ring| is_full(ring, settings.gpu_chunk_bytes))
+            || self.shared.as_ref().is_some_and(|it| is_full(&it.ring, settings.largest_chunk()))
+    }
+
+    /// The peer is done with what lies in shared memory for it, up to this frame.
+    pub(super) fn release_shared(&mut self, ack: AckFrame) {
+        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
+        if let Some(shared) = &mut self.shared {
+            shared.release(sequence);
+        }
+        if let AckFrame::Refusal { code: RefusalCode::NoRing, .. } = ack {
+            self.stop_sharing("the peer could not open or pin a ring".to_owned());
+        }
+    }
+
+    /// From now on payload for this peer goes over the rails.
+    fn stop_sharing(&self, why: String) {
+        let peer = self.peer.name();
+        if self.peer.sharing.fail(why.clone()) {
+            tracing::warn!(target: "polyrail::staging", peer, why, "no more shared memory");
+        }
+    }
+
+    fn prepare_shared(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), String> {
+        let device = device_of(chunk);
+        if let Some(shared) = &mut self.shared {
+            return shared.pin_for(device);
+        }
+        let (settings, budget) = (&pass.engine.settings, &pass.engine.staging);
+        let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
+        self.shared = Some(SharedRing::new(device, wanted, least, budget)?);
+        Ok(())
+    }
+
     fn copy_to_ring(
         &mut self,
         chunk: &Chunk<Outgoing>,
         len: u64,
+        is_shared: bool,
         pass: &mut Pass<'_>,
     ) -> Result<(u64, Tickets), CopyError> {
         let (source, number) = (&chunk.source, chunk.header.chunk);
@@ -43,15 +107,15 @@ impl TxFlow {
             let pieces = source.plan().pieces(number);
             pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
         };
-        let ring = match &mut self.ring {
-            Some(ring) => ring,
-            none => {
+        let ring = match (&mut self.shared, &mut self.ring) {
+            (Some(shared), _) if is_shared => &mut shared.ring,
+            (_, Some(ring)) => ring,
+            (_, none) => {
                 let settings = &pass.engine.settings;
                 let least = settings.gpu_chunk_bytes.max(len);
-                let device = parts().find_map(|(region, ..)| region.memory.device());
-                let device = device.ok_or(CopyError::RegionDropped)?;
+                let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
                 let wanted = settings.staging_bytes;
-                none.insert(Ring::new(&**device, wanted, least, &pass.engine.staging)?)
+                none.insert(Ring::new(device, wanted, least, &pass.engine.staging)?)
             }
         };
         // `pull` looked for room before.
@@ -95,9 +159,15 @@ impl TxFlow {
     }
 }
 
-pub(super) fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {
+fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {
+    device_of(chunk).is_some()
+}
+
+/// A device that has a part of the chunk.
+fn device_of(chunk: &Chunk<Outgoing>) -> Option<&dyn Device> {
     let mut pieces = chunk.source.plan().pieces(chunk.header.chunk);
-    pieces.any(|piece| chunk.source.region(piece.local_region).memory.device().is_some())
+    let device = |region: u32| chunk.source.region(region).memory.device();
+    pieces.find_map(|piece| device(piece.local_region)).map(|device| &**device)
 }
 
 pub(super) fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {

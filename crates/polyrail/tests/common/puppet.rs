@@ -7,11 +7,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use polyrail::{Engine, Peer, Region, RemoteRegion};
+use polyrail::{Access, Engine, Peer, Region, RemoteRegion};
+use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LONG, config, filled};
+use super::{LONG, config, filled, pattern};
 
 const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
 /// Marks what the puppet says among what the test harness prints.
@@ -75,6 +77,11 @@ impl Puppet {
         assert_eq!(self.ask(&format!("flood {}", hex(&region.describe()))), "flooding");
     }
 
+    /// Memory of a device that the puppet has, with the same pattern as its region.
+    pub(crate) fn device(&mut self, own: &Engine) -> RemoteRegion {
+        own.import(&unhex(&self.ask("device"))).unwrap()
+    }
+
     /// `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -104,6 +111,7 @@ pub(crate) fn play() {
     say(&format!("{} {}", hex(&engine.metadata()), hex(&region.describe())));
     let mut peer: Option<Peer> = None;
     let flooding = Arc::new(AtomicBool::new(true));
+    let mut devices = Vec::new();
     let mut threads = Vec::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (order, argument) = line.split_once(' ').unwrap_or((&line, ""));
@@ -111,6 +119,14 @@ pub(crate) fn play() {
             "add" => {
                 peer = Some(engine.add_peer(&unhex(argument)).unwrap());
                 say("added");
+            }
+            "device" => {
+                // It reaches no device of another process.
+                let device = FakeDevice::new(9, Duration::from_micros(300), 5);
+                let memory = device.memory(&pattern(PUPPET_BYTES, PUPPET_SEED));
+                let region = engine.register_device(memory, Access::ALL).unwrap();
+                say(&hex(&region.describe()));
+                devices.push(region);
             }
             "flood" => {
                 let (engine, region, peer) = (engine.clone(), region.clone(), peer.clone());

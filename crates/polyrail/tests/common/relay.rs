@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Engine, Peer};
 use polyrail_proto::hello::{Card, PREFIX_BYTES, Prefix};
-use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader};
+use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, RING_BYTES, SharedPlace};
 use polyrail_sys::{Poller, tcp};
 use socket2::SockRef;
 
@@ -357,8 +357,11 @@ impl Frames {
         if AckFrame::is_kind(self.head[0]) {
             return Some((polyrail_proto::wire::ACK_BYTES, 0));
         }
+        if SharedPlace::is_kind(self.head[0]) {
+            return Some((RING_BYTES, 0));
+        }
         let header = ChunkHeader::decode(self.head.first_chunk::<CHUNK_HEADER_BYTES>()?).unwrap();
-        Some((CHUNK_HEADER_BYTES + header.body_bytes(), header.payload_len as usize))
+        Some((CHUNK_HEADER_BYTES + header.body_bytes(), header.payload_on_wire() as usize))
     }
 }
 

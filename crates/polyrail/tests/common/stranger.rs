@@ -66,6 +66,7 @@ pub(crate) fn write_header(payload: u32, pieces: u16) -> ChunkHeader {
         floor: TransferId(1),
         context: 0,
         checksum: 0,
+        place: 0,
     }
 }
 

@@ -34,6 +34,7 @@ fn stream(payload: &[u8], block: u64, chunk_bytes: u64) -> (Vec<u8>, Plan) {
             floor: TransferId(1),
             context: 0,
             checksum: 0,
+            place: 0,
         };
         header.encode(pieces.clone(), meta, &mut out);
         for piece in pieces {
@@ -60,6 +61,7 @@ fn read_back(mut stream: &[u8], memory: &mut [u8], reads: &[usize]) -> Result<u3
             }
             ReaderEvent::End => chunks += 1,
             ReaderEvent::Ack(ack) => panic!("{ack:?} in a stream of chunks"),
+            ReaderEvent::Ring(ring) => panic!("{ring:?} in a stream of payload"),
             ReaderEvent::Need(_) if stream.is_empty() => return Ok(chunks),
             ReaderEvent::Need(_) => {
                 let mut budget = sizes.next().unwrap().min(stream.len());
@@ -135,4 +137,48 @@ fn a_violation_is_final() {
     reader.advance(CHUNK_HEADER_BYTES);
     let error = reader.next().unwrap_err();
     assert_eq!(reader.next().unwrap_err(), error);
+}
+
+#[test]
+fn a_ring_and_chunks_without_their_payload_come_in_any_cut() {
+    let ring = SharedPlace { process: 1, descriptor: 2, bytes: 4096, token: 3 };
+    let (chunk, _) = stream(&[], 10, 100);
+    let mut header = ChunkHeader::decode(chunk.first_chunk().unwrap()).unwrap();
+    header.payload_len = 10;
+    header.pieces = 1;
+    assert!(header.set_place_in_ring(256));
+    let segment =
+        Segment { local_region: 0, local_offset: 0, remote: KEY, remote_offset: 0, len: 10 };
+    let plan = Plan::new([segment], 100).unwrap();
+    let mut bytes = ring.encode().to_vec();
+    for _ in 0..2 {
+        header.encode(plan.pieces(0), b"hello", &mut bytes);
+    }
+    for cut in 1..bytes.len() {
+        let (mut reader, mut rest, mut seen) = (FrameReader::new(), &bytes[..], Vec::new());
+        loop {
+            match reader.next().unwrap() {
+                ReaderEvent::Ring(got) => {
+                    assert_eq!(got, ring);
+                    seen.push('r');
+                }
+                ReaderEvent::Chunk { header: got, .. } => {
+                    assert_eq!(got, header);
+                    seen.push('c');
+                }
+                ReaderEvent::End => seen.push('e'),
+                ReaderEvent::Need(Need::Head) if rest.is_empty() => break,
+                ReaderEvent::Need(Need::Head) => {
+                    let spare = reader.spare();
+                    let take = cut.min(rest.len()).min(spare.len());
+                    spare[..take].copy_from_slice(&rest[..take]);
+                    rest = &rest[take..];
+                    reader.advance(take);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(seen, ['r', 'c', 'e', 'c', 'e'], "cut at {cut}");
+        assert!(reader.is_between_frames());
+    }
 }

@@ -20,6 +20,7 @@ fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
         floor: TransferId(1),
         context: 0,
         checksum: 0,
+        place: 0,
     }
 }
 

@@ -15,6 +15,7 @@ fn header() -> ChunkHeader {
         floor: TransferId(7),
         context: 11,
         checksum: 0xdead_beef,
+        place: 0,
     }
 }
 
@@ -50,13 +51,14 @@ fn a_chunk_frame_survives_the_wire() {
 
 #[test]
 fn each_field_out_of_range_is_refused_by_name() {
-    let cases: [(&str, ChunkHeader); 7] = [
+    let cases: [(&str, ChunkHeader); 8] = [
         ("meta_len", ChunkHeader { meta_len: 65537, ..header() }),
         ("meta_len", ChunkHeader { chunk: 1, ..header() }),
         ("payload_len", ChunkHeader { payload_len: (64 << 20) + 1, ..header() }),
         ("pieces", ChunkHeader { pieces: 257, ..header() }),
         ("transfer", ChunkHeader { transfer: TransferId(6), ..header() }),
         ("chunk_count", ChunkHeader { chunk_count: 0, ..header() }),
+        ("place", ChunkHeader { place: 1, ..header() }),
         ("payload_len", ChunkHeader { op: Op::Control, chunk_count: 1, ..header() }),
     ];
     for (name, bad) in cases {
@@ -85,6 +87,33 @@ fn acknowledgements_survive_the_wire() {
     for frame in refusals.into_iter().chain([AckFrame::Ack { sequence: u64::MAX }]) {
         assert_eq!(AckFrame::decode(&frame.encode()).unwrap(), frame);
     }
+}
+
+#[test]
+fn payload_in_a_ring_is_not_on_the_wire() {
+    let mut there = header();
+    assert_eq!((there.payload_on_wire(), there.place_in_ring()), (30, None));
+    assert!(!there.set_place_in_ring(257) && !there.set_place_in_ring(PLACE_BYTES << 32));
+    assert_eq!(there, header());
+    assert!(there.set_place_in_ring(512));
+    let read = ChunkHeader::decode(&encoded(&there)).unwrap();
+    assert_eq!((read.payload_on_wire(), read.place_in_ring()), (0, Some(512)));
+    assert_eq!(read.payload_len, 30);
+}
+
+#[test]
+fn a_ring_survives_the_wire() {
+    let ring = SharedPlace { process: 7, descriptor: 9, bytes: 1 << 40, token: u128::MAX - 5 };
+    let bytes = ring.encode();
+    assert!(SharedPlace::is_kind(bytes[0]));
+    assert_eq!(SharedPlace::decode(&bytes).unwrap(), ring);
+    for reserved in [1, 2, 3, 12, 15] {
+        let mut bytes = bytes;
+        bytes[reserved] = 1;
+        SharedPlace::decode(&bytes).unwrap_err();
+    }
+    let empty = SharedPlace { bytes: 0, ..ring };
+    SharedPlace::decode(&empty.encode()).unwrap_err();
 }
 
 proptest! {

@@ -168,6 +168,7 @@ impl Model {
             floor: TransferId(floor),
             context,
             checksum: 0,
+            place: 0,
         };
         let admission = match data.ratio(1, 8)? {
             true => Err(RefusalCode::AccessDenied),

@@ -316,7 +316,7 @@ impl Node {
             Message::Cancel { transfer } => {
                 self.receiver.retire(transfer);
             }
-            Message::ReadRequest { read, pieces } => {
+            Message::ReadRequest { read, pieces, .. } => {
                 let memory = &world.memories[self.id];
                 match pieces.iter().try_for_each(|piece| memory.admit(&piece.from)) {
                     Ok(()) => {
@@ -363,7 +363,9 @@ impl Node {
             }
             Message::RegionWanted { .. }
             | Message::RegionOffered { .. }
-            | Message::RegionEnded { .. } => {
+            | Message::RegionEnded { .. }
+            | Message::MemoryShown { .. }
+            | Message::MemorySeen { .. } => {
                 world.oracle.violate(format!("{message:?}, and no two nodes share a host"));
             }
             Message::Bye => world.oracle.violate("a peer said good-bye"),

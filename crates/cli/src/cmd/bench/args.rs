@@ -149,7 +149,8 @@ pub(crate) struct Args {
     pub(super) rails: Option<String>,
 
     /// The way between two memories (setting `path`): auto takes copies by the devices where
-    /// there are any, tcp the rails in any case.
+    /// there are any, else shared; shared takes memory that both processes have open, where that
+    /// is possible; tcp the rails in any case.
     #[arg(long, value_name = "WAY", help_heading = SETTINGS)]
     pub(super) path: Option<String>,
 

@@ -5,7 +5,6 @@ use polyrail_report::{PathConsidered, PathTaken, show_size};
 
 /// The name of the way over rails.
 pub(super) const TCP: &str = "tcp";
-const PEER_COPY: &str = "peer copy";
 
 /// The way of a request, with all that were looked at.
 pub(super) fn path_of(prepared: &PreparedTransfer) -> PathTaken {
@@ -32,18 +31,28 @@ pub(super) fn explanation<'p>(paths: impl IntoIterator<Item = (u64, &'p PathTake
     groups.iter().map(group).collect()
 }
 
-/// The rails lead everywhere and are the last choice, so that whatever speaks for them speaks
-/// against the copies.
+/// The rails lead everywhere and are the last choice.
 fn explain(path: &TransferPath) -> PathTaken {
     let why = path.reason.to_string();
     let is_tcp = path.kind == PathKind::Tcp;
+    let way = |kind: PathKind, is_possible, why: &str| PathConsidered {
+        path: kind.name().into(),
+        is_possible,
+        why: why.into(),
+    };
+    let mut considered: Vec<_> =
+        path.not_possible.iter().map(|(kind, why)| way(*kind, false, why)).collect();
+    match path.kind {
+        // What speaks for the rails alone speaks against everything else.
+        PathKind::Tcp if considered.is_empty() => {
+            considered.push(way(PathKind::PeerCopy, false, &why));
+        }
+        PathKind::Tcp => {}
+        other => considered.push(way(other, true, &why)),
+    }
     let rails = if is_tcp { "nothing better is" } else { "the next choice" };
-    let considered = vec![
-        PathConsidered { path: PEER_COPY.into(), is_possible: !is_tcp, why: why.clone() },
-        PathConsidered { path: TCP.into(), is_possible: true, why: rails.into() },
-    ];
-    let taken = if is_tcp { TCP } else { PEER_COPY }.to_owned();
-    PathTaken { taken, why, considered }
+    considered.push(way(PathKind::Tcp, true, rails));
+    PathTaken { taken: path.kind.name().to_owned(), why, considered }
 }
 
 #[cfg(test)]
@@ -52,14 +61,25 @@ mod tests {
 
     #[test]
     fn what_speaks_for_the_rails_speaks_against_copies() {
-        let path = |kind| TransferPath { kind, reason: "of something".into() };
-        let (tcp, copy) = (explain(&path(PathKind::Tcp)), explain(&path(PathKind::PeerCopy)));
+        let path = |kind| explain(&TransferPath::new(kind, "of something"));
+        let (tcp, copy) = (path(PathKind::Tcp), path(PathKind::PeerCopy));
         assert_eq!(
             explanation([(8, &tcp), (1 << 20, &tcp), (1 << 30, &copy)]),
             "path of 8B, 1MiB: tcp\n  peer copy: not possible: of something\n  \
              tcp: possible: nothing better is\n\
              path of 1GiB: peer copy\n  peer copy: possible: of something\n  \
              tcp: possible: the next choice\n"
+        );
+    }
+
+    #[test]
+    fn what_was_not_possible_is_said_before_what_is_taken() {
+        let mut path = TransferPath::new(PathKind::Shared, "both are here");
+        path.not_possible.push((PathKind::PeerCopy, "out of reach".into()));
+        assert_eq!(
+            explanation([(8, &explain(&path))]),
+            "path of 8B: shared memory\n  peer copy: not possible: out of reach\n  \
+             shared memory: possible: both are here\n  tcp: possible: the next choice\n"
         );
     }
 }

@@ -86,6 +86,7 @@ impl Stream {
             }
             ReaderEvent::End => Step::End,
             ReaderEvent::Ack(ack) => Step::Ack(ack),
+            ReaderEvent::Ring(ring) => panic!("{ring:?}: nodes share no memory"),
             ReaderEvent::Need(need) => Step::Need(need),
         })
     }

@@ -1,0 +1,147 @@
+//! Rings that two processes of one host have open: the sender's device copies a chunk to one, its
+//! head goes over the flow, and the receiver's device copies the chunk from there.
+//!
+//! A ring belongs to one connection of a flow and is never used again for another: whatever the
+//! receiver still copies when the connection is gone, the bytes under it stay as they are. It gives
+//! out a place again only when the chunk there is acknowledged, and the receiver acknowledges when
+//! its device is done.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use polyrail_gpu::Device;
+use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::{Memory, SharedMemory};
+
+use crate::sharing::{create, open, place_of};
+use crate::staging::{Budget, Ring, Share, as_much_as_there_is};
+
+/// The sender's end.
+pub(crate) struct SharedRing {
+    pub(crate) ring: Ring,
+    shared: SharedMemory,
+    is_pinned: bool,
+    /// Whether the peer was told of it on this connection.
+    is_announced: bool,
+    /// Frames of the flow, counted from 1, whose payload lies here, oldest first.
+    frames: VecDeque<u64>,
+}
+
+/// The receiver's end.
+pub(crate) struct PeersRing {
+    pub(crate) place: SharedPlace,
+    state: State,
+}
+
+enum State {
+    Announced,
+    Open { memory: Memory, is_pinned: bool, _share: Share },
+    Failed,
+}
+
+impl SharedRing {
+    /// See [`Ring::new`]. The memory is pinned for `device`, if there is one.
+    pub(crate) fn new(
+        device: Option<&dyn Device>,
+        wanted: u64,
+        least: u64,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, String> {
+        let make = |bytes| -> Result<(Ring, SharedMemory), String> {
+            let share = budget.take(bytes)?;
+            let shared = create(bytes)?;
+            let memory = match device {
+                Some(device) => pin(device, shared.memory())?,
+                None => {
+                    shared.populate().map_err(|error| format!("{bytes} bytes: {error}"))?;
+                    shared.memory().clone()
+                }
+            };
+            Ok((Ring::of(memory, share), shared))
+        };
+        let (ring, shared) = as_much_as_there_is(wanted, least, make)?;
+        let (is_pinned, frames) = (device.is_some(), VecDeque::new());
+        Ok(Self { ring, shared, is_pinned, is_announced: false, frames })
+    }
+
+    /// Pins the memory, if it isn't yet.
+    pub(crate) fn pin_for(&mut self, device: Option<&dyn Device>) -> Result<(), String> {
+        if let (Some(device), false) = (device, self.is_pinned) {
+            self.ring.replace(pin(device, self.shared.memory())?);
+            self.is_pinned = true;
+        }
+        Ok(())
+    }
+
+    /// The frame of this number has its payload here, where the place was taken last. Says what the
+    /// peer has to be told first.
+    pub(crate) fn note(&mut self, frame: u64) -> Option<SharedPlace> {
+        self.frames.push_back(frame);
+        let is_first = !std::mem::replace(&mut self.is_announced, true);
+        is_first.then(|| place_of(&self.shared))
+    }
+
+    /// The peer is done with all frames up to this one.
+    pub(crate) fn release(&mut self, frame: u64) {
+        while self.frames.front().is_some_and(|oldest| *oldest <= frame) {
+            self.frames.pop_front();
+            self.ring.release();
+        }
+    }
+}
+
+impl PeersRing {
+    pub(crate) fn new(place: SharedPlace) -> Self {
+        Self { place, state: State::Announced }
+    }
+
+    /// Whether chunks can be copied from it, by a device or by the CPU.
+    pub(crate) fn is_open(&self, for_device: bool) -> bool {
+        matches!(&self.state, State::Open { is_pinned, .. } if *is_pinned || !for_device)
+    }
+
+    /// Opens it, unless that has failed before, which is an error once. Takes milliseconds.
+    pub(crate) fn open(
+        &mut self,
+        device: Option<&dyn Device>,
+        budget: &Arc<Budget>,
+    ) -> Result<(), String> {
+        if self.is_open(device.is_some()) || matches!(self.state, State::Failed) {
+            return Ok(());
+        }
+        let opened = self.opened(device, budget);
+        self.state = State::Failed;
+        self.state = opened?;
+        Ok(())
+    }
+
+    fn opened(&self, device: Option<&dyn Device>, budget: &Arc<Budget>) -> Result<State, String> {
+        let share = budget.take(self.place.bytes)?;
+        let memory = match &self.state {
+            State::Open { memory, .. } => memory.clone(),
+            _ => open(self.place)?,
+        };
+        let memory = match device {
+            Some(device) => pin(device, &memory)?,
+            None => memory,
+        };
+        Ok(State::Open { memory, is_pinned: device.is_some(), _share: share })
+    }
+
+    /// Its bytes, if it is open.
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        match &self.state {
+            State::Open { memory, .. } => Some(memory),
+            State::Announced | State::Failed => None,
+        }
+    }
+
+    /// Whether a chunk of that size lies in it from `at` on.
+    pub(crate) fn holds(&self, at: u64, len: u64) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.place.bytes)
+    }
+}
+
+fn pin(device: &dyn Device, memory: &Memory) -> Result<Memory, String> {
+    device.pin(memory).map_err(|error| format!("shared memory can't be pinned: {error}"))
+}

@@ -1,0 +1,509 @@
+//! Transfers through memory that both processes have open, between two engines that take each other
+//! for another process, with devices that reach no other, copy late, and fail when a test says so.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::relay::{Cut, RelayedPair};
+use common::*;
+use polyrail::{
+    Access, DeviceMemory, Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, Status,
+    TransferError,
+};
+use polyrail_gpu::fake::FakeDevice;
+use polyrail_proto::hello::{Capabilities, Card};
+
+const LATE: Duration = Duration::from_micros(300);
+
+const MODES: [&[(&str, &str)]; 5] = [
+    &[],
+    &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
+    &[("checksum", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    // A ring of one chunk: everything waits for room.
+    &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
+    &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+];
+
+/// A device that reaches no other.
+fn device(index: u32) -> Arc<FakeDevice> {
+    let device = FakeDevice::new(index, LATE, 7 + u64::from(index));
+    device.set_alone();
+    device
+}
+
+fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
+    let memory = device.memory(bytes);
+    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
+}
+
+/// Two engines that take each other for another process.
+fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
+    let build = |settings| Engine::builder().config(config(settings)).apart().build().unwrap();
+    let (a, b) = (build(a), build(b));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    Pair { a, b, to_b, to_a }
+}
+
+/// Writes, and says which way that took.
+fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
+    let request = Request::write(&p.to_b).segment(from.all(), to.all());
+    let prepared = p.a.prepare(request).unwrap();
+    let outcome = prepared.post().unwrap().wait(LONG)?;
+    assert_eq!(outcome.bytes, from.len());
+    Ok(prepared.path().kind)
+}
+
+fn path(p: &Pair, from: &Region, to: &RemoteRegion) -> String {
+    let request = Request::write(&p.to_b).segment(from.all(), to.all());
+    p.a.prepare(request).unwrap().path().to_string()
+}
+
+/// Payload that rails carried, and that was left in shared memory.
+fn moved(engine: &Engine) -> (u64, u64) {
+    let peers = engine.stats().peers;
+    let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes).sum();
+    (rails, peers.iter().map(|peer| peer.shared_bytes).sum())
+}
+
+fn lost_flows(engine: &Engine) -> u64 {
+    let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
+    rails.map(|rail| rail.down_count).sum()
+}
+
+#[test]
+fn a_write_arrives_byte_exact_in_any_size_and_no_rail_carries_a_byte() {
+    let (here, there) = (device(0), device(1));
+    for mode in MODES {
+        let p = apart(mode, mode);
+        let mut sum = 0;
+        for len in [1, 8, 511, 513, 65_537, 1_000_003, 16 << 20] {
+            let want = pattern(len, 7);
+            let (source, _) = on(&here, &p.a, &want);
+            let (target, memory) = on(&there, &p.b, &vec![0; len]);
+            assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Shared));
+            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
+            sum += len as u64;
+        }
+        assert_eq!(moved(&p.a), (0, sum), "{mode:?}");
+        assert_eq!(lost_flows(&p.a), 0, "{mode:?}");
+        assert!(p.a.dump().contains("shared memory: works; 17"), "{}", p.a.dump());
+    }
+}
+
+#[test]
+fn the_host_may_be_at_either_end() {
+    let device = device(0);
+    for mode in MODES {
+        let p = apart(mode, mode);
+        let len = 3_000_001;
+        let want = pattern(len, 5);
+        let (first, last) = (filled(&p.a, len, 5), zeroed(&p.b, len));
+        let (middle_b, memory) = on(&device, &p.b, &vec![0; len]);
+        assert_eq!(write(&p, &first, &remote(&p.a, &middle_b)), Ok(PathKind::Shared));
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+        let (middle_a, _) = on(&device, &p.a, &want);
+        assert_eq!(write(&p, &middle_a, &remote(&p.a, &last)), Ok(PathKind::Shared));
+        assert!(bytes(&last) == want, "{mode:?}");
+        assert_eq!(moved(&p.a), (0, 2 * len as u64), "{mode:?}");
+    }
+}
+
+#[test]
+fn reads_and_messages_take_the_same_way() {
+    let (here, there) = (device(0), device(1));
+    for mode in MODES {
+        let p = apart(mode, mode);
+        let len = 2_000_003;
+        let (want, zeros) = (pattern(len, 9), vec![0; len]);
+        let (source, _) = on(&there, &p.b, &want);
+        let (target, memory) = on(&here, &p.a, &zeros);
+        let request = Request::read(&p.to_b).segment(target.all(), remote(&p.a, &source).all());
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
+        finished(&prepared.post().unwrap());
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+        assert_eq!(moved(&p.b), (0, len as u64), "{mode:?}");
+
+        let (inbox, memory) = on(&here, &p.a, &zeros);
+        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        let send = p.b.prepare(Request::send(&p.to_a, 3).local(source.all())).unwrap();
+        assert_eq!(send.path().kind, PathKind::Shared, "{}", send.path());
+        finished(&send.post().unwrap());
+        finished(&receive);
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+        assert_eq!(moved(&p.b), (0, 2 * len as u64), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_chunk_may_have_places_on_several_devices_and_the_host() {
+    let devices = [device(0), device(1)];
+    let shared = [("path", "shared")];
+    for mode in MODES {
+        let mode = [mode, &shared].concat();
+        let p = apart(&mode, &mode);
+        let (count, len) = (3000u64, 48u64);
+        let want = pattern((count * len) as usize, 3);
+        let zeros = vec![0; want.len()];
+        let sources = [
+            on(&devices[0], &p.a, &want).0,
+            filled(&p.a, want.len(), 3),
+            on(&devices[1], &p.a, &want).0,
+        ];
+        let (first, first_memory) = on(&devices[1], &p.b, &zeros);
+        let (second, second_memory) = on(&devices[0], &p.b, &zeros);
+        let third = zeroed(&p.b, want.len());
+        let targets = [&first, &second, &third].map(|region| remote(&p.a, region));
+        let segments = (0..count).map(|i| {
+            let from = sources[(i % 3) as usize].slice(i * len, len).unwrap();
+            (from, targets[(i / 2 % 3) as usize].slice((count - 1 - i) * len, len).unwrap())
+        });
+        let request = Request::write(&p.to_b).segments(segments).notification(b"all".to_vec());
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().to_string(), "shared memory: the setting path says so");
+        finished(&prepared.post().unwrap());
+        assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
+        let got = [
+            FakeDevice::contents(&first_memory),
+            FakeDevice::contents(&second_memory),
+            bytes(&third),
+        ];
+        for i in 0..count as usize {
+            let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
+            assert_eq!(got[i / 2 % 3][to..to + 48], want[from..from + 48], "{i}, {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn both_directions_at_once_and_many_small_ones_arrive_also_where_callers_make_the_progress() {
+    let devices = [device(0), device(1)];
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let p = apart(mode, mode);
+        let over = [AtomicBool::new(false), AtomicBool::new(false)];
+        let go = |from: &Engine, to: &Engine, peer, here: usize| {
+            {
+                let _tell = TellOnDrop(&over[here]);
+                let (count, len) = (500u64, 700u64);
+                let want = pattern((count * len) as usize, here as u64);
+                let (source, _) = on(&devices[here], from, &want);
+                let (target, memory) = on(&devices[1 - here], to, &vec![0; want.len()]);
+                let all = remote(from, &target);
+                let write = |i: u64| {
+                    let slice = source.slice(i * len, len).unwrap();
+                    from.write(peer, &slice, &all.slice(i * len, len).unwrap()).unwrap()
+                };
+                let transfers: Vec<_> = (0..count).map(write).collect();
+                transfers.iter().for_each(finished);
+                assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+            }
+            while !over[1 - here].load(Ordering::Relaxed) {
+                from.progress();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| go(&p.a, &p.b, &p.to_b, 0));
+            go(&p.b, &p.a, &p.to_a, 1);
+        });
+        assert_eq!((moved(&p.a).0, moved(&p.b).0), (0, 0), "{mode:?}");
+        assert_eq!(lost_flows(&p.a) + lost_flows(&p.b), 0, "{mode:?}");
+    }
+}
+
+#[test]
+fn why_it_is_not_taken_is_said() {
+    let (here, there) = (device(0), device(1));
+    let say = |p: &Pair| {
+        let (source, _) = on(&here, &p.a, &[1; 64]);
+        let (target, memory) = on(&there, &p.b, &[0; 64]);
+        let there = remote(&p.a, &target);
+        let said = path(p, &source, &there);
+        assert_eq!(path(p, &source, &there), said, "the same again");
+        finished(&p.a.write(&p.to_b, &source.all(), &there.all()).unwrap());
+        assert_eq!(FakeDevice::contents(&memory), [1; 64]);
+        said
+    };
+    let said = say(&apart(&[], &[]));
+    assert!(said.starts_with("shared memory: both ends are on this host; import: FAKE"), "{said}");
+    let said = say(&apart(&[], &[("path", "tcp")]));
+    assert!(said.starts_with("tcp: ") && said.contains("peer's setting path says tcp"), "{said}");
+    let said = say(&apart(&[("path", "shared")], &[("path", "tcp")]));
+    assert!(said.starts_with("tcp: the setting path says shared, which is not possib"), "{said}");
+    // A device that pins no such memory, here and at the peer.
+    for poor in [&here, &there] {
+        poor.limit_pinned(1 << 30);
+        let p = apart(&[("gpu_chunk_bytes", "64KiB")], &[("gpu_chunk_bytes", "64KiB")]);
+        let (source, _) = on(&here, &p.a, &[1; 64]);
+        let (target, _) = on(&there, &p.b, &[0; 64]);
+        poor.limit_pinned(0);
+        let said = path(&p, &source, &remote(&p.a, &target));
+        assert!(said.starts_with("tcp: ") && said.contains("OUT_OF_MEMORY"), "{said}");
+        poor.limit_pinned(1 << 30);
+    }
+}
+
+#[test]
+fn a_peer_of_a_version_without_it_is_never_asked() {
+    let (here, there) = (device(0), device(1));
+    let build = || Engine::builder().config(config(&[])).apart().build().unwrap();
+    let (a, b) = (build(), build());
+    let mut card = Card::decode(&b.metadata()).unwrap();
+    card.capabilities = card.capabilities.without(Capabilities::SHARED_MEMORY);
+    let to_b = a.add_peer(&card.encode()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    let p = Pair { a, b, to_b, to_a };
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, memory) = on(&there, &p.b, &[0; 64]);
+    let said = path(&p, &source, &remote(&p.a, &target));
+    assert!(said.starts_with("tcp: ") && said.contains("of a version without it"), "{said}");
+    assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Tcp));
+    assert_eq!(FakeDevice::contents(&memory), [1; 64]);
+    assert_eq!(moved(&p.a), (64, 0));
+}
+
+#[test]
+fn rings_that_can_not_be_had_later_send_the_rest_over_rails() {
+    let settings = [("rails", "127.0.0.1"), ("channels", "1"), ("gpu_chunk_bytes", "64KiB")];
+    for poor in 0..2 {
+        let devices = [device(0), device(1)];
+        let p = apart(&settings, &settings);
+        let want = pattern(1 << 20, 1);
+        let (source, _) = on(&devices[0], &p.a, &want);
+        let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+        let there = remote(&p.a, &target);
+        let request = Request::write(&p.to_b).segment(source.all(), there.all());
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::Shared);
+        // Enough for a ring over rails, and too little for the one that the peer announces.
+        devices[poor].limit_pinned(70 << 10);
+        if poor == 0 {
+            devices[poor].limit_pinned(0);
+        }
+        let ended = prepared.post().unwrap().wait(LONG);
+        if poor == 0 {
+            // Not even a ring over rails.
+            assert!(matches!(ended, Err(TransferError::Device { .. })), "{ended:?}");
+            devices[poor].limit_pinned(1 << 30);
+            finished(&prepared.post().unwrap());
+        } else {
+            assert_eq!(ended.unwrap().bytes, want.len() as u64);
+        }
+        assert!(FakeDevice::contents(&memory) == want);
+        assert!(moved(&p.a).0 >= want.len() as u64);
+        let said = path(&p, &source, &there);
+        assert!(said.starts_with("tcp: "), "{said}");
+        assert_eq!(lost_flows(&p.a), u64::from(poor == 0), "only by a transfer that failed");
+    }
+}
+
+#[test]
+fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
+    for broken in 0..2 {
+        let devices = [device(0), device(1)];
+        let p = apart(&[], &[]);
+        let want = pattern(8 << 20, 1);
+        let (source, _) = on(&devices[0], &p.a, &want);
+        let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+        let there = remote(&p.a, &target);
+        devices[broken].fail_after(2);
+        match (broken, write(&p, &source, &there)) {
+            (0, Err(TransferError::Device { why })) => assert!(why.contains("FAKE_COPY"), "{why}"),
+            (1, Err(TransferError::Refused { code: RefusalCode::Device, .. })) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(write(&p, &source, &there), Ok(PathKind::Shared));
+        assert!(FakeDevice::contents(&memory) == want);
+    }
+}
+
+#[test]
+fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[], &[]);
+    let (source, _) = on(&here, &p.a, &pattern(16 << 20, 2));
+    let (target, memory) = on(&there, &p.b, &vec![0; 16 << 20]);
+    let all = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+    there.hold(true);
+    let transfer = prepared.post().unwrap();
+    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, Ordering::SeqCst);
+            there.hold(false);
+        });
+        transfer.cancel();
+        assert!(matches!(transfer.wait(LONG), Err(TransferError::Cancelled)));
+        assert!(released.load(Ordering::SeqCst), "a device was about to write there");
+    });
+    let after = FakeDevice::contents(&memory);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(FakeDevice::contents(&memory) == after, "nothing lands any more");
+    finished(&prepared.post().unwrap());
+    assert!(FakeDevice::contents(&memory) == pattern(16 << 20, 2));
+}
+
+#[test]
+fn a_region_is_not_given_back_while_a_device_copies_to_it() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[], &[]);
+    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
+    let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
+    let all = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+    there.hold(true);
+    let transfer = prepared.post().unwrap();
+    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
+    std::thread::sleep(Duration::from_millis(50));
+    std::thread::scope(|scope| {
+        let dropped = scope.spawn(move || drop(target));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!dropped.is_finished(), "a device is about to write there");
+        there.hold(false);
+    });
+    let ended = transfer.wait(LONG);
+    assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_sender_that_is_gone_with_chunks_in_its_ring_hangs_nobody_and_changes_no_byte() {
+    let (here, there) = (device(0), device(1));
+    let p = apart(&[], &[]);
+    let want = pattern(4 << 20, 3);
+    let (source, _) = on(&here, &p.a, &want);
+    let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+    let all = remote(&p.a, &target).all();
+    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+    there.hold(true);
+    let transfer = prepared.post().unwrap();
+    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
+    std::thread::sleep(Duration::from_millis(50));
+    std::thread::scope(|scope| {
+        let Pair { a, b: _b, to_b, to_a } = p;
+        let closed = scope.spawn(move || {
+            drop((source, prepared, to_b));
+            drop(a);
+        });
+        wait_for("the peer to be gone", || to_a.lost().is_some());
+        there.hold(false);
+        closed.join().unwrap();
+    });
+    assert!(!matches!(transfer.poll(), Status::Pending));
+    drop(target);
+    // What landed of it is what was sent.
+    let landed = FakeDevice::contents(&memory);
+    let is_one_of = |(got, want): (&u8, &u8)| *got == 0 || got == want;
+    assert!(landed.iter().zip(&want).all(is_one_of));
+}
+
+#[test]
+fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
+    let (here, there) = (device(0), device(1));
+    let settings = [("path", "shared"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")];
+    let p = RelayedPair::new(&settings);
+    for round in 0..8 {
+        let want = pattern(24 << 20, round);
+        let (source, _) = on(&here, &p.a, &want);
+        let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+        let all = remote(&p.a, &target).all();
+        let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
+        let transfer = prepared.post().unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        let how = if round % 2 == 0 { Cut::Reset } else { Cut::Finish };
+        p.ways_to_b[round as usize % 4].cut(how);
+        assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
+        assert!(FakeDevice::contents(&memory) == want, "round {round}");
+    }
+    assert!(lost_flows(&p.a) > 0 && p.resent() > 0, "nothing was cut in the middle");
+}
+
+/// The sender takes the flow for dead and sends its chunks again, while the device of the other side
+/// has still to copy the first ones: from places where nothing else may lie by then.
+#[test]
+fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
+    let (here, there) = (device(0), device(1));
+    let quick = [
+        ("rail_stall_ms", "100"),
+        ("reconnect_min_ms", "20"),
+        ("gpu_chunk_bytes", "64KiB"),
+        ("staging_bytes", "256KiB"),
+    ];
+    let p = apart(&quick, &quick);
+    for round in 0..3 {
+        let want = pattern(8 << 20, round);
+        let (source, _) = on(&here, &p.a, &want);
+        let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+        let all = remote(&p.a, &target).all();
+        let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+        let lost = lost_flows(&p.a);
+        there.hold(true);
+        let transfer = prepared.post().unwrap();
+        wait_for("a flow to be given up", || lost_flows(&p.a) > lost);
+        // New connections, with new rings, on which the same chunks come again.
+        std::thread::sleep(Duration::from_millis(300));
+        there.hold(false);
+        finished(&transfer);
+        assert!(FakeDevice::contents(&memory) == want, "round {round}");
+        let other = pattern(8 << 20, 100 + round);
+        source.write_at(0, &other).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(FakeDevice::contents(&memory) == want, "round {round}: something landed later");
+    }
+}
+
+const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+
+#[test]
+fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
+    play();
+    let test = "two_processes_share_memory_and_one_that_is_killed_hangs_nobody";
+    let engine = engine(QUICK);
+    let mut puppet = Puppet::start(test, &engine, QUICK);
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let here = device(0);
+    let there = puppet.device(&engine);
+    let (near, memory) = on(&here, &engine, &vec![0; PUPPET_BYTES]);
+    // What the peer has on its device, there and back, and what it has in its host memory.
+    for (round, region) in [&there, &puppet.region, &there].into_iter().enumerate() {
+        let read = Request::read(&peer).segment(near.all(), region.all());
+        let prepared = engine.prepare(read).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
+        finished(&prepared.post().unwrap());
+        let want = match round {
+            2 => pattern(PUPPET_BYTES, 3),
+            _ => pattern(PUPPET_BYTES, PUPPET_SEED),
+        };
+        assert!(FakeDevice::contents(&memory) == want, "round {round}");
+        near.write_at(0, &pattern(PUPPET_BYTES, 3)).unwrap();
+        finished(&engine.write(&peer, &near.all(), &there.all()).unwrap());
+    }
+    assert_eq!(moved(&engine), (0, 3 * PUPPET_BYTES as u64));
+
+    // It writes here, this end writes there, and it is killed.
+    near.write_at(0, &vec![0; PUPPET_BYTES]).unwrap();
+    let (other, _) = on(&here, &engine, &pattern(PUPPET_BYTES, 4));
+    puppet.flood(&engine, &near);
+    wait_for("it to write", || FakeDevice::contents(&memory)[PUPPET_BYTES - 1] != 0);
+    here.hold(true);
+    let request = Request::write(&peer).segment(other.all(), there.all());
+    let prepared = engine.prepare(request).unwrap();
+    let writes: Vec<_> = (0..20).map(|_| prepared.post().unwrap()).collect();
+    std::thread::sleep(Duration::from_millis(20));
+    puppet.kill();
+    here.hold(false);
+    for write in writes {
+        let ended = write.wait(LONG);
+        assert!(matches!(ended, Ok(_) | Err(TransferError::PeerLost { .. })), "{ended:?}");
+    }
+    wait_for("the peer to be lost", || peer.lost().is_some());
+    assert!(FakeDevice::contents(&memory) == pattern(PUPPET_BYTES, PUPPET_SEED));
+    drop((near, other));
+}
