@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(super) host: Option<u32>,
 
-    /// Only these ways [default: all that the endpoints have].
+    /// Only these ways [default: all that the endpoints have; nccl where its library is].
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(super) paths: Vec<Way>,
 

@@ -204,6 +204,9 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
             format!("has {absent}, which these endpoints don't; they have {}", words.join(", "));
         return Err(CommandError::usage("--paths", text));
     }
+    refuse_twice("--paths", &args.paths, |way| way.kind().to_string())?;
+    refuse_twice("--pairs", &args.pairs, |(src, dst)| format!("{src}-{dst}"))?;
+    refuse_twice("--load", &args.load, |background| background.load().to_string())?;
     let mut loads = vec![Load::None];
     loads.extend(args.load.iter().map(|background| background.load()));
     let mut builder = PlanBuilder::new(options.endpoints())
@@ -213,7 +216,9 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
         .warmups(args.warmups.unwrap_or(5))
         .seed(options.seed)
         .sentinel_every(SENTINEL_EVERY);
-    for path in if asked.is_empty() { here } else { asked } {
+    let paths = if asked.is_empty() { here } else { asked };
+    refuse_absent_pairs(args, options, &paths)?;
+    for path in paths {
         let all = options.pairs(path);
         if path == PathKind::HostMemory && loads.len() > 1 {
             return Err(CommandError::usage("--load", "has no meaning for the path host"));
@@ -223,6 +228,36 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     }
     refuse_load(args, options)?;
     Ok(builder.build()?)
+}
+
+/// What is named twice is a slip more often than a wish.
+fn refuse_twice<T: PartialEq>(
+    option: &'static str,
+    given: &[T],
+    name: impl Fn(&T) -> String,
+) -> Result<(), CommandError> {
+    match (1..given.len()).find(|place| given[..*place].contains(&given[*place])) {
+        Some(place) => {
+            let text = format!("names {} twice; allowed: each once", name(&given[place]));
+            Err(CommandError::usage(option, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A pair that no path has would be left out in silence.
+fn refuse_absent_pairs(
+    args: &Args,
+    options: &StationOptions,
+    paths: &[PathKind],
+) -> Result<(), CommandError> {
+    let has = |pair: &(u32, u32)| paths.iter().any(|path| options.pairs(*path).contains(pair));
+    let Some((src, dst)) = args.pairs.iter().find(|pair| !has(pair)) else { return Ok(()) };
+    let last = options.spots.len() - 1;
+    let words: Vec<String> = paths.iter().map(ToString::to_string).collect();
+    let text =
+        format!("has {src}-{dst}, which is no pair of {}; ranks are 0 to {last}", words.join(", "));
+    Err(CommandError::usage("--pairs", text))
 }
 
 /// Background needs other endpoints than the pair's own.
