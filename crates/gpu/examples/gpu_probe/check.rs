@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polyrail_gpu::cuda::{Cuda, CudaDevice, Method, QueueOptions};
 use polyrail_gpu::{Device, DeviceMemory, GpuError, Place, Queue};
-use polyrail_sys::Memory;
+use polyrail_sys::{Memory, SharedMemory};
 
 use super::ground::{
     Dice, Ground, Outcome, contents, download, finish, pattern, queue, queue_of, same, upload,
@@ -26,19 +26,23 @@ enum Kind {
     Device,
     Peer,
     Pinned,
+    /// Pinned twice, by either device, as two processes do with memory that both have open.
+    Shared,
     Pageable,
 }
 
 enum Spot {
     Device(Arc<CudaDevice>, DeviceMemory),
     Host(Memory),
+    /// As two processes see it.
+    Shared(SharedMemory, [Memory; 2]),
 }
 
 pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     let methods = [Method::Auto, Method::Engines, Method::EnginesAtOnce, Method::Kernel];
     let reached = ground.device.reaches(&*ground.peer)?;
     println!("peer access: {reached}");
-    use Kind::{Device, Pageable, Peer, Pinned};
+    use Kind::{Device, Pageable, Peer, Pinned, Shared};
     let ways = [
         (Device, Device),
         (Device, Peer),
@@ -47,6 +51,8 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
         (Pinned, Device),
         (Peer, Pinned),
         (Pinned, Pinned),
+        (Device, Shared),
+        (Shared, Device),
         (Device, Pageable),
         (Pageable, Device),
     ];
@@ -120,6 +126,15 @@ fn spot(ground: &Ground, kind: Kind, bytes: &[u8]) -> Outcome<Spot> {
             memory.write_at(0, bytes)?;
             Ok(Spot::Host(memory))
         }
+        Kind::Shared => {
+            let (len, token) = (bytes.len() as u64, 0x1234_5678);
+            let shared = SharedMemory::create(len, token)?;
+            let (process, descriptor) = (std::process::id(), shared.descriptor());
+            let opened = SharedMemory::open(process, descriptor, len, token)?;
+            let ends = [ground.device.pin(shared.memory())?, ground.peer.pin(&opened)?];
+            ends[0].write_at(0, bytes)?;
+            Ok(Spot::Shared(shared, ends))
+        }
         Kind::Pageable => Ok(Spot::Host(Memory::from(bytes.to_vec()))),
     }
 }
@@ -129,6 +144,8 @@ impl Spot {
         match self {
             Self::Device(_, memory) => Place::Device(memory, offset),
             Self::Host(memory) => Place::Host(memory, offset),
+            // By the end that the other process would use.
+            Self::Shared(_, ends) => Place::Host(&ends[1], offset),
         }
     }
 
@@ -136,6 +153,7 @@ impl Spot {
         match self {
             Self::Device(device, memory) => download(device, memory),
             Self::Host(memory) => contents(memory),
+            Self::Shared(shared, _) => contents(shared.memory()),
         }
     }
 }
