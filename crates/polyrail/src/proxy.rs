@@ -220,8 +220,9 @@ impl Proxy {
     /// Like [`Self::try_pass`], but also looks for events first.
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
         let Some(mut core) = self.try_core() else { return false };
-        core.poll(&self.poller);
-        self.pass(&mut core, engine, monotonic_ns())
+        let now = monotonic_ns();
+        core.poll_for_caller(&self.poller, now);
+        self.pass(&mut core, engine, now)
     }
 
     /// The proxy thread: drives until the engine closes.

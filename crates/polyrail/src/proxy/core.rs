@@ -24,6 +24,9 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
 
+/// Callers that look again so soon look at the busiest flow directly, too.
+const SOON_NS: u64 = 5_000;
+
 /// Payload that nobody wants is read to here.
 const SCRATCH_BYTES: u64 = 256 << 10;
 
@@ -50,6 +53,8 @@ pub(super) struct Core {
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
     pub(super) rounds: u32,
+    /// When all flows were last looked at for a caller.
+    polled_at: u64,
 }
 
 struct Outbound {
@@ -91,6 +96,7 @@ impl Core {
             next_check: 0,
             finishes: Vec::new(),
             rounds: 0,
+            polled_at: 0,
         })
     }
 
@@ -115,6 +121,18 @@ impl Core {
             return false;
         }
         self.poll(poller)
+    }
+
+    /// The same for callers who may look again at once, or much later.
+    pub(super) fn poll_for_caller(&mut self, poller: &Poller, now: u64) {
+        if let Some(hot) = self.hot
+            && now.saturating_sub(self.polled_at) < SOON_NS
+        {
+            self.mark_readable(hot);
+            return;
+        }
+        self.polled_at = now;
+        self.poll(poller);
     }
 
     pub(super) fn mark_readable(&mut self, key: usize) {
