@@ -312,6 +312,11 @@ settings! {
     /// Speed of each device that NCCL is told of, in Mbit/s. NCCL derives the number of its channels
     /// from it.
     nccl_speed_mbps: u32 = 0, Kind::count("Mbit/s", 1, 100_000_000).or_zero("the sum of its rails");
+
+    /// Messages up to this size are sent and received by NCCL's own threads, on connections of their
+    /// own, so that no other thread is on their way. Ranks that share a process don't do so, nor does
+    /// an engine with a `listen_port`.
+    nccl_express_bytes: u64 = 16 * KIB, Kind::bytes(1, 32 * KIB).or_zero("off");
 }
 
 "Seeing inside" {

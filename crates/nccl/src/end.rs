@@ -7,7 +7,7 @@ use polyrail::{Engine, OnEnd, Peer, PostError, RegionSlice, RemoteSlice, Request
 use crate::error::CallError;
 use crate::log;
 use crate::regions::Regions;
-use crate::request::{Handle, Retry, SLOTS};
+use crate::request::{Handle, Owner, SLOTS};
 use crate::wire::{Body, Message};
 
 /// The common part of an end.
@@ -26,7 +26,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(engine: Engine, peer: Peer, key: u64, me: Weak<dyn Retry>) -> Self {
+    pub(crate) fn new(engine: Engine, peer: Peer, key: u64, me: Weak<dyn Owner>) -> Self {
         let watch = Mutex::new(Some(engine.watch(&peer)));
         Self {
             engine,

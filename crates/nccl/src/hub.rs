@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use polyrail::{Engine, Observer, Peer};
 
+use crate::express::Express;
 use crate::log;
 use crate::recv::RecvEnd;
 use crate::send::{Clearance, SendEnd};
@@ -44,6 +45,7 @@ pub(crate) struct Listener {
     pub(crate) key: u64,
     nonce: u64,
     pub(crate) engine: Engine,
+    pub(crate) express: Option<Arc<Express>>,
     arrived: Mutex<VecDeque<Arrival>>,
 }
 
@@ -52,6 +54,8 @@ pub(crate) struct Arrival {
     pub(crate) peer: Peer,
     /// Number of the sending end there.
     pub(crate) from: u64,
+    /// Number of its engine for small messages.
+    pub(crate) express: Option<u128>,
 }
 
 impl Hub {
@@ -124,13 +128,17 @@ impl Hub {
 
     fn deliver(&self, peer: &Peer, message: Message<'_>) {
         match (self.find(message.to), message.body) {
-            (Some(Any::Listener(listener)), Body::Hello { nonce, from })
+            (Some(Any::Listener(listener)), Body::Hello { nonce, from, express })
                 if nonce == listener.nonce =>
             {
-                listener.push(Arrival { peer: peer.clone(), from });
+                if let (Some(here), Some(there)) = (&listener.express, express) {
+                    here.meet(there);
+                }
+                let express = express.map(|card| card.instance);
+                listener.push(Arrival { peer: peer.clone(), from, express });
             }
             (Some(Any::Send(send)), body) if send.end.peer == *peer => match body {
-                Body::Welcome { from, mailbox } => send.welcomed(from, mailbox),
+                Body::Welcome { from, mailbox, express } => send.welcomed(from, mailbox, express),
                 Body::Refused => {
                     send.end.fail("nobody listens there any more");
                 }
@@ -148,6 +156,9 @@ impl Hub {
                 Body::Closed { count } => recv.closed(count),
                 _ => {}
             },
+            (Some(Any::Recv(recv)), Body::Told { seq, bytes }) if recv.takes_express_from(peer) => {
+                recv.told(seq, bytes);
+            }
             (None, Body::Hello { from, .. }) => self.refuse(peer, from),
             // An end that was closed, or of which the peer knows nothing.
             _ => {}
@@ -163,6 +174,8 @@ impl Observer for Hub {
         }
     }
 
+    /// That an express way is lost ends nothing: its messages that are not there fail by
+    /// themselves, and others take the proxies.
     fn lost(&self, peer: &Peer, why: &str) {
         let why = format!("peer {} is lost: {why}", peer.name());
         for any in self.all() {
@@ -176,8 +189,8 @@ impl Observer for Hub {
 }
 
 impl Listener {
-    pub(crate) fn new(engine: Engine, key: u64, nonce: u64) -> Self {
-        Self { key, nonce, engine, arrived: Mutex::default() }
+    pub(crate) fn new(engine: Engine, express: Option<Arc<Express>>, key: u64, nonce: u64) -> Self {
+        Self { key, nonce, engine, express, arrived: Mutex::default() }
     }
 
     pub(crate) fn pop(&self) -> Option<Arrival> {
@@ -186,7 +199,7 @@ impl Listener {
 
     /// Whoever has not been accepted is told that nobody will.
     pub(crate) fn close(&self) {
-        while let Some(Arrival { peer, from }) = self.pop() {
+        while let Some(Arrival { peer, from, .. }) = self.pop() {
             let message = Message { to: from, body: Body::Refused }.encode();
             // If it can't be said, the peer is on its way out.
             let _ = self.engine.notify(&peer, &message).map(polyrail::Transfer::detach);

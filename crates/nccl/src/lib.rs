@@ -14,6 +14,7 @@ mod device;
 mod end;
 mod entry;
 mod error;
+mod express;
 mod hub;
 mod log;
 mod net;

@@ -8,6 +8,7 @@ use polyrail_config::Config;
 use polyrail_nccl_abi::HANDLE_BYTES;
 
 use crate::error::CallError;
+use crate::express::Express;
 use crate::hub::{Any, Arrival, Hub, Listener};
 use crate::recv::RecvEnd;
 use crate::send::SendEnd;
@@ -22,6 +23,7 @@ pub(crate) struct Net {
     hub: Arc<Hub>,
     config: Config,
     engine: Engine,
+    express: Option<Arc<Express>>,
     /// Connects to the engine above, for ranks that share a process: no engine is its own peer.
     mirror: OnceLock<Engine>,
 }
@@ -43,14 +45,15 @@ impl Net {
     pub(crate) fn new(config: Config, hub: &Arc<Hub>) -> Result<Self, CallError> {
         let engine = build(&config, hub)?;
         hub.attach(&engine);
-        Ok(Self { hub: hub.clone(), config, engine, mirror: OnceLock::new() })
+        let express = Express::new(&config, hub)?;
+        Ok(Self { hub: hub.clone(), config, engine, express, mirror: OnceLock::new() })
     }
 
     pub(crate) fn listen(&self) -> Result<(Arc<Listener>, [u8; HANDLE_BYTES]), CallError> {
         let nonce = rand_u64()?;
-        let engine = self.engine.clone();
+        let (engine, express) = (self.engine.clone(), self.express.clone());
         let (key, listener) = self.hub.insert(|key| {
-            let listener = Arc::new(Listener::new(engine, key, nonce));
+            let listener = Arc::new(Listener::new(engine, express, key, nonce));
             (Any::Listener(listener.clone()), listener)
         });
         let handle = Handle {
@@ -106,11 +109,15 @@ impl Net {
     }
 
     fn hello(&self, engine: &Engine, peer: Peer, handle: &Handle) -> Result<Stage, CallError> {
+        // No engine is its own peer, so ranks that share a process have no express way.
+        let is_own = handle.instance == self.engine.instance();
+        let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
-            let send = SendEnd::new(engine.clone(), peer, key);
+            let send = SendEnd::new(engine.clone(), peer, key, express.clone());
             (Any::Send(send.clone()), send)
         });
-        let body = Body::Hello { nonce: handle.nonce, from: key };
+        let express = express.as_ref().map(|express| express.card());
+        let body = Body::Hello { nonce: handle.nonce, from: key, express };
         let message = Message { to: handle.listener, body }.encode();
         match send.end.tell(message) {
             Ok(()) => Ok(Stage::Waiting { send }),
@@ -138,6 +145,9 @@ impl Net {
 impl Net {
     /// Waits until what was sent has arrived: a small message counts as sent when it has left.
     pub(crate) fn drain(&self) {
+        if let Some(express) = &self.express {
+            express.drain(FAREWELL);
+        }
         self.engine.drain(FAREWELL);
         if let Some(mirror) = self.mirror.get() {
             mirror.drain(FAREWELL);
@@ -155,9 +165,10 @@ impl Drop for Net {
 /// The next connection that a listener got, if any.
 pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEnd>>, CallError> {
     let Some(arrival) = listener.pop() else { return Ok(None) };
-    let Arrival { peer, from } = arrival;
+    let Arrival { peer, from, express } = arrival;
     let (key, recv) = hub.insert(|key| {
-        let recv = RecvEnd::new(listener.engine.clone(), peer.clone(), key);
+        let express = listener.express.clone().zip(express);
+        let recv = RecvEnd::new(listener.engine.clone(), peer.clone(), key, express);
         recv.end.set_remote(from);
         (Any::Recv(recv.clone()), recv)
     });
@@ -166,12 +177,13 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
         drop(hub.remove(key));
     };
     let mailbox = recv.open().inspect_err(|_| undo())?;
-    match recv.end.tell(recv.end.encode(Body::Welcome { from: key, mailbox: &mailbox })) {
+    let welcome = Body::Welcome { from: key, mailbox: &mailbox, express: recv.express_card() };
+    match recv.end.tell(recv.end.encode(welcome)) {
         Ok(()) => Ok(Some(recv)),
         Err(error) => {
             undo();
             if error.is_busy() {
-                listener.put_back(Arrival { peer, from });
+                listener.put_back(Arrival { peer, from, express });
                 return Ok(None);
             }
             Err(CallError::Broken(error.to_string()))

@@ -8,15 +8,23 @@ use polyrail_nccl_abi::MAX_REQUESTS;
 
 use crate::end::{End, slot};
 use crate::error::CallError;
+use crate::express::Express;
 use crate::regions::Stretch;
-use crate::request::{Handle, Retry, SLOTS};
-use crate::wire::{Body, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
+use crate::request::{Handle, Owner, SLOTS};
+use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
 
 pub(crate) struct RecvEnd {
     pub(crate) end: End,
     me: Weak<Self>,
     mailbox: Mutex<Option<OpenMailbox>>,
+    express: Option<Source>,
     state: Mutex<State>,
+}
+
+/// Where small messages may come from besides the peer.
+struct Source {
+    express: Arc<Express>,
+    instance: u128,
 }
 
 struct State {
@@ -75,11 +83,19 @@ enum Told {
 const _: () = assert!(MAX_REQUESTS as u64 + WINDOW <= SLOTS as u64);
 
 impl RecvEnd {
-    pub(crate) fn new(engine: Engine, peer: Peer, key: u64) -> Arc<Self> {
+    /// `express`: the engine here for small messages, and the number of the sender's.
+    pub(crate) fn new(
+        engine: Engine,
+        peer: Peer,
+        key: u64,
+        express: Option<(Arc<Express>, u128)>,
+    ) -> Arc<Self> {
+        let express = express.map(|(express, instance)| Source { express, instance });
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
             mailbox: Mutex::default(),
+            express,
             state: Mutex::new(State {
                 next: 0,
                 told: 0,
@@ -157,6 +173,16 @@ impl RecvEnd {
         }
         self.tell(told);
         Ok(Some(request))
+    }
+
+    /// What the sender needs for the express way, if it is to take it.
+    pub(crate) fn express_card(&self) -> Option<ExpressCard<'_>> {
+        self.express.as_ref().map(|source| source.express.card())
+    }
+
+    /// Whether a peer is the sender's engine for small messages.
+    pub(crate) fn takes_express_from(&self, peer: &Peer) -> bool {
+        self.express.as_ref().is_some_and(|source| source.instance == peer.instance())
     }
 
     /// A small message came.
@@ -345,10 +371,16 @@ impl Mailbox for RecvEnd {
     }
 }
 
-impl Retry for RecvEnd {
+impl Owner for RecvEnd {
     fn retry(&self) {
         let untold = std::mem::take(&mut self.state().untold);
         untold.into_iter().for_each(|what| self.tell(Some(what)));
+    }
+
+    fn look(&self) {
+        if let Some(source) = &self.express {
+            source.express.progress();
+        }
     }
 }
 

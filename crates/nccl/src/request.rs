@@ -14,16 +14,20 @@ const FAILED: u32 = 3;
 /// To be posted again: the engine's pool was full.
 const STALLED: u32 = 4;
 
-/// A request, as NCCL holds it. To look at it costs an atomic load.
+/// A request, as NCCL holds it. To see that it is over costs an atomic load.
 pub(crate) struct Handle {
     state: AtomicU32,
     bytes: AtomicU64,
-    end: Weak<dyn Retry>,
+    end: Weak<dyn Owner>,
 }
 
-/// Posts again what the engine had no room for.
-pub(crate) trait Retry: Send + Sync {
+/// The end that a request is of.
+pub(crate) trait Owner: Send + Sync {
+    /// Posts again what the engine had no room for.
     fn retry(&self);
+
+    /// Looks for what may have come that no proxy reads.
+    fn look(&self);
 }
 
 /// Where a request stands.
@@ -35,7 +39,7 @@ pub(crate) enum Progress {
 }
 
 impl Handle {
-    pub(crate) fn new(end: Weak<dyn Retry>) -> Self {
+    pub(crate) fn new(end: Weak<dyn Owner>) -> Self {
         Self { state: AtomicU32::new(FREE), bytes: AtomicU64::new(0), end }
     }
 
@@ -72,6 +76,11 @@ impl Handle {
 
     /// Where it stands; once it is over this is told once.
     pub(crate) fn test(&self) -> Progress {
+        if self.state.load(Ordering::Acquire) == PENDING
+            && let Some(end) = self.end.upgrade()
+        {
+            end.look();
+        }
         match self.state.load(Ordering::Acquire) {
             DONE => {
                 let bytes = self.bytes.load(Ordering::Relaxed);
@@ -104,8 +113,10 @@ mod tests {
 
     struct Never;
 
-    impl Retry for Never {
+    impl Owner for Never {
         fn retry(&self) {}
+
+        fn look(&self) {}
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The sending end of a connection.
 //!
-//! Message k is for receive k. A small one leaves at once: told, or mailed, which the other end puts
-//! where it belongs. A large one is written into the place that the other end cleared for receive k,
-//! mostly before there is a message. Whichever comes first, the message or the clearance, waits for
-//! the other; no thread does.
+//! Message k is for receive k. A small one leaves at once: told, on the express way if there is one,
+//! or mailed, which the other end puts where it belongs. A large one is written into the place that
+//! the other end cleared for receive k, mostly before there is a message. Whichever comes first, the
+//! message or the clearance, waits for the other; no thread does.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -11,16 +11,23 @@ use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, RemoteRegion, TransferEr
 
 use crate::end::{End, slot};
 use crate::error::CallError;
+use crate::express::{Express, Way};
 use crate::regions::Stretch;
-use crate::request::{Handle, Retry, SLOTS};
-use crate::wire::{Body, MAILED_BYTES, REGION_BYTES, TOLD_BYTES, WINDOW, mail_offset};
+use crate::request::{Handle, Owner, SLOTS};
+use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, TOLD_BYTES, WINDOW, mail_offset};
 
 pub(crate) struct SendEnd {
     pub(crate) end: End,
     me: Weak<Self>,
     mailbox: OnceLock<RemoteRegion>,
+    express: Option<Arc<Express>>,
+    /// How small messages travel once the other end has said that it takes them.
+    way: OnceLock<Way>,
     state: Mutex<State>,
 }
+
+/// Marks the token of a message on the express way.
+const BY_EXPRESS: u64 = 1 << 63;
 
 struct State {
     /// Number of the next message.
@@ -56,11 +63,18 @@ struct Waiting {
 }
 
 impl SendEnd {
-    pub(crate) fn new(engine: Engine, peer: Peer, key: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        engine: Engine,
+        peer: Peer,
+        key: u64,
+        express: Option<Arc<Express>>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
             mailbox: OnceLock::new(),
+            express,
+            way: OnceLock::new(),
             state: Mutex::new(State {
                 next: 0,
                 posted: 0,
@@ -72,7 +86,15 @@ impl SendEnd {
     }
 
     /// The other end is there.
-    pub(crate) fn welcomed(&self, key: u64, mailbox: &[u8; REGION_BYTES]) {
+    pub(crate) fn welcomed(
+        &self,
+        key: u64,
+        mailbox: &[u8; REGION_BYTES],
+        express: Option<ExpressCard<'_>>,
+    ) {
+        if let (Some(here), Some(there)) = (&self.express, express) {
+            self.way.get_or_init(|| Way::to(here, there));
+        }
         match self.end.engine.import(mailbox) {
             // A second welcome changes nothing.
             Ok(region) => drop(self.mailbox.set(region)),
@@ -162,10 +184,13 @@ impl SendEnd {
     /// Hands a message to the engine. No lock is held: it may end before this returns.
     fn post(&self, ready: Option<(Waiting, Option<Clearance>)>) {
         let Some((waiting, clearance)) = ready else { return };
-        let posted = match &clearance {
-            None if waiting.from.len <= TOLD_BYTES as u64 => self.tell(&waiting),
-            None => self.mail(&waiting),
-            Some(clearance) => self.place(&waiting, clearance),
+        let len = waiting.from.len;
+        let by_way = |way| Some((way, Way::take(way, len)?));
+        let posted = match (&clearance, self.way.get().and_then(by_way)) {
+            (Some(clearance), _) => self.place(&waiting, clearance),
+            (None, Some(express)) => self.tell(&waiting, Some(express)),
+            (None, None) if len <= TOLD_BYTES as u64 => self.tell(&waiting, None),
+            (None, None) => self.mail(&waiting),
         };
         match posted {
             Ok(()) => {}
@@ -181,7 +206,7 @@ impl SendEnd {
         }
     }
 
-    fn tell(&self, waiting: &Waiting) -> Result<(), PostError> {
+    fn tell(&self, waiting: &Waiting, express: Option<(&Way, &Peer)>) -> Result<(), PostError> {
         let Waiting { seq, from } = waiting;
         let mut message = self.end.encode(Body::Told { seq: *seq, bytes: &[] });
         let head = message.len();
@@ -190,7 +215,11 @@ impl SendEnd {
             self.end.fail(&error.to_string());
             return Ok(());
         }
-        self.end.tell(message)?;
+        // Only a connection that is being dropped has no strong count left.
+        match (express, self.me.upgrade()) {
+            (Some((way, peer)), Some(me)) => way.tell(peer, message, me, BY_EXPRESS | *seq)?,
+            _ => self.end.tell(message)?,
+        }
         // The engine has its own copy.
         self.end.request(*seq).finish(from.len);
         Ok(())
@@ -238,7 +267,7 @@ impl SendEnd {
     }
 }
 
-impl Retry for SendEnd {
+impl Owner for SendEnd {
     fn retry(&self) {
         let mut state = self.state();
         let stalled = std::mem::take(&mut state.stalled);
@@ -246,12 +275,21 @@ impl Retry for SendEnd {
         drop(state);
         ready.into_iter().for_each(|ready| self.post(ready));
     }
+
+    /// Nothing comes here but what proxies read.
+    fn look(&self) {}
 }
 
 impl OnEnd for SendEnd {
-    fn ended(&self, seq: u64, result: &Result<Outcome, TransferError>) {
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
+        let by_express = token & BY_EXPRESS != 0;
+        if let Some(way) = self.way.get().filter(|_| by_express) {
+            way.ended();
+        }
         match result {
-            Ok(outcome) => self.end.request(seq).finish(outcome.bytes),
+            // It counted as sent when it had left.
+            Ok(_) if by_express => {}
+            Ok(outcome) => self.end.request(token).finish(outcome.bytes),
             Err(error) => drop(self.end.fail(&error.to_string())),
         }
     }

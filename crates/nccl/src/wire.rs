@@ -10,9 +10,11 @@ use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
 /// Changes with every change of what follows.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// Messages up to this size are told: copied, so that they count as sent when they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
+/// The same on the express way, at most.
+pub(crate) const EXPRESS_BYTES: usize = 32 << 10;
 /// Messages up to this size are mailed: the other end decides on arrival where they belong. Larger
 /// ones wait until a place is cleared for them.
 pub(crate) const MAILED_BYTES: usize = 128 << 10;
@@ -39,10 +41,11 @@ pub(crate) struct Message<'a> {
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'a> {
-    /// To a listener: the sending end `from` wants to be accepted.
-    Hello { nonce: u64, from: u64 },
-    /// To a sending end: the receiving end `from` is there.
-    Welcome { from: u64, mailbox: &'a [u8; REGION_BYTES] },
+    /// To a listener: the sending end `from` wants to be accepted. Small messages of it may come by
+    /// an engine of their own.
+    Hello { nonce: u64, from: u64, express: Option<ExpressCard<'a>> },
+    /// To a sending end: the receiving end `from` is there. So may small messages travel to it.
+    Welcome { from: u64, mailbox: &'a [u8; REGION_BYTES], express: Option<ExpressCard<'a>> },
     /// To a sending end: nobody listens there.
     Refused,
     /// To a sending end: message `seq` may land at `offset` of a region.
@@ -57,6 +60,13 @@ pub(crate) enum Body<'a> {
     Closed { count: u64 },
     /// To a receiving end: message `seq` is longer than its place.
     TooLong { seq: u64, len: u64 },
+}
+
+/// How an engine for small messages is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExpressCard<'a> {
+    pub(crate) instance: u128,
+    pub(crate) metadata: &'a [u8],
 }
 
 /// Bytes that are no message.
@@ -96,19 +106,27 @@ pub(crate) struct Handle {
 
 impl<'a> Message<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let told = if let Body::Told { bytes, .. } = self.body { bytes.len() } else { 0 };
-        let mut out = Vec::with_capacity(88 + told);
+        let more = match self.body {
+            Body::Told { bytes, .. } => bytes.len(),
+            Body::Hello { express: Some(card), .. } | Body::Welcome { express: Some(card), .. } => {
+                card.metadata.len()
+            }
+            _ => 0,
+        };
+        let mut out = Vec::with_capacity(88 + more);
         out.extend_from_slice(&[VERSION, self.body.kind()]);
         out.extend_from_slice(&self.to.to_le_bytes());
         let mut put = |word: u64| out.extend_from_slice(&word.to_le_bytes());
         match self.body {
-            Body::Hello { nonce, from } => {
+            Body::Hello { nonce, from, express } => {
                 put(nonce);
                 put(from);
+                put_card(&mut out, express);
             }
-            Body::Welcome { from, mailbox } => {
+            Body::Welcome { from, mailbox, express } => {
                 put(from);
                 out.extend_from_slice(mailbox);
+                put_card(&mut out, express);
             }
             Body::Refused => {}
             Body::Clear { seq, offset, capacity, region } => {
@@ -144,12 +162,16 @@ impl<'a> Message<'a> {
         };
         let to = word()?;
         let body = match kind {
-            1 => Body::Hello { nonce: word()?, from: word()? },
+            1 => {
+                let (nonce, from) = (word()?, word()?);
+                let express = card(std::mem::take(&mut rest)).ok_or(wrong)?;
+                Body::Hello { nonce, from, express }
+            }
             2 => {
                 let from = word()?;
-                let mailbox = rest.first_chunk().ok_or(wrong)?;
-                rest = &rest[REGION_BYTES..];
-                Body::Welcome { from, mailbox }
+                let (mailbox, express) = rest.split_first_chunk().ok_or(wrong)?;
+                rest = &[];
+                Body::Welcome { from, mailbox, express: card(express).ok_or(wrong)? }
             }
             3 => Body::Refused,
             4 => {
@@ -162,7 +184,7 @@ impl<'a> Message<'a> {
             6 => {
                 let seq = word()?;
                 let bytes = std::mem::take(&mut rest);
-                if bytes.len() > TOLD_BYTES {
+                if bytes.len() > EXPRESS_BYTES {
                     return Err(wrong);
                 }
                 Body::Told { seq, bytes }
@@ -174,6 +196,23 @@ impl<'a> Message<'a> {
         };
         if rest.is_empty() { Ok(Self { to, body }) } else { Err(wrong) }
     }
+}
+
+/// What ends a message that may have a card: nothing, or the card.
+fn put_card(out: &mut Vec<u8>, card: Option<ExpressCard<'_>>) {
+    if let Some(ExpressCard { instance, metadata }) = card {
+        out.extend_from_slice(&instance.to_le_bytes());
+        out.extend_from_slice(metadata);
+    }
+}
+
+/// See [`put_card`].
+fn card(bytes: &[u8]) -> Option<Option<ExpressCard<'_>>> {
+    if bytes.is_empty() {
+        return Some(None);
+    }
+    let (instance, metadata) = bytes.split_first_chunk()?;
+    Some(Some(ExpressCard { instance: u128::from_le_bytes(*instance), metadata }))
 }
 
 impl Body<'_> {
@@ -280,9 +319,12 @@ mod tests {
     use super::*;
 
     fn messages() -> Vec<Body<'static>> {
+        let card = ExpressCard { instance: u128::MAX - 5, metadata: b"where it listens" };
         vec![
-            Body::Hello { nonce: 7, from: u64::MAX },
-            Body::Welcome { from: 3, mailbox: &[4; REGION_BYTES] },
+            Body::Hello { nonce: 7, from: u64::MAX, express: None },
+            Body::Hello { nonce: 7, from: u64::MAX, express: Some(card) },
+            Body::Welcome { from: 3, mailbox: &[4; REGION_BYTES], express: None },
+            Body::Welcome { from: 3, mailbox: &[4; REGION_BYTES], express: Some(card) },
             Body::Refused,
             Body::Clear { seq: 1, offset: 2, capacity: 3, region: &[9; REGION_BYTES] },
             Body::Posted { count: 4 },
@@ -299,13 +341,14 @@ mod tests {
         for body in messages() {
             let bytes = Message { to: 77, body }.encode();
             assert_eq!(Message::decode(&bytes), Ok(Message { to: 77, body }));
-            let is_told = matches!(body, Body::Told { .. });
+            let is_open =
+                matches!(body, Body::Told { .. } | Body::Hello { .. } | Body::Welcome { .. });
             for cut in 0..bytes.len() {
                 let decoded = Message::decode(&bytes[..cut]);
-                assert!(decoded.is_err() || is_told, "{body:?} cut to {cut}");
+                assert!(decoded.is_err() || is_open, "{body:?} cut to {cut}");
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert!(Message::decode(&longer).is_err() || is_told);
+            assert!(Message::decode(&longer).is_err() || is_open);
         }
     }
 
@@ -351,7 +394,7 @@ mod tests {
         let version = WireError::Version { got: 9 };
         assert_eq!(Message::decode(&with(0, 9)), Err(version));
         assert_eq!(Message::decode(&with(1, 99)), Err(WireError::Kind(99)));
-        let large = vec![0; TOLD_BYTES + 1];
+        let large = vec![0; EXPRESS_BYTES + 1];
         let large = Message { to: 1, body: Body::Told { seq: 0, bytes: &large } }.encode();
         assert!(matches!(Message::decode(&large), Err(WireError::Length { kind: 6, .. })));
     }

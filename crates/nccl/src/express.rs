@@ -1,0 +1,200 @@
+//! The express way: small messages that pass through no thread but NCCL's own.
+//!
+//! Beside the engine of a device there is one without proxies. Whoever posts a small message sends
+//! it, and whoever tests a receive looks at the socket. So a message is not handed from thread to
+//! thread, which costs more than its way through the kernel. Large messages, and all that is said
+//! about connections, take the proxies: there many threads copy, and nobody has to test for them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use polyrail::{Config, Engine, OnEnd, Peer, PostError, Request};
+use polyrail_config::ConfigError;
+
+use crate::error::CallError;
+use crate::hub::Hub;
+use crate::log;
+use crate::wire::ExpressCard;
+
+/// What of a device's settings holds here, too. The rest is about proxies, or about what a process
+/// can have once.
+const TAKEN: [&str; 12] = [
+    "rails",
+    "bind_device",
+    "congestion",
+    "connect_timeout_ms",
+    "hello_timeout_ms",
+    "rail_stall_ms",
+    "reconnect_min_ms",
+    "reconnect_max_ms",
+    "peer_timeout_ms",
+    "checksum",
+    "flow_limit",
+    "handshake_limit",
+];
+
+/// Messages of a connection that may be under way. Further ones take the proxies, so that what was
+/// posted here always has room in the socket, and has left when posting returns.
+const MOST_UNDER_WAY: u32 = 8;
+
+/// An engine that whoever calls drives.
+pub(crate) struct Express {
+    engine: Engine,
+    metadata: Vec<u8>,
+    /// Messages up to this size are taken.
+    bytes: u64,
+}
+
+/// The express way of a connection.
+pub(crate) struct Way {
+    express: Arc<Express>,
+    /// Number of the other process's express engine.
+    instance: u128,
+    /// Known once one of the two has connected.
+    peer: OnceLock<Peer>,
+    under_way: AtomicU32,
+}
+
+impl Express {
+    /// `None` if it is switched off, or can't be had with these settings.
+    pub(crate) fn new(config: &Config, hub: &Arc<Hub>) -> Result<Option<Arc<Self>>, CallError> {
+        if config.nccl_express_bytes == 0 {
+            return Ok(None);
+        }
+        if config.listen_port != 0 {
+            // A second engine can't listen there, and other ports may not be open.
+            let port = config.listen_port;
+            log::info(&format!("no express way for small messages, since listen_port is {port}"));
+            return Ok(None);
+        }
+        let settings = derive(config).map_err(|error| CallError::Config(error.to_string()))?;
+        let builder = Engine::builder().config(settings).observer(hub.clone());
+        let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
+        let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
+        Ok(Some(Arc::new(Self { engine, metadata, bytes })))
+    }
+
+    pub(crate) fn card(&self) -> ExpressCard<'_> {
+        ExpressCard { instance: self.engine.instance(), metadata: &self.metadata }
+    }
+
+    /// Connects with another process, which does the same. One of the two does it, so that there is
+    /// one connection for both directions: acknowledgements travel with answers.
+    pub(crate) fn meet(&self, other: ExpressCard<'_>) {
+        if self.engine.instance() < other.instance
+            && let Err(error) = self.engine.add_peer(other.metadata)
+        {
+            log::info(&format!("small messages take the proxies: {error}"));
+        }
+    }
+
+    /// Reads what has come, unless somebody does just now.
+    pub(crate) fn progress(&self) {
+        self.engine.progress();
+    }
+
+    /// Waits until what was sent has arrived.
+    pub(crate) fn drain(&self, timeout: Duration) {
+        self.engine.drain(timeout);
+    }
+}
+
+impl Way {
+    /// To the express engine that another process described.
+    pub(crate) fn to(express: &Arc<Express>, other: ExpressCard<'_>) -> Self {
+        express.meet(other);
+        let (express, instance) = (express.clone(), other.instance);
+        Self { express, instance, peer: OnceLock::new(), under_way: AtomicU32::new(0) }
+    }
+
+    /// Whom to send a message of this size to; `None` if it has to go another way, just now.
+    pub(crate) fn take(&self, len: u64) -> Option<&Peer> {
+        if len > self.express.bytes {
+            return None;
+        }
+        let peer = match self.peer.get() {
+            Some(peer) => peer,
+            None => {
+                let peer = self.express.engine.peer(self.instance)?;
+                self.peer.get_or_init(|| peer)
+            }
+        };
+        if peer.flows_up().0 == 0 {
+            return None;
+        }
+        if self.under_way.load(Ordering::Relaxed) >= MOST_UNDER_WAY / 2 {
+            // Acknowledgements may be there which nobody has read.
+            self.express.progress();
+        }
+        (self.under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
+    }
+
+    /// Sends a message; `target` is told with this token when it is there, and calls
+    /// [`Way::ended`] then.
+    pub(crate) fn tell(
+        &self,
+        peer: &Peer,
+        message: Vec<u8>,
+        target: Arc<dyn OnEnd>,
+        token: u64,
+    ) -> Result<(), PostError> {
+        let request = Request::write(peer).notification(message).on_end(target, token);
+        let prepared = self.express.engine.prepare(request)?;
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        prepared.post().inspect_err(|_| self.ended())?.detach();
+        Ok(())
+    }
+
+    /// A message is there, or will never be.
+    pub(crate) fn ended(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Settings of the express engine of a device.
+fn derive(config: &Config) -> Result<Config, ConfigError> {
+    let builder = Config::builder()
+        .set("preset", "latency")?
+        .set("channels", "1")?
+        // Its messages are few and small, so the window is never what they wait for.
+        .set("window_chunks", "1024")?;
+    let taken = config.rows().into_iter().filter(|row| TAKEN.contains(&row.name));
+    taken.into_iter().try_fold(builder, |builder, row| builder.set(row.name, &row.value))?.build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configured(settings: &[(&str, &str)]) -> Config {
+        let builder = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let set = |builder: polyrail_config::ConfigBuilder, pair: &(&str, &str)| {
+            builder.set(pair.0, pair.1).unwrap()
+        };
+        settings.iter().fold(builder, set).build().unwrap()
+    }
+
+    #[test]
+    fn it_connects_as_the_device_does_and_has_no_proxies() {
+        let device =
+            configured(&[("tx_cpus", "0"), ("proxy_layout", "merged"), ("peer_timeout_ms", "777")]);
+        let settings = derive(&device).unwrap();
+        assert_eq!((settings.peer_timeout_ms, settings.rails.as_str()), (777, "127.0.0.1"));
+        assert_eq!(settings.progress, polyrail_config::Progress::Caller);
+        assert_eq!(settings.tx_cpus, "");
+    }
+
+    #[test]
+    fn every_setting_that_is_taken_exists() {
+        assert!(TAKEN.iter().all(|name| polyrail_config::names().any(|known| known == *name)));
+    }
+
+    #[test]
+    fn it_can_be_switched_off_and_does_not_take_the_port_of_the_device() {
+        let hub = Arc::<Hub>::default();
+        for settings in [("nccl_express_bytes", "0"), ("listen_port", "4711")] {
+            assert!(Express::new(&configured(&[settings]), &hub).unwrap().is_none());
+        }
+    }
+}
