@@ -245,6 +245,18 @@ impl Analysis {
                 "{loose} configurations have fewer than 6 samples, too few for a confidence interval"
             ));
         }
+        let two: Vec<_> = self.configurations.iter().filter(|one| one.peaks_ns.is_some()).collect();
+        if let [first, ..] = two.as_slice() {
+            warnings.push(format!(
+                "{} configurations have two peaks, the first is {} from rank {} to {}, {} bytes: their \
+                 median is that of the larger one",
+                two.len(),
+                first.path,
+                first.src,
+                first.dst,
+                first.size_bytes
+            ));
+        }
         let near = self.configurations.iter().filter(|one| one.is_near_floor).count();
         if near > 0 {
             warnings.push(format!(

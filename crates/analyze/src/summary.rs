@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use polyrail_profile::{Configuration, Flags, Load, Metric, PathKind, Plan, Sample, Verify, Word};
 use serde::Serialize;
 
-use crate::stats::{mean_and_deviation, median, median_interval, quantile, scaled_mad};
+use crate::stats::{mean_and_deviation, median, median_interval, quantile, scaled_mad, two_peaks};
 
 /// One configuration. Every sample counts: outliers are told apart and left in.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,6 +48,9 @@ pub struct Summary {
     pub stream_gb_per_s: Option<f64>,
     /// The median time at the host, in ns, where it was measured.
     pub host_ns: Option<f64>,
+    /// The medians of the samples' two peaks, in ns, if they have two: then the median of all is that of
+    /// whichever has more.
+    pub peaks_ns: Option<(f64, f64)>,
     /// Samples far from the median.
     pub outliers: usize,
     /// Samples with any flag.
@@ -178,6 +181,7 @@ fn summary(
         gb_per_s: one.size_bytes as f64 / median_ns,
         stream_gb_per_s: (!streams.is_empty()).then(|| median(&streams) / 1e9),
         host_ns: (!hosts.is_empty()).then(|| median(&hosts)),
+        peaks_ns: two_peaks(&times).map(|at| (median(&times[..at]), median(&times[at..]))),
         outliers: outliers.len() - before,
         flagged: samples.iter().filter(|sample| !sample.flags.is_empty()).count(),
         is_near_floor: floor_ns.is_some_and(|floor_ns| median_ns < 3.0 * floor_ns),

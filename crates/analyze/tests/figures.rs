@@ -44,6 +44,33 @@ fn outliers_are_told_and_kept() {
 }
 
 #[test]
+fn two_peaks_are_told_and_one_is_not_taken_for_two() {
+    let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
+    assert!(analysis.configurations.iter().all(|one| one.peaks_ns.is_none()));
+    let path = folder.dir().join("samples.csv");
+    let text = fs::read_to_string(&path).unwrap();
+    // Four of ten transfers of configuration 5 take another way, and a tenth longer.
+    let slower = |line: &str| {
+        let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+        if cells[2] == "5" && ["0", "3", "4", "8"].contains(&cells[3].as_str()) {
+            cells[7] = (cells[7].parse::<f64>().unwrap() * 1.1).to_string();
+        }
+        cells.join(",") + "\n"
+    };
+    fs::write(&path, text.lines().map(slower).collect::<String>()).unwrap();
+    let analysis = Analysis::of(&folder, Options::default()).unwrap();
+    let found: Vec<_> =
+        analysis.configurations.iter().filter(|one| one.peaks_ns.is_some()).collect();
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    let (low, high) = one.peaks_ns.unwrap();
+    assert_eq!(one.configuration, 5);
+    assert!((high / low / 1.1 - 1.0).abs() < 0.01 && one.median_ns < high, "{one:?}");
+    assert!(
+        analysis.warnings.iter().any(|text| text.starts_with("1 configurations have two peaks"))
+    );
+}
+
+#[test]
 fn regimes_breaks_and_rates_of_links_are_found() {
     let (_root, _, analysis) = analyse(&machine(PathKind::Nccl));
     let link = analysis.links.iter().find(|link| (link.src, link.dst) == (2, 3)).unwrap();
