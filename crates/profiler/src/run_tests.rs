@@ -197,8 +197,8 @@ fn every_step_is_measured_and_verified_with_all_its_metrics() {
         assert_eq!(sample.clock_uncertainty_ns, Some(0.0), "all have one clock");
         assert_eq!(sample.flags.contains(Flags::NEAR_FLOOR), bytes.size_bytes == 1);
     }
-    // One for each warm-up of a configuration, and for each sample one that wakes and 32.
-    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 33 * 36);
+    // One for each warm-up of a configuration, and for each sample 64 and eight that don't count.
+    assert_eq!(bench.gated.load(Ordering::Relaxed), 12 + 72 * 36);
     bench.recorder.finish(&Run { state: State::Complete, ..Run::default() }).unwrap();
 }
 
