@@ -245,6 +245,16 @@ impl Analysis {
                 "{loose} configurations have fewer than 6 samples, too few for a confidence interval"
             ));
         }
+        let is_unsure = |one: &&Summary| {
+            one.clock_uncertainty_ns.is_some_and(|bound| bound > UNSURE * one.median_ns)
+        };
+        let unsure = self.configurations.iter().filter(is_unsure).count();
+        if unsure > 0 {
+            warnings.push(format!(
+                "{unsure} configurations have one-way times that the alignment of clocks may move by \
+                 more than a fifth"
+            ));
+        }
         let two: Vec<_> = self.configurations.iter().filter(|one| one.peaks_ns.is_some()).collect();
         if let [first, ..] = two.as_slice() {
             warnings.push(format!(
@@ -286,6 +296,9 @@ impl Analysis {
         warnings
     }
 }
+
+/// One-way times that are less sure than this part of them are told.
+const UNSURE: f64 = 0.2;
 
 /// For each path the time that most samples have, and of equals the first in the order of
 /// preference.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use polyrail_profile::{Configuration, Flags, Load, Metric, PathKind, Plan, Sample, Verify, Word};
 use serde::Serialize;
 
-use crate::stats::{mean_and_deviation, median, median_interval, quantile, scaled_mad, two_peaks};
+use crate::stats::{
+    mean_and_deviation, median, median_interval, median_of, quantile, scaled_mad, two_peaks,
+};
 
 /// One configuration. Every sample counts: outliers are told apart and left in.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,6 +46,9 @@ pub struct Summary {
     pub robust_cv_percent: f64,
     /// Size by median time, in GB/s.
     pub gb_per_s: f64,
+    /// How far the times may be off by the alignment of clocks, in ns: the median of the bounds; `null`
+    /// for metrics of one clock.
+    pub clock_uncertainty_ns: Option<f64>,
     /// The median bandwidth of a stream, in GB/s, where it was measured.
     pub stream_gb_per_s: Option<f64>,
     /// The median time at the host, in ns, where it was measured.
@@ -179,6 +184,9 @@ fn summary(
         cv_percent: deviation.map(|deviation| deviation / mean_ns * 100.0),
         robust_cv_percent: scaled_mad(&times) / median_ns * 100.0,
         gb_per_s: one.size_bytes as f64 / median_ns,
+        clock_uncertainty_ns: (metric == Metric::Oneway)
+            .then(|| median_of(samples.iter().filter_map(|sample| sample.clock_uncertainty_ns)))
+            .flatten(),
         stream_gb_per_s: (!streams.is_empty()).then(|| median(&streams) / 1e9),
         host_ns: (!hosts.is_empty()).then(|| median(&hosts)),
         peaks_ns: two_peaks(&times).map(|at| (median(&times[..at]), median(&times[at..]))),

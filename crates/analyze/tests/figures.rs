@@ -44,6 +44,22 @@ fn outliers_are_told_and_kept() {
 }
 
 #[test]
+fn one_way_times_say_how_sure_their_clocks_are() {
+    let (_root, folder, by_gpu) = analyse(&machine(PathKind::CopyEngine));
+    assert!(by_gpu.configurations.iter().all(|one| one.clock_uncertainty_ns.is_none()));
+    let options = Options { metric: Some(Metric::Oneway), ..Options::default() };
+    let analysis = Analysis::of(&folder, options).unwrap();
+    let unsure = analysis
+        .configurations
+        .iter()
+        .filter(|one| one.clock_uncertainty_ns.unwrap() > 0.2 * one.median_ns)
+        .count();
+    assert!(unsure > 0 && unsure < analysis.configurations.len());
+    let warning = format!("{unsure} configurations have one-way times that the alignment");
+    assert!(analysis.warnings.iter().any(|text| text.starts_with(&warning)), "{warning}");
+}
+
+#[test]
 fn two_peaks_are_told_and_one_is_not_taken_for_two() {
     let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
     assert!(analysis.configurations.iter().all(|one| one.peaks_ns.is_none()));

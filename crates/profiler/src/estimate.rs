@@ -9,7 +9,8 @@ use crate::run::WARM_TIME;
 /// What one transfer takes on a path at least, and how fast it is, to the order.
 fn rates(path: PathKind) -> (f64, f64) {
     match path {
-        PathKind::CopyEngine | PathKind::Kernel => (150e-6, 300e9),
+        // With trains of gated ones.
+        PathKind::CopyEngine | PathKind::Kernel => (300e-6, 300e9),
         PathKind::Nccl => (100e-6, 300e9),
         PathKind::HostMemory | PathKind::SharedMemory => (2e-6, 8e9),
         PathKind::Tcp | PathKind::HostStaged => (60e-6, 2e9),

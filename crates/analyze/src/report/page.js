@@ -74,6 +74,7 @@ function head() {
 function curves() {
   const says = (one) => `${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s\n` +
     (one.interval_ns ? `95 % interval ${showTime(one.interval_ns[0])} to ${showTime(one.interval_ns[1])}\n` : "") +
+    (one.clock_uncertainty_ns ? `clocks agree within ${showTime(one.clock_uncertainty_ns)}\n` : "") +
     (one.peaks_ns ? `two peaks: ${showTime(one.peaks_ns[0])} and ${showTime(one.peaks_ns[1])}\n` : "") +
     `CV ${showPercent(one.cv_percent)}, ${one.samples} samples, ${one.metric}`;
   const series = (path, colorBy, value) => data.links.filter((link) => path === "all" || link.path === path).map((link) => {
