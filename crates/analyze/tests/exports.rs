@@ -215,14 +215,28 @@ fn simai_reads_the_topology() {
         let gbps: f64 = link[2].strip_suffix("Gbps").unwrap().parse().unwrap();
         assert!((gbps / 8.0 / 390.0 - 1.0).abs() < 0.06, "{gbps}");
         let ms: f64 = link[3].strip_suffix("ms").unwrap().parse().unwrap();
-        assert!((ms * 2e6 / 2_000.0 - 1.0).abs() < 0.3, "{ms}");
+        assert!((ms * 1e6 - 25.0).abs() < 1e-6, "latency is in AS_SEND_LAT, and once only: {ms}");
         assert_eq!(link[4], "0");
     }
+    assert_eq!(first[5], "SyntheticGPU");
     let table = text(&files, "simai_send_lat.csv");
     assert_eq!(table.lines().count(), 12 * 31 + 1);
     let environment = text(&files, "simai_env.sh");
     let latency = environment.lines().last().unwrap().strip_prefix("export AS_SEND_LAT=").unwrap();
     assert!((1_800..2_100).contains(&latency.parse::<u32>().unwrap()), "{latency}");
+}
+
+#[test]
+fn simai_knows_the_type_of_gpu() {
+    let mut analysis = analysis();
+    for (model, word) in
+        [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA H200", "H100"), ("NVIDIA A10", "NVIDIAA10")]
+    {
+        analysis.about.models[0] = Some(model.into());
+        let files = export(&analysis, Target::SimAi).unwrap();
+        let first = text(&files, "simai_topology.txt").lines().next().unwrap().to_owned();
+        assert_eq!(first, format!("5 4 1 0 4 {word}"), "{model}");
+    }
 }
 
 #[test]

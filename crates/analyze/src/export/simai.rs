@@ -3,7 +3,8 @@
 //!
 //! The topology's first line has nodes, GPUs per server, NVSwitches, other switches, links and the
 //! type of GPU; the second the switches; then one line per link with rate, delay and error rate.
-//! Packets stream through a switch, so that a link has the whole rate and half of the delay.
+//! Packets stream through a switch, so that a link has the whole rate. SimAI adds its send latency to
+//! the delays of the links: these have what its own topologies have, and all else is in the latency.
 
 use std::fmt::Write as _;
 
@@ -15,6 +16,12 @@ use crate::analysis::Analysis;
 use crate::error::AnalyzeError;
 
 const NAME: &str = "SimAI";
+/// The delay of one link in SimAI's own topologies; a message passes two.
+const LINK_DELAY_NS: f64 = 25.0;
+/// The types of GPU that it tells apart, and what stands in a model's name for each. An H200 is an H100
+/// with other memory.
+const TYPES: [(&str, &str); 5] =
+    [("A100", "A100"), ("A800", "A800"), ("H100", "H100"), ("H200", "H100"), ("H800", "H800")];
 
 pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
     let common = common(analysis, NAME)?;
@@ -38,12 +45,14 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
     };
     let count = endpoints.len();
     // Words are all that the first line may hold.
-    let gpu: String = gpu.chars().filter(char::is_ascii_alphanumeric).collect();
+    let known = TYPES.iter().find(|(name, _)| gpu.contains(name)).map(|(_, word)| *word);
+    let words = known.unwrap_or(gpu);
+    let gpu: String = words.chars().filter(char::is_ascii_alphanumeric).collect();
     let gpu = if gpu.is_empty() { "GPU" } else { &gpu };
     let gpus = count / hosts.len();
     let mut topology =
         format!("{} {gpus} {nvswitches} {switches} {count} {gpu}\n{count}\n", count + 1);
-    let delay_ms = common.line.latency_ns / 2.0 / 1e6;
+    let delay_ms = LINK_DELAY_NS / 1e6;
     for endpoint in endpoints {
         let rate = common.gb_per_s * 8.0;
         let _ = writeln!(topology, "{} {count} {rate:.3}Gbps {delay_ms:.9}ms 0", endpoint.rank);
@@ -62,9 +71,10 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
     }
     // Its own table has one number for each protocol: the time of a transfer that is all latency.
     let smallest = common.links.iter().map(|link| link.smallest_ns);
-    let latency_ns = crate::stats::median_of(smallest).unwrap_or(common.line.latency_ns);
+    let smallest_ns = crate::stats::median_of(smallest).unwrap_or(common.line.latency_ns);
+    let latency_ns = (smallest_ns - 2.0 * LINK_DELAY_NS).max(0.0);
     let variable = format!(
-        "# the median time of the smallest size over {}, for SimAI's send latency\nexport \
+        "# the median time of the smallest size over {}, less the delay of two links, in ns\nexport \
          AS_SEND_LAT={:.0}\n",
         common.path, latency_ns
     );
