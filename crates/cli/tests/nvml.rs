@@ -1,12 +1,13 @@
-//! Locked clocks against an NVML that only writes down what it is asked: no GPU is needed, and none is
-//! changed. The library is compiled by the test.
+//! Locked clocks and busy GPUs, against an NVML that only writes down what it is asked: no GPU is needed,
+//! and none is changed. The library is compiled by the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use polyrail_profiler::ClockLock;
+use polyrail_gpu::{Identity, PciAddress};
+use polyrail_profiler::{ClockLock, busy_devices};
 use tempfile::TempDir;
 
 /// What NVML exports, as far as it is called.
@@ -46,10 +47,29 @@ fn refuses(what: &str) -> c_int {
     say(&format!("reset {name}"));
     refuses(&format!("reset {name}"))
 }
+
+#[repr(C)]
+pub struct ProcessInfo { pid: c_uint, used: u64, instance: c_uint, compute: c_uint }
+
+/// Itself, and whom the test names.
+#[no_mangle] pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    _: *mut c_void, count: *mut c_uint, processes: *mut ProcessInfo) -> c_int {
+    const INSUFFICIENT_SIZE: c_int = 7;
+    let room = unsafe { *count };
+    unsafe { *count = 2 };
+    if room < 2 {
+        return INSUFFICIENT_SIZE;
+    }
+    let other = std::env::var("FAKE_NVML_PID").unwrap().parse().unwrap();
+    for (place, pid) in [std::process::id(), other].into_iter().enumerate() {
+        unsafe { processes.add(place).write(ProcessInfo { pid, used: 1, instance: 0, compute: 0 }) };
+    }
+    0
+}
 "#;
 
-/// The environment in which [`a_process_that_holds_a_lock`] is more than nothing.
-const HOLDS: &str = "POLYRAIL_TEST_HOLDS_A_LOCK";
+/// The environment of a process that a test started for its part.
+const INSIDE: &str = "POLYRAIL_TEST_INSIDE";
 const NAMES: [&str; 2] = ["GPU-one", "GPU-two"];
 
 struct FakeNvml {
@@ -89,12 +109,17 @@ impl FakeNvml {
         self.log()
     }
 
-    /// This program again, as a process that holds a lock until it is killed.
+    /// This program again, as a process of its own that does this test's part.
+    fn again(&self, test: &str) -> Command {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+        self.apply(&mut again);
+        again
+    }
+
+    /// A process that holds a lock until it is killed.
     fn holder(&self) -> Command {
-        let mut holder = Command::new(std::env::current_exe().unwrap());
-        holder.args(["--exact", "a_process_that_holds_a_lock", "--nocapture"]).env(HOLDS, "1");
-        self.apply(&mut holder);
-        holder
+        self.again("a_process_that_holds_a_lock")
     }
 }
 
@@ -110,10 +135,32 @@ fn locked(child: &mut Child, nvml: &FakeNvml) {
     assert!(child.try_wait().unwrap().is_none(), "it holds the lock");
 }
 
+#[test]
+fn another_process_on_a_gpu_is_named() {
+    if std::env::var_os(INSIDE).is_some() {
+        let pci = PciAddress { domain: 0, bus: 1, device: 0, function: 0 };
+        let (index, name, uuid, memory_bytes) = (3, "x".into(), [7; 16], 1);
+        let identity = Identity { index, name, pci, uuid, memory_bytes };
+        for found in busy_devices(&[identity]) {
+            println!("FOUND cuda:{} {} {:?}", found.device, found.pid, found.name);
+        }
+        return;
+    }
+    let nvml = FakeNvml::build();
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut looks = nvml.again("another_process_on_a_gpu_is_named");
+    let output = looks.env("FAKE_NVML_PID", other.id().to_string()).output().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found: Vec<&str> = text.lines().filter(|line| line.starts_with("FOUND")).collect();
+    assert_eq!(found, [format!("FOUND cuda:3 {} Some(\"sleep\")", other.id())], "and not itself");
+}
+
 /// Does nothing by itself: the other tests start it as a process of its own.
 #[test]
 fn a_process_that_holds_a_lock() {
-    if std::env::var_os(HOLDS).is_none() {
+    if std::env::var_os(INSIDE).is_none() {
         return;
     }
     let names = NAMES.map(str::to_owned);
