@@ -11,7 +11,8 @@ use polyrail_profile::{
     Folder, Metric, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
 };
 use polyrail_profiler::{
-    Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices, reference_ns, run,
+    Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices, estimate,
+    reference_ns, run,
 };
 use polyrail_report::exit;
 use serde_json::{Value, json};
@@ -65,11 +66,9 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     for one in &metadata {
         recorder.write_metadata(one)?;
     }
-    eprintln!(
-        "{} samples are left, about {}",
-        recorder.remaining().len(),
-        show_time(choice.expected())
-    );
+    let left = recorder.remaining();
+    let about = show_time(estimate(recorder.folder().plan(), &left));
+    eprintln!("{} samples are left, about {about}", left.len());
     let begin = Instant::now();
     let watcher = watcher.as_ref();
     let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
