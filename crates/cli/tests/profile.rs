@@ -98,7 +98,7 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
 fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
     let (_root, dir) = folder();
     let arguments =
-        ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "400"];
+        ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "80"];
     let mut command = polyrail(&["profile", "--gpus", "none"]);
     let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
