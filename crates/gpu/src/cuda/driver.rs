@@ -234,6 +234,8 @@ table! {
             (at: Address, bytes: usize, access: *const Access, count: usize);
         vmm_granularity = "cuMemGetAllocationGranularity"
             (bytes: *mut usize, properties: *const Properties, which: c_int);
+        vmm_properties = "cuMemGetAllocationPropertiesFromHandle"
+            (properties: *mut Properties, handle: u64);
         vmm_export = "cuMemExportToShareableHandle"
             (fd: *mut c_void, handle: u64, kind: c_int, flags: u64);
         vmm_import = "cuMemImportFromShareableHandle"

@@ -115,16 +115,28 @@ impl Drop for Mapped {
 }
 
 /// A descriptor for the mapped memory at an address.
-pub(super) fn export_part(driver: &Driver, at: Address) -> Result<OwnedFd, GpuError> {
+pub(super) fn export_part(device: &CudaDevice, at: Address) -> Result<OwnedFd, GpuError> {
+    let driver = device.driver();
     let (mut handle, mut descriptor) = (0, -1);
+    let location = Location { kind: 0, id: 0 };
+    let (windows, flags) = (std::ptr::null_mut(), [0; 8]);
+    let mut properties = Properties { kind: 0, handle_types: 0, location, windows, flags };
     // SAFETY: the places are valid for what is written; the handle is released again.
-    unsafe {
+    let (asked, exported) = unsafe {
         driver.vmm_retain(&raw mut handle, at as *mut c_void)?;
+        let asked = driver.vmm_properties(&raw mut properties, handle);
         let place = (&raw mut descriptor).cast();
         let exported = driver.vmm_export(place, handle, DESCRIPTOR, 0);
         driver.vmm_release(handle)?;
-        exported?;
+        (asked, exported)
+    };
+    // Whoever created it chose by which handles it can be had, and the driver's words don't say so.
+    if exported.is_err() && asked.is_ok() && properties.handle_types & DESCRIPTOR == 0 {
+        return Err(device.unsupported(
+            "exporting mapped memory that was created without handles for file descriptors",
+        ));
     }
+    exported?;
     // SAFETY: the driver made the descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

@@ -56,7 +56,7 @@ impl CudaDevice {
         let found = ranges(driver, at, len, facts)?;
         let (base, size) = found[0];
         let source = if is_mapped(driver, at) {
-            let part = |(base, size): &(Address, u64)| Ok((export_part(driver, *base)?, *size));
+            let part = |(base, size): &(Address, u64)| Ok((export_part(self, *base)?, *size));
             Source::Descriptors(found.iter().map(part).collect::<Result<_, GpuError>>()?)
         } else if facts.has_handle != 0 {
             let mut handle = IpcHandle([0; 64]);
