@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode};
-use polyrail_proto::{LandingId, Settled, TransferId};
+use polyrail_proto::{LandingId, Settled};
 use polyrail_sys::Memory;
 
 use crate::peer::{PeerShared, RxSide};
@@ -85,10 +85,21 @@ impl RxSide {
         self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
     }
 
-    /// [`polyrail_proto::Receiver::retire`], with a look at what devices have done.
-    pub(crate) fn retire(&mut self, transfer: TransferId) -> bool {
+    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here
+    /// copies from or to a region that the peer has ended.
+    pub(crate) fn is_quiet(&mut self) -> bool {
         self.settle();
-        self.receiver.retire(transfer)
+        self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
+        let is_quiet = self.ending.is_empty() && self.receiver.is_quiet();
+        if is_quiet {
+            self.unquiet_ns = None;
+        }
+        is_quiet
+    }
+
+    /// Since when [`Self::is_quiet`] has not been true, as far as both are asked now and then.
+    pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
+        *self.unquiet_ns.get_or_insert(now)
     }
 
     /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.
@@ -130,6 +141,11 @@ impl RxSide {
 impl Arrivals {
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
+    }
+
+    /// When the oldest chunk began to come.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.chunks.front().map(|arrival| arrival.began_ns)
     }
 
     /// Whether no further chunk may wait for devices.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
+use polyrail_gpu::Ticket;
 use polyrail_proto::hello::Card;
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::wire::Place;
@@ -111,6 +112,10 @@ pub(crate) struct RxSide {
     pub(crate) next_read: u64,
     /// Chunks that devices copy into place.
     pub(crate) landings: Vec<Landing>,
+    /// Copies from and to regions that the peer has ended.
+    pub(crate) ending: Vec<Ticket>,
+    /// When acknowledgements were first seen to have to wait.
+    pub(crate) unquiet_ns: Option<u64>,
 }
 
 /// A receive that waits for its message.
@@ -212,6 +217,8 @@ impl PeerShared {
                 reads: HashMap::new(),
                 next_read: 1,
                 landings: Vec::new(),
+                ending: Vec::new(),
+                unquiet_ns: None,
             }),
             phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),

@@ -259,7 +259,7 @@ impl Proxy {
                 return;
             }
             drop(core);
-            std::thread::yield_now();
+            std::thread::sleep(COPY_SLEEP);
         }
     }
 

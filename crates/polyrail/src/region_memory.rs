@@ -80,10 +80,14 @@ impl Copies {
         }
     }
 
+    /// The last of each queue.
+    pub(crate) fn under_way(&self) -> Vec<Ticket> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Waits for all copies that were begun, as others may do at the same time.
     pub(crate) fn wait(&self) {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        wait_all(&last);
+        wait_all(&self.under_way());
     }
 }
 
@@ -109,9 +113,8 @@ fn copy_and_wait(
     let mut queue = Queue::new(memory.device())?;
     queue.push(to, from, len)?;
     let ticket = queue.begin()?;
-    while !ticket.is_done()? {
-        std::thread::yield_now();
-    }
+    wait_all([&ticket]);
+    ticket.is_done()?;
     Ok(())
 }
 

@@ -1,21 +1,23 @@
 //! The receiving end of a flow: reads payload into its place and acknowledges it.
 
+mod acks;
+
 use std::io;
 use std::mem::take;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyrail_gpu::Device;
-use polyrail_proto::wire::{
-    ACK_BYTES, AckFrame, ChunkHeader, Flags, Op as WireOp, Place, RefusalCode,
-};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
 use polyrail_proto::{
     FlowIndex, FrameReader, Landed, Need, ReaderEvent, Receiver, Settled, Verdict,
 };
-use polyrail_sys::{In, IoVecs, Memory, Out, receive, send};
+use polyrail_sys::{In, IoVecs, Memory, receive};
 use smallvec::SmallVec;
 use socket2::Socket;
 
+use self::acks::Acks;
 use crate::landing::{Arrival, Arrivals, End};
 use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
@@ -27,8 +29,6 @@ use crate::tx_flow::Down;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
-/// Acknowledgements come at least this many times per window.
-const ACKS_PER_WINDOW: u32 = 4;
 
 pub(crate) struct RxFlow {
     pub(crate) peer: Arc<PeerShared>,
@@ -43,17 +43,10 @@ pub(crate) struct RxFlow {
     arrivals: Arrivals,
     /// The chunk that begins needs room in the ring.
     waits_for_room: bool,
-    /// Chunk frames that are through.
-    sequence: u64,
-    /// What the sender was told.
-    acknowledged: u64,
-    ack_every: u64,
-    ack_now: bool,
-    /// Acknowledgements that wait for room in the socket, or for the end of the pass.
-    unsent: Vec<u8>,
+    acks: Acks,
     landed: Vec<Landed>,
     /// On a connection that carries data both ways: acknowledgements of what goes the other way.
-    acks: Option<SmallVec<[AckFrame; 4]>>,
+    acks_of_ours: Option<SmallVec<[AckFrame; 4]>>,
     pub(crate) readable: bool,
 }
 
@@ -93,37 +86,47 @@ impl RxFlow {
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
-            sequence: 0,
-            acknowledged: 0,
-            ack_every: u64::from((window_chunks / ACKS_PER_WINDOW).max(1)),
-            ack_now: false,
-            unsent: Vec::new(),
+            acks: Acks::new(window_chunks),
             landed: Vec::new(),
-            acks: None,
+            acks_of_ours: None,
             readable: true,
         }
     }
 
     /// The other direction of the connection carries data too.
     pub(crate) fn duplex(mut self) -> Self {
-        self.acks = Some(SmallVec::new());
+        self.acks_of_ours = Some(SmallVec::new());
         self
     }
 
     /// Acknowledgements that came since the last call, in order.
     pub(crate) fn take_acks(&mut self) -> SmallVec<[AckFrame; 4]> {
-        self.acks.as_mut().map(std::mem::take).unwrap_or_default()
+        self.acks_of_ours.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Moves the acknowledgements that wait to `out`, for whoever writes to the connection; if
+    /// Moves the acknowledgements that may leave to `out`, for whoever writes to the connection; if
     /// `all`, with one of what landed and need not be acknowledged yet.
     pub(crate) fn take_unsent(&mut self, all: bool, out: &mut Vec<u8>) {
-        if all && self.sequence > self.acknowledged {
-            self.queue_ack();
+        let is_more = all && self.acks.is_behind();
+        if (is_more || self.acks.are_withheld()) && self.peer.rx().is_quiet() {
+            if is_more {
+                self.acks.note();
+            }
+            self.acks.clear();
         }
-        if !self.unsent.is_empty() {
-            self.wait_until_quiet();
-            out.append(&mut self.unsent);
+        self.acks.take(out);
+    }
+
+    /// While devices copy what came, or what acknowledgements have to wait for, the sender hears that
+    /// it is not the rail that is slow. A device is waited for as long as a peer may be silent.
+    pub(crate) fn show_life(&mut self, pass: &Pass<'_>) {
+        let withheld = self.acks.are_withheld();
+        let settings = &pass.engine.settings;
+        // Of all flows together: what a device still copies for one that is gone keeps all waiting.
+        let unquiet = || Some(self.peer.rx().unquiet_since(pass.now)).filter(|_| withheld);
+        let Some(since) = self.arrivals.oldest_ns().or_else(unquiet) else { return };
+        if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
+            self.acks.show_life(pass.now, settings.rail_stall / 4);
         }
     }
 
@@ -264,11 +267,7 @@ impl RxFlow {
     /// Acknowledges what landed, if it is time to.
     fn acknowledge(&mut self) {
         let idle = !self.readable && self.reader.is_between_frames() && self.arrivals.is_empty();
-        if self.sequence > self.acknowledged
-            && (idle || self.ack_now || self.sequence - self.acknowledged >= self.ack_every)
-        {
-            self.queue_ack();
-        }
+        self.acks.note_if_due(idle);
     }
 
     fn take_in(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
@@ -282,51 +281,22 @@ impl RxFlow {
 
     /// Whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
-        !self.unsent.is_empty()
+        !self.acks.are_out()
     }
 
-    /// Sends what acknowledgements the socket takes.
-    pub(crate) fn flush_acks(&mut self) -> Result<(), Down> {
-        self.wait_until_quiet();
-        while !self.unsent.is_empty() {
-            let mut from = IoVecs::<Out>::new();
-            from.push_bytes(&self.unsent);
-            match send(self.socket.as_fd(), &mut from) {
-                Ok(bytes) => drop(self.unsent.drain(..bytes)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+    /// Sends what acknowledgements the socket takes. Says whether some have to wait: another flow is
+    /// inside a system call for a chunk that was taken from it, or a device copies such a chunk.
+    pub(crate) fn flush_acks(&mut self) -> Result<bool, Down> {
+        if self.acks.are_withheld() && self.peer.rx().is_quiet() {
+            self.acks.clear();
         }
-        Ok(())
+        self.acks.send(&*self.socket)?;
+        Ok(self.acks.are_withheld())
     }
 
-    fn wait_until_quiet(&self) {
-        loop {
-            let mut rx = self.peer.rx();
-            rx.settle();
-            if rx.receiver.is_quiet() {
-                break;
-            }
-            drop(rx);
-            // Another flow is inside a non-blocking system call for a chunk that was taken from it,
-            // or a device copies such a chunk: microseconds.
-            std::thread::yield_now();
-        }
-    }
-
-    fn queue_ack(&mut self) {
-        let sequence = self.sequence;
-        // A cumulative acknowledgement makes an unsent earlier one superfluous.
-        // (Unless a part of that one is out already.)
-        if self.unsent.len().is_multiple_of(ACK_BYTES)
-            && let Some(last) = self.unsent.last_chunk::<ACK_BYTES>()
-            && matches!(AckFrame::decode(last), Ok(AckFrame::Ack { .. }))
-        {
-            self.unsent.truncate(self.unsent.len() - ACK_BYTES);
-        }
-        self.unsent.extend_from_slice(&AckFrame::Ack { sequence }.encode());
-        self.acknowledged = sequence;
-        self.ack_now = false;
+    /// Whether acknowledgements have to wait, see [`Self::flush_acks`].
+    pub(crate) fn withholds_acks(&self) -> bool {
+        self.acks.are_withheld()
     }
 
     /// One system call: the rest of the payload into its place, then what fits of the next frames.
@@ -418,7 +388,7 @@ impl RxFlow {
             let left = self.reader.left();
             match self.reader.next().map_err(|error| Down(error.to_string()))? {
                 ReaderEvent::Need(Need::Head | Need::Payload) => break,
-                ReaderEvent::Ack(ack) => match &mut self.acks {
+                ReaderEvent::Ack(ack) => match &mut self.acks_of_ours {
                     Some(acks) => acks.push(ack),
                     None => return Err(Down("acknowledgement of nothing".into())),
                 },
@@ -438,7 +408,7 @@ impl RxFlow {
                         self.current.crc = crc32c::crc32c_append(crc, meta);
                     }
                     if header.flags.contains(Flags::ACK_NOW) {
-                        self.ack_now = true;
+                        self.acks.hurry();
                     }
                     self.waits_for_room = self.must_wait(&header)?;
                 }
@@ -491,15 +461,14 @@ impl RxFlow {
 
     /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
     fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
-        self.sequence += 1;
         if let Settled::Refuse(code) = settled {
-            let refusal = AckFrame::Refusal { sequence: self.sequence, code };
-            self.unsent.extend_from_slice(&refusal.encode());
-            self.acknowledged = self.sequence;
-            return;
+            return self.acks.refused(code);
         }
-        // The sender has no room in its ring before it hears of this.
-        self.ack_now |= arrival.header.place_in_ring().is_some();
+        self.acks.landed();
+        if arrival.header.place_in_ring().is_some() {
+            // The sender has no room in its ring before it hears of this.
+            self.acks.hurry();
+        }
         let stats = self.stats();
         stats.rx_bytes.add(arrival.header.payload_on_wire().into());
         stats.rx_chunks.add(1);

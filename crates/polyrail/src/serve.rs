@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
-use polyrail_proto::{Landed, Plan, Segment, Time, TransferId};
+use polyrail_proto::{Landed, Plan, Segment, Time};
 
 use crate::engine::Peer;
 use crate::error::TransferError;
@@ -57,7 +57,8 @@ pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed
 
 fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
     match message {
-        Message::Cancel { transfer } => retire(peer, transfer),
+        // No acknowledgement leaves before nothing of the transfer lands any more.
+        Message::Cancel { transfer } => drop(peer.rx().receiver.retire(transfer)),
         Message::ReadRequest { read, pieces, shared } => {
             serve_read(pass, peer, read, &pieces, shared);
         }
@@ -101,22 +102,18 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
         Message::RegionOffered { key, offered } => {
             pass.engine.imports.answer(peer.instance(), key, offered);
         }
-        // The acknowledgement of the message follows: by then nothing here touches the region.
-        Message::RegionEnded { key } => pass.engine.imports.end(peer.instance(), key),
+        // No acknowledgement leaves before nothing here touches the region any more.
+        Message::RegionEnded { key } => {
+            let copies = pass.engine.imports.end(peer.instance(), key);
+            peer.rx().ending.extend(copies);
+        }
         Message::MemoryShown { place } => sharing::shown(pass, peer, place),
         Message::MemorySeen { seen } => sharing::seen(pass.engine, peer, seen),
         Message::Bye => {
-            pass.engine.imports.end_all(peer.instance());
+            let copies = pass.engine.imports.end_all(peer.instance());
+            peer.rx().ending.extend(copies);
             pass.engine.control.peer_left(peer.clone());
         }
-    }
-}
-
-/// The acknowledgement of the message follows: by then nothing of the transfer lands any more.
-fn retire(peer: &PeerShared, transfer: TransferId) {
-    while !peer.rx().retire(transfer) {
-        // A flow is inside a non-blocking system call, or a device copies: microseconds.
-        std::thread::yield_now();
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use polyrail_gpu::{Device, Export};
+use polyrail_gpu::{Device, Export, Ticket};
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{InstanceId, RegionKey, Time};
 use polyrail_sys::process::{descriptor_of, namespace};
@@ -207,8 +207,10 @@ impl Imports {
         }
     }
 
-    /// The owner ends a region: when this returns nothing here touches it.
-    pub(crate) fn end(&self, instance: InstanceId, key: RegionKey) {
+    /// The owner ends a region: from now on nothing begins to copy from or to it. Returns what is
+    /// under way.
+    pub(crate) fn end(&self, instance: InstanceId, key: RegionKey) -> Vec<Ticket> {
+        let mut copies = Vec::new();
         let mut regions = self.lock();
         let id = (instance, key);
         match regions.get_mut(&id) {
@@ -216,20 +218,23 @@ impl Imports {
             Some(Import::Offered(..)) => {
                 let import = regions.remove(&id);
                 drop(regions);
-                import.into_iter().for_each(Import::close);
+                import.into_iter().for_each(|import| import.close(&mut copies));
             }
             Some(Import::Refused(_) | Import::Ended) | None => {}
         }
         self.changed.notify_all();
+        copies
     }
 
-    /// The peer is leaving, or gone: when this returns nothing here touches its regions.
-    pub(crate) fn end_all(&self, instance: InstanceId) {
+    /// The peer is leaving, or gone: see [`Self::end`].
+    pub(crate) fn end_all(&self, instance: InstanceId) -> Vec<Ticket> {
         let of_peer = |id: &(InstanceId, RegionKey)| id.0 == instance;
         let ended: Vec<Import> =
             self.lock().extract_if(|id, _| of_peer(id)).map(|(_, import)| import).collect();
         self.changed.notify_all();
-        ended.into_iter().for_each(Import::close);
+        let mut copies = Vec::new();
+        ended.into_iter().for_each(|import| import.close(&mut copies));
+        copies
     }
 
     fn forget(&self, id: (InstanceId, RegionKey)) {
@@ -264,12 +269,12 @@ impl Imports {
 }
 
 impl Import {
-    /// Waits until nothing here touches the region.
-    fn close(self) {
+    /// Nothing begins to copy any more.
+    fn close(self, copies: &mut Vec<Ticket>) {
         let Self::Offered(_, open) = self else { return };
         for (_, region) in open {
             region.gate.close();
-            region.copies.wait();
+            copies.extend(region.copies.under_way());
         }
     }
 }

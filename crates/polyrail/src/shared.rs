@@ -29,7 +29,7 @@ use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
-use crate::staging::{Budget, Copiers};
+use crate::staging::{Budget, Copiers, wait_all, wait_patiently};
 use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -204,7 +204,7 @@ impl EngineShared {
         drop(peers);
         self.joined.forget(peer);
         self.end_posted(peer);
-        self.imports.end_all(peer.instance());
+        wait_all(&self.imports.end_all(peer.instance()));
         let mut pass = self.pass();
         let mut tx = peer.tx();
         tx.sender.end_all(Failure::PeerLost);
@@ -517,10 +517,8 @@ impl EngineShared {
             over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
         }
         for (wire_op, context, op) in over {
-            while !peer.rx().expel(wire_op, context) {
-                // A flow is inside a non-blocking system call, or a device copies: microseconds.
-                std::thread::yield_now();
-            }
+            // A flow may be inside a non-blocking system call, or a device copy.
+            wait_patiently(|| peer.rx().expel(wire_op, context));
             if failure != Failure::PeerLost {
                 let message = match wire_op {
                     WireOp::ReadData => Message::ReadCancelled { read: context },

@@ -15,6 +15,7 @@ use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
 use crate::pin::Pin;
+use crate::proxy::COPY_SLEEP;
 use crate::region::RegionCore;
 use crate::region_memory::RegionMemory;
 
@@ -321,12 +322,24 @@ pub(crate) fn all_done(tickets: &Tickets) -> Result<bool, GpuError> {
     Ok(all)
 }
 
-/// Waits until each is done or failed: copies that were begun take microseconds, unless others keep
-/// the device busy.
+/// Waits until each is done or failed.
 pub(crate) fn wait_all<'a>(tickets: impl IntoIterator<Item = &'a Ticket>) {
     for ticket in tickets {
-        while let Ok(false) = ticket.is_done() {
+        wait_patiently(|| !matches!(ticket.is_done(), Ok(false)));
+    }
+}
+
+/// Waits for what a device, or another thread in a system call, has begun: that takes microseconds,
+/// unless others keep the device busy. Then the CPU is left to them.
+pub(crate) fn wait_patiently(mut is_over: impl FnMut() -> bool) {
+    const YIELDS: u32 = 100;
+    let mut yields = 0;
+    while !is_over() {
+        if yields < YIELDS {
+            yields += 1;
             std::thread::yield_now();
+        } else {
+            std::thread::sleep(COPY_SLEEP);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::pin::Pin;
 use crate::proxy::Pass;
 use crate::rx_flow::RxFlow;
 use crate::shared_ring::SharedRing;
-use crate::staging::{Ring, Tickets, all_done};
+use crate::staging::{Ring, all_done};
 use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
@@ -51,8 +51,9 @@ pub(crate) struct TxFlow {
     ring: Option<Ring>,
     /// Memory that the peer has open, from the first chunk on that it takes itself.
     shared: Option<SharedRing>,
-    /// Frames so far.
+    /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
+    acknowledged: u64,
     /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
     /// other way: one piece for the system call instead of many.
     batch: Vec<u8>,
@@ -124,6 +125,7 @@ impl TxFlow {
             ring: None,
             shared: None,
             sequence: 0,
+            acknowledged: 0,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -253,6 +255,18 @@ impl TxFlow {
         if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
             return Ok(());
         }
+        if self.sequence == self.acknowledged
+            && let Some(first) = self.staged.front()
+        {
+            // The peer waits for us, and we for a device.
+            let waited = Duration::from_nanos(pass.now.saturating_sub(first.began_ns));
+            if waited < settings.peer_timeout {
+                tx.sender.handle_progress(now, self.flow);
+                return Ok(());
+            }
+            let waited = waited.as_millis();
+            return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
+        }
         let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
         if is_new {
             self.quiet = Quiet { since: quiet_since, acked };
@@ -311,8 +325,7 @@ impl TxFlow {
             } else if self.staged.is_empty() {
                 self.queue(chunk, Body::Regions, pass)?;
             } else {
-                let (body, tickets) = (Body::Regions, Tickets::new());
-                self.staged.push_back(Staged { chunk, body, tickets });
+                self.put_behind(chunk, pass);
             }
         }
         Ok(is_staged)
@@ -541,7 +554,7 @@ impl TxFlow {
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
-            self.release_shared(ack);
+            self.heard(ack);
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
                 tx.patience = Duration::ZERO;

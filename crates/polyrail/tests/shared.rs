@@ -127,7 +127,7 @@ fn reads_and_messages_take_the_same_way() {
         assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
         finished(&prepared.post().unwrap());
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        assert_eq!(moved(&p.b), (0, len as u64), "{mode:?}");
+        wait_for("the count", || moved(&p.b) == (0, len as u64));
 
         let (inbox, memory) = on(&here, &p.a, &zeros);
         let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
@@ -136,7 +136,7 @@ fn reads_and_messages_take_the_same_way() {
         finished(&send.post().unwrap());
         finished(&receive);
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        assert_eq!(moved(&p.b), (0, 2 * len as u64), "{mode:?}");
+        wait_for("the count", || moved(&p.b) == (0, 2 * len as u64));
     }
 }
 
@@ -425,28 +425,32 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
     assert!(lost_flows(&p.a) > 0 && p.resent() > 0, "nothing was cut in the middle");
 }
 
-/// The sender takes the flow for dead and sends its chunks again, while the device of the other side
-/// has still to copy the first ones: from places where nothing else may lie by then.
+/// Flows are lost and their chunks sent again, while the device of the other side has still to copy
+/// the first ones: from places where nothing else may lie by then.
 #[test]
 fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
     let (here, there) = (device(0), device(1));
-    let quick = [
-        ("rail_stall_ms", "100"),
+    let settings = [
+        ("path", "shared"),
         ("reconnect_min_ms", "20"),
         ("gpu_chunk_bytes", "64KiB"),
+        ("chunk_bytes", "64KiB"),
         ("staging_bytes", "256KiB"),
     ];
-    let p = apart(&quick, &quick);
+    let p = RelayedPair::new(&settings);
     for round in 0..3 {
         let want = pattern(8 << 20, round);
         let (source, _) = on(&here, &p.a, &want);
         let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
         let all = remote(&p.a, &target).all();
         let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-        let lost = lost_flows(&p.a);
+        let (lost, left) = (lost_flows(&p.a), moved(&p.a).1);
         there.hold(true);
         let transfer = prepared.post().unwrap();
-        wait_for("a flow to be given up", || lost_flows(&p.a) > lost);
+        wait_for("chunks to lie there", || moved(&p.a).1 > left + (200 << 10));
+        std::thread::sleep(Duration::from_millis(50));
+        p.ways_to_b.iter().for_each(|way| way.cut(Cut::Reset));
+        wait_for("flows to be lost", || lost_flows(&p.a) > lost);
         // New connections, with new rings, on which the same chunks come again.
         std::thread::sleep(Duration::from_millis(300));
         there.hold(false);
@@ -457,6 +461,46 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
         std::thread::sleep(Duration::from_millis(50));
         assert!(FakeDevice::contents(&memory) == want, "round {round}: something landed later");
     }
+}
+
+#[test]
+fn a_device_that_is_slow_at_either_end_costs_no_flow() {
+    for way in ["shared", "tcp"] {
+        for slow in 0..2 {
+            let devices = [device(0), device(1)];
+            let settings = [("path", way), ("rail_stall_ms", "300")];
+            let p = apart(&settings, &settings);
+            let want = pattern(24 << 20, 5);
+            let (source, _) = on(&devices[0], &p.a, &want);
+            let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+            let all = remote(&p.a, &target).all();
+            devices[slow].hold(true);
+            let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
+            std::thread::sleep(Duration::from_millis(1200));
+            assert_eq!(transfer.poll(), Status::Pending);
+            devices[slow].hold(false);
+            finished(&transfer);
+            assert!(FakeDevice::contents(&memory) == want);
+            assert_eq!(lost_flows(&p.a), 0, "{way}, {slow}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_never_copies_here_is_given_up_and_its_transfer_ends() {
+    let (here, there) = (device(0), device(1));
+    let settings = [("path", "shared"), ("rail_stall_ms", "100"), ("peer_timeout_ms", "800")];
+    let p = apart(&settings, &settings);
+    let (source, _) = on(&here, &p.a, &pattern(4 << 20, 5));
+    let (target, _) = on(&there, &p.b, &vec![0; 4 << 20]);
+    let all = remote(&p.a, &target).all();
+    let request = Request::write(&p.to_b).segment(source.all(), all);
+    let prepared = p.a.prepare(request.timeout(Duration::from_millis(500))).unwrap();
+    here.hold(true);
+    let ended = prepared.post().unwrap().wait(LONG);
+    here.hold(false);
+    assert!(matches!(ended, Err(TransferError::Deadline { .. })), "{ended:?}");
+    finished(&prepared.post().unwrap());
 }
 
 const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];

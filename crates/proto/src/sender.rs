@@ -345,7 +345,6 @@ impl<S: Source> Sender<S> {
             let state = &mut self.flows[flow.0 as usize];
             let Some((ticket, chunk)) = state.in_flight.pop_front() else { break };
             state.acknowledged += 1;
-            state.progress = now;
             if state.written < state.acknowledged {
                 state.early.push_back(ticket);
             }
@@ -357,6 +356,8 @@ impl<S: Source> Sender<S> {
                 _ => self.acknowledged(ticket),
             }
         }
+        // Also one that says nothing new: its sender lives, and has a reason to take long.
+        self.flows[flow.0 as usize].progress = now;
         self.last_progress = now;
         Ok(())
     }

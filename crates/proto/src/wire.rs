@@ -31,7 +31,8 @@
 //! of both kinds in each direction; the first byte tells them apart.
 //!
 //! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
-//! refusal names one frame, and covers the ones before it too.
+//! refusal names one frame, and covers the ones before it too. An ack that says nothing new is a sign of
+//! life, from a receiver that takes long.
 
 use thiserror::Error;
 

@@ -43,6 +43,8 @@ pub(super) struct Core {
     /// Flows with acknowledgements to send, and until when those may wait.
     pub(super) owing: Vec<usize>,
     pub(super) hold_acks_until: u64,
+    /// Some have to wait for a device, or for another thread in a system call.
+    withholds_acks: bool,
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
     landing: Vec<usize>,
     orphans: Vec<Arc<PeerShared>>,
@@ -88,6 +90,7 @@ impl Core {
             events: Vec::new(),
             owing: Vec::new(),
             hold_acks_until: 0,
+            withholds_acks: false,
             landing: Vec::new(),
             orphans: Vec::new(),
             copying: Vec::new(),
@@ -348,14 +351,28 @@ impl Core {
         for (key, down) in broken {
             self.drop_flow(key, down, proxy, pass);
         }
+        for (key, flow) in &mut self.flows {
+            if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow {
+                flow.show_life(pass);
+                if flow.owes_acks() && !self.owing.contains(&key) {
+                    self.owing.push(key);
+                }
+            }
+        }
     }
 
     /// Sends the acknowledgements that wait.
     pub(super) fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         let mut still_owing = Vec::new();
+        self.withholds_acks = false;
         while let Some(key) = self.owing.pop() {
             let flushed = match self.flows.get_mut(key) {
-                Some(AnyFlow::Rx(flow)) => flow.flush_acks(),
+                Some(AnyFlow::Rx(flow)) => flow.flush_acks().map(|withholds| {
+                    self.withholds_acks |= withholds;
+                    if withholds {
+                        still_owing.push(key);
+                    }
+                }),
                 Some(AnyFlow::Both(flow, arriving)) => {
                     if flow.take_along(arriving) {
                         let wrote = flow.write(pass, None).map(drop);
@@ -364,6 +381,10 @@ impl Core {
                         if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
                             outbound.unfinished |= flow.is_unfinished();
                             outbound.copying |= flow.is_copying();
+                        }
+                        if arriving.withholds_acks() {
+                            self.withholds_acks = true;
+                            still_owing.push(key);
                         }
                         wrote
                     } else {
@@ -385,7 +406,8 @@ impl Core {
     pub(super) fn sleep_limit(&self, until: Option<Instant>) -> Option<Duration> {
         let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
         let check = in_flight.then_some(Duration::from_nanos(CHECK_NS));
-        let check = if self.is_copying() { Some(COPY_SLEEP) } else { check };
+        let looks = self.is_copying() || self.withholds_acks;
+        let check = if looks { Some(COPY_SLEEP) } else { check };
         let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
         match (check, rest) {
             (Some(check), Some(rest)) => Some(check.min(rest)),

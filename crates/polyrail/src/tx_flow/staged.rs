@@ -17,6 +17,7 @@ pub(super) struct Staged {
     pub(super) chunk: Chunk<Outgoing>,
     pub(super) body: Body,
     pub(super) tickets: Tickets,
+    pub(super) began_ns: u64,
 }
 
 impl TxFlow {
@@ -42,19 +43,24 @@ impl TxFlow {
             is_shared = false;
         }
         if !is_shared && !is_on_device(&chunk) {
-            let (body, tickets) = (Body::Regions, Tickets::new());
-            self.staged.push_back(Staged { chunk, body, tickets });
+            self.put_behind(chunk, pass);
             return Ok(());
         }
         let len = u64::from(chunk.header.payload_len);
         match self.copy_to_ring(&chunk, len, is_shared, pass) {
             Ok((at, tickets)) => {
                 let body = if is_shared { Body::Shared(at) } else { Body::Ring(at) };
-                self.staged.push_back(Staged { chunk, body, tickets });
+                self.staged.push_back(Staged { chunk, body, tickets, began_ns: pass.now });
                 Ok(())
             }
             Err(error) => Err(self.fail(&chunk, error, pass)),
         }
+    }
+
+    /// Has a chunk that needs no device sent after those that do.
+    pub(super) fn put_behind(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
+        let (body, tickets, began_ns) = (Body::Regions, Tickets::new(), pass.now);
+        self.staged.push_back(Staged { chunk, body, tickets, began_ns });
     }
 
     /// Whether a chunk that is staged, whichever it will be, has no room.
@@ -65,9 +71,10 @@ impl TxFlow {
             || self.shared.as_ref().is_some_and(|it| is_full(&it.ring, settings.largest_chunk()))
     }
 
-    /// The peer is done with what lies in shared memory for it, up to this frame.
-    pub(super) fn release_shared(&mut self, ack: AckFrame) {
+    /// The peer is done with all frames up to one, and what lies in shared memory of them.
+    pub(super) fn heard(&mut self, ack: AckFrame) {
         let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
+        self.acknowledged = self.acknowledged.max(sequence);
         if let Some(shared) = &mut self.shared {
             shared.release(sequence);
         }

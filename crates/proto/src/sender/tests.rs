@@ -193,4 +193,8 @@ fn a_stall_is_silence_with_something_in_flight() {
     assert!(s.is_stalled(Time(1100), A, stall));
     s.handle_progress(Time(1100), A);
     assert!(!s.is_stalled(Time(1150), A, stall));
+    // The peer lives, and says nothing new: it has a reason to take long.
+    s.handle_ack(Time(1190), A, AckFrame::Ack { sequence: 0 }).unwrap();
+    assert!(!s.is_stalled(Time(1289), A, stall));
+    assert!(s.is_stalled(Time(1290), A, stall));
 }

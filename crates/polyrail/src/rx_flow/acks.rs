@@ -1,0 +1,195 @@
+//! Acknowledgements of a flow that arrives: which are due, and which may leave.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode};
+use polyrail_sys::{IoVecs, Out, send};
+
+/// Acknowledgements come at least this many times per window.
+const ACKS_PER_WINDOW: u32 = 4;
+
+/// What the sender of a flow is told.
+pub(super) struct Acks {
+    /// Chunk frames that are through.
+    through: u64,
+    /// Those that an acknowledgement was made of.
+    noted: u64,
+    /// Those that the sender was told of, or is by what is cleared.
+    told: u64,
+    every: u64,
+    hurry: bool,
+    /// Must not leave while something lands that was taken from its flow.
+    withheld: Vec<u8>,
+    /// May be sent; the first one may be partly out.
+    cleared: Vec<u8>,
+    /// When it was last said that this end lives.
+    life_ns: u64,
+}
+
+impl Acks {
+    pub(super) fn new(window_chunks: u32) -> Self {
+        Self {
+            through: 0,
+            noted: 0,
+            told: 0,
+            every: u64::from((window_chunks / ACKS_PER_WINDOW).max(1)),
+            hurry: false,
+            withheld: Vec::new(),
+            cleared: Vec::new(),
+            life_ns: 0,
+        }
+    }
+
+    /// The next chunk is in place.
+    pub(super) fn landed(&mut self) {
+        self.through += 1;
+    }
+
+    /// The next chunk is not taken.
+    pub(super) fn refused(&mut self, code: RefusalCode) {
+        self.through += 1;
+        let refusal = AckFrame::Refusal { sequence: self.through, code };
+        self.withheld.extend_from_slice(&refusal.encode());
+        self.noted = self.through;
+    }
+
+    /// The sender waits for the next one.
+    pub(super) fn hurry(&mut self) {
+        self.hurry = true;
+    }
+
+    /// Whether chunks are in place that no acknowledgement was made of.
+    pub(super) fn is_behind(&self) -> bool {
+        self.through > self.noted
+    }
+
+    /// Acknowledges what is in place, if it is time to.
+    pub(super) fn note_if_due(&mut self, is_idle: bool) {
+        let is_due = is_idle || self.hurry || self.through - self.noted >= self.every;
+        if self.is_behind() && is_due {
+            self.note();
+        }
+    }
+
+    /// Acknowledges what is in place.
+    pub(super) fn note(&mut self) {
+        drop_last_ack(&mut self.withheld);
+        self.withheld.extend_from_slice(&AckFrame::Ack { sequence: self.through }.encode());
+        self.noted = self.through;
+        self.hurry = false;
+    }
+
+    /// Whether some wait for [`Self::clear`].
+    pub(super) fn are_withheld(&self) -> bool {
+        !self.withheld.is_empty()
+    }
+
+    /// Nothing lands that was taken from its flow: all may leave.
+    pub(super) fn clear(&mut self) {
+        if self.are_withheld() {
+            drop_last_ack(&mut self.cleared);
+            self.cleared.append(&mut self.withheld);
+            self.told = self.noted;
+        }
+    }
+
+    /// Says once more what the sender was told, if the last time is so long ago: that says that this
+    /// end lives, and may be said at any time.
+    pub(super) fn show_life(&mut self, now: u64, pause: Duration) {
+        if Duration::from_nanos(now.saturating_sub(self.life_ns)) >= pause {
+            self.life_ns = now;
+            if self.cleared.is_empty() {
+                let told = AckFrame::Ack { sequence: self.told };
+                self.cleared.extend_from_slice(&told.encode());
+            }
+        }
+    }
+
+    /// Whether there is nothing to send, now or later.
+    pub(super) fn are_out(&self) -> bool {
+        self.cleared.is_empty() && self.withheld.is_empty()
+    }
+
+    /// Moves what may leave to `out`.
+    pub(super) fn take(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.cleared);
+    }
+
+    /// Sends of what may leave what the socket takes.
+    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<()> {
+        while !self.cleared.is_empty() {
+            let mut from = IoVecs::<Out>::new();
+            from.push_bytes(&self.cleared);
+            match send(socket.as_fd(), &mut from) {
+                Ok(bytes) => drop(self.cleared.drain(..bytes)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A cumulative acknowledgement makes an unsent earlier one superfluous, unless a part of that one
+/// may be out already.
+fn drop_last_ack(frames: &mut Vec<u8>) {
+    if frames.len().is_multiple_of(ACK_BYTES)
+        && let Some(last) = frames.last_chunk::<ACK_BYTES>()
+        && matches!(AckFrame::decode(last), Ok(AckFrame::Ack { .. }))
+    {
+        frames.truncate(frames.len() - ACK_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(acks: &mut Acks) -> Vec<AckFrame> {
+        let mut out = Vec::new();
+        acks.take(&mut out);
+        out.as_chunks().0.iter().map(|frame| AckFrame::decode(frame).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_withheld_leaves_when_it_is_cleared_and_later_acks_replace_earlier_ones() {
+        let mut acks = Acks::new(8);
+        acks.landed();
+        acks.note_if_due(false);
+        assert!(acks.are_out() && acks.is_behind(), "every second one");
+        acks.landed();
+        acks.note_if_due(false);
+        assert_eq!((taken(&mut acks), acks.are_withheld()), (vec![], true));
+        acks.landed();
+        acks.note();
+        acks.clear();
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 3 }]);
+        acks.refused(RefusalCode::Busy);
+        acks.landed();
+        acks.hurry();
+        acks.note_if_due(false);
+        acks.clear();
+        let refusal = AckFrame::Refusal { sequence: 4, code: RefusalCode::Busy };
+        assert_eq!(taken(&mut acks), [refusal, AckFrame::Ack { sequence: 5 }]);
+        assert!(acks.are_out() && !acks.is_behind());
+    }
+
+    #[test]
+    fn a_sign_of_life_says_nothing_new() {
+        const PAUSE: Duration = Duration::from_nanos(100);
+        let mut acks = Acks::new(8);
+        acks.show_life(1000, PAUSE);
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 0 }]);
+        acks.landed();
+        acks.note();
+        acks.show_life(1050, PAUSE);
+        assert_eq!(taken(&mut acks), [], "too soon");
+        acks.show_life(1100, PAUSE);
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 0 }], "1 is withheld");
+        acks.clear();
+        acks.show_life(1200, PAUSE);
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 1 }], "which is one, too");
+    }
+}
