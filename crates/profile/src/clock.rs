@@ -38,7 +38,7 @@ pub enum AnchorMethod {
     Bracket,
     /// As bracket, at the moment the clock steps, so that its tick does not count.
     Edge,
-    /// Between two devices, to check the others; never used to align.
+    /// Between two devices: checks the others, and compares these two where that is closer.
     Peer,
     /// Between two hosts, over the network.
     Network,
@@ -170,6 +170,8 @@ pub struct Triangle {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Alignment {
     fits: BTreeMap<u32, ClockFit>,
+    /// Direct comparisons, by clock and the other that it was compared with.
+    direct: BTreeMap<(u32, u32), ClockFit>,
 }
 
 impl Alignment {
@@ -193,7 +195,7 @@ impl Alignment {
             }
             fits.insert(clock, fit(clock, parent, listed.tick_ns, &anchors));
         }
-        let alignment = Self { fits };
+        let alignment = Self { fits, direct: direct(clocks, anchors) };
         for clock in alignment.fits.keys() {
             alignment.chain(*clock)?;
         }
@@ -217,6 +219,35 @@ impl Alignment {
             aligned.uncertainty_ns += step.uncertainty_ns;
         }
         Ok(aligned)
+    }
+
+    /// How much later a stamp of one clock is than a stamp of another, in ns, and how far that may be
+    /// off: over the reference, or directly where these two were compared and that is closer.
+    ///
+    /// # Errors
+    /// A clock that has no anchors.
+    pub fn later(
+        &self,
+        (clock, ns): (u32, i64),
+        (before, before_ns): (u32, i64),
+    ) -> Result<(f64, f64), ProfileError> {
+        if clock == before {
+            return Ok((ns.saturating_sub(before_ns) as f64, 0.0));
+        }
+        let one = self.to_reference(clock, ns)?;
+        let other = self.to_reference(before, before_ns)?;
+        let over =
+            (one.ns.saturating_sub(other.ns) as f64, one.uncertainty_ns + other.uncertainty_ns);
+        let direct = if let Some(fit) = self.direct.get(&(clock, before)) {
+            let one = fit.to_parent(ns);
+            Some((one.ns.saturating_sub(before_ns) as f64, one.uncertainty_ns))
+        } else {
+            self.direct.get(&(before, clock)).map(|fit| {
+                let other = fit.to_parent(before_ns);
+                (ns.saturating_sub(other.ns) as f64, other.uncertainty_ns)
+            })
+        };
+        Ok(direct.filter(|direct| direct.1 < over.1).unwrap_or(over))
     }
 
     /// What direct comparisons of devices say of the alignment.
@@ -292,6 +323,25 @@ impl ClockFit {
         };
         Aligned { ns: ns.saturating_add(offset), uncertainty_ns: half_width }
     }
+}
+
+/// A clock against each other that it was compared with directly.
+fn direct(clocks: &[Clock], anchors: &[Anchor]) -> BTreeMap<(u32, u32), ClockFit> {
+    let mut by_pair: BTreeMap<(u32, u32), Vec<Anchor>> = BTreeMap::new();
+    for anchor in anchors.iter().filter(|anchor| anchor.method == AnchorMethod::Peer) {
+        by_pair.entry((anchor.clock, anchor.parent)).or_default().push(*anchor);
+    }
+    let tick = |id: u32| clocks.iter().find(|one| one.id == id).map(|one| one.tick_ns);
+    let compared = |((clock, parent), mut anchors): ((u32, u32), Vec<Anchor>)| {
+        let (own_ns, parent_ns) = (tick(clock)?, tick(parent)?);
+        for anchor in &mut anchors {
+            // The other clock steps, too: what it shows afterwards may be a tick old.
+            let late_ns = parent_ns.ceil() as i64;
+            anchor.parent_after_ns = anchor.parent_after_ns.saturating_add(late_ns);
+        }
+        Some(((clock, parent), fit(clock, parent, own_ns, &anchors)))
+    };
+    by_pair.into_iter().filter_map(compared).collect()
 }
 
 /// Crystals of computers stay within this.

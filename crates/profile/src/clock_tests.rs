@@ -110,6 +110,48 @@ fn triangles_close_when_the_alignment_is_right_and_open_when_it_is_not() {
 }
 
 #[test]
+fn two_devices_are_compared_directly_where_that_is_closer() {
+    let mut rng = SplitMix64::new(5);
+    let (first, second) = ((7_000, -10.0), (-900_000, 20.0));
+    let mut all = anchors(1, first.0, first.1, 32, &mut rng);
+    all.extend(anchors(2, second.0, second.1, 32, &mut rng));
+    let clocks = [clock(0, 1.0), clock(1, 32.0), clock(2, 32.0)];
+    let over = Alignment::fit(&clocks, &all).unwrap();
+    let ticked = |ns: i64| ns - ns.rem_euclid(32);
+    let shown = |at: i64, (offset, ppm): (i64, f64)| BASE_NS + at - true_offset(at, offset, ppm);
+    for window in 0..20 {
+        for probe in 0..8 {
+            let at = i64::from(window) * 1_000_000_000 + 200_000 + probe * 4_111;
+            let way = 150 + rng.below(400) as i64;
+            all.push(Anchor {
+                clock: 1,
+                parent: 2,
+                window,
+                method: AnchorMethod::Peer,
+                parent_before_ns: ticked(shown(at - way, second)),
+                clock_ns: ticked(shown(at, first)),
+                parent_after_ns: ticked(shown(at + way, second)),
+            });
+        }
+    }
+    let direct = Alignment::fit(&clocks, &all).unwrap();
+    for at in (0..19_000_000_000).step_by(77_777_777) {
+        let (one, other) = (shown(at + 10_000, first), shown(at, second));
+        for (later, truth) in [
+            (direct.later((1, one), (2, other)), 10_000.0),
+            (direct.later((2, other), (1, one)), -10_000.0),
+        ] {
+            let (later_ns, bound_ns) = later.unwrap();
+            assert!((later_ns - truth).abs() <= bound_ns, "{later_ns} ± {bound_ns}");
+            let (_, over_ns) = over.later((1, one), (2, other)).unwrap();
+            assert!(bound_ns < over_ns, "{bound_ns} {over_ns}");
+        }
+    }
+    assert_eq!(direct.later((1, 50), (1, 20)).unwrap(), (30.0, 0.0));
+    assert!(direct.later((1, 50), (3, 20)).is_err());
+}
+
+#[test]
 fn clocks_that_cannot_be_compared_are_named() {
     let alignment = Alignment::default();
     assert_eq!(alignment.to_reference(0, 7).unwrap(), Aligned { ns: 7, uncertainty_ns: 0.0 });

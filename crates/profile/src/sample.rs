@@ -232,21 +232,22 @@ impl Sample {
     /// Computes the one-way time from the stamps of two clocks. It stays unknown where a stamp or the
     /// anchors of a clock are missing.
     pub(crate) fn align(&mut self, alignment: &Alignment) {
-        let aligned =
-            |clock: Option<u32>, ns: Option<i64>| alignment.to_reference(clock?, ns?).ok();
+        let stamp = |clock: Option<u32>, ns: Option<i64>| clock.zip(ns);
         let (source, sink) = (&self.source, &self.sink);
-        let sent = aligned(source.clock, source.start_ns);
-        let (Some(sent), Some(seen)) = (sent, aligned(sink.clock, sink.end_ns)) else { return };
+        let sent = stamp(source.clock, source.start_ns);
+        let (Some(sent), Some(seen)) = (sent, stamp(sink.clock, sink.end_ns)) else { return };
         if self.t_oneway_ns.is_some() {
             return;
         }
-        let ready = aligned(sink.clock, sink.start_ns).filter(|ready| ready.ns > sent.ns);
-        let start = ready.unwrap_or(sent);
-        self.t_oneway_ns = Some(seen.ns.saturating_sub(start.ns) as f64);
-        // A clock agrees with itself.
-        let is_one = source.clock == sink.clock;
-        let both_ns = start.uncertainty_ns + seen.uncertainty_ns;
-        self.clock_uncertainty_ns = Some(if is_one { 0.0 } else { both_ns });
+        let Ok((since_sent_ns, uncertainty_ns)) = alignment.later(seen, sent) else { return };
+        let since_ready_ns = sink.start_ns.map(|ready_ns| seen.1.saturating_sub(ready_ns) as f64);
+        // A sink that was ready after the source is what it began with, and has one clock.
+        let (oneway_ns, uncertainty_ns) = match since_ready_ns {
+            Some(since_ready_ns) if since_ready_ns < since_sent_ns => (since_ready_ns, 0.0),
+            _ => (since_sent_ns, uncertainty_ns),
+        };
+        self.t_oneway_ns = Some(oneway_ns);
+        self.clock_uncertainty_ns = Some(uncertainty_ns);
     }
 }
 
