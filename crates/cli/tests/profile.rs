@@ -171,7 +171,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
     for (arguments, words) in [
         (
             &["--out", out, "--paths", "peer"][..],
-            "--paths has copy_engine, which these endpoints don't",
+            "--paths has peer, which these endpoints don't; they have tcp, host",
         ),
         (&["--out", out, "--host", "1"], "leave 1 endpoints; allowed: 2 and more"),
         (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),

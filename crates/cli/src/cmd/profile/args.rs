@@ -169,6 +169,13 @@ pub(super) enum Warmup {
 }
 
 impl Way {
+    /// The word of a path on the command line.
+    pub(super) fn word(kind: PathKind) -> String {
+        let way = Self::value_variants().iter().find(|way| way.kind() == kind);
+        let value = way.and_then(ValueEnum::to_possible_value);
+        value.map_or_else(|| kind.to_string(), |value| value.get_name().to_owned())
+    }
+
     pub(super) fn kind(self) -> PathKind {
         match self {
             Self::Peer => PathKind::CopyEngine,

@@ -9,7 +9,7 @@ use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes}
 use polyrail_profiler::{Spot, StationOptions, estimate};
 use polyrail_report::{Align, Table, show_size};
 
-use super::args::{Args, Gpus};
+use super::args::{Args, Gpus, Way};
 use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::host::{available_memory_bytes, hostname};
@@ -199,12 +199,15 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     let here = options.paths();
     let asked: Vec<PathKind> = args.paths.iter().map(|way| way.kind()).collect();
     if let Some(absent) = asked.iter().find(|path| !here.contains(path)) {
-        let words: Vec<String> = here.iter().map(ToString::to_string).collect();
-        let text =
-            format!("has {absent}, which these endpoints don't; they have {}", words.join(", "));
+        let words: Vec<String> = here.iter().map(|path| Way::word(*path)).collect();
+        let text = format!(
+            "has {}, which these endpoints don't; they have {}",
+            Way::word(*absent),
+            words.join(", ")
+        );
         return Err(CommandError::usage("--paths", text));
     }
-    refuse_twice("--paths", &args.paths, |way| way.kind().to_string())?;
+    refuse_twice("--paths", &args.paths, |way| Way::word(way.kind()))?;
     refuse_twice("--pairs", &args.pairs, |(src, dst)| format!("{src}-{dst}"))?;
     refuse_twice("--load", &args.load, |background| background.load().to_string())?;
     let mut loads = vec![Load::None];
