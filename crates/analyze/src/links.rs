@@ -261,7 +261,14 @@ fn loggp(segment: &Segment, sizes: &[&Summary], metric: Option<Metric>) -> LogGp
     let within = || {
         sizes.iter().filter(|one| (segment.from_bytes..=segment.to_bytes).contains(&one.size_bytes))
     };
-    let leaves_overhead_out = matches!(metric, Some(Metric::Gpu | Metric::Oneway));
+    let leaves_overhead_out = match metric {
+        Some(Metric::Gpu) => true,
+        // From a gate of a device; by the clock of a host it begins with the post.
+        Some(Metric::Oneway) => !sizes.iter().any(|one| {
+            matches!(one.path, PathKind::Tcp | PathKind::HostMemory | PathKind::SharedMemory)
+        }),
+        _ => false,
+    };
     let overheads = within().filter_map(|one| Some((one.host_ns? - one.median_ns).max(0.0)));
     let intervals: Vec<Point> = within()
         .filter_map(|one| {

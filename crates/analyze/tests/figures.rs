@@ -60,6 +60,27 @@ fn one_way_times_say_how_sure_their_clocks_are() {
 }
 
 #[test]
+fn one_way_times_by_the_hosts_clock_hold_the_overhead() {
+    let machine = Machine { has_gpus: false, ..machine(PathKind::Tcp) };
+    let (_root, folder, _) = analyse(&machine);
+    let path = folder.dir().join("samples.csv");
+    let text = fs::read_to_string(&path).unwrap();
+    let with_one_way = |line: &str| {
+        let mut cells: Vec<&str> = line.split(',').collect();
+        if cells[5].is_empty() {
+            cells[5] = cells[6];
+        }
+        cells.join(",") + "\n"
+    };
+    fs::write(&path, text.lines().map(with_one_way).collect::<String>()).unwrap();
+    let analysis = Analysis::of(&folder, Options::default()).unwrap();
+    assert_eq!(analysis.metrics[0].metric, "t_oneway");
+    for one in analysis.links.iter().flat_map(|link| &link.loggp) {
+        assert!(one.latency_includes_overhead && one.overhead_ns.is_none(), "{one:?}");
+    }
+}
+
+#[test]
 fn two_peaks_are_told_and_one_is_not_taken_for_two() {
     let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
     assert!(analysis.configurations.iter().all(|one| one.peaks_ns.is_none()));
