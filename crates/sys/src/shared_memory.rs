@@ -1,12 +1,13 @@
 //! Memory that two processes of one machine have open.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, ftruncate, memfd_create};
-use rustix::fs::{MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::fs::{
+    FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
+    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+};
 
 use crate::memory::{Map, Memory};
 use crate::process::descriptor_of;
@@ -90,12 +91,18 @@ impl SharedMemory {
 /// The file behind another process's descriptor. It is opened anew, which takes less than a copy of
 /// the descriptor: no right to trace the process. Where `/proc` does not show it a copy may do.
 fn open_descriptor(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
-    let path = format!("/proc/{process}/fd/{descriptor}");
-    let opened: io::Result<File> = OpenOptions::new().read(true).write(true).open(path);
-    match opened {
-        Ok(file) => Ok(file.into()),
-        Err(error) => descriptor_of(process, descriptor).map_err(|_| error),
+    reopen(&format!("/proc/{process}/fd/{descriptor}"))
+        .or_else(|error| descriptor_of(process, descriptor).map_err(|_| error))
+}
+
+/// Opens a file, unless it is one where opening does something: a device, or a pipe.
+fn reopen(path: &str) -> io::Result<OwnedFd> {
+    let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if !FileType::from_raw_mode(fstat(&looked)?.st_mode).is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file"));
     }
+    let path = format!("/proc/self/fd/{}", looked.as_raw_fd());
+    Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn map(file: impl AsFd, size: u64) -> io::Result<Memory> {
@@ -109,11 +116,13 @@ fn map(file: impl AsFd, size: u64) -> io::Result<Memory> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     const TOKEN: u128 = 77 << 100;
 
-    fn open(shared: &SharedMemory, bytes: u64, token: u128) -> io::Result<Memory> {
+    fn opened(shared: &SharedMemory, bytes: u64, token: u128) -> io::Result<Memory> {
         SharedMemory::open(std::process::id(), shared.descriptor(), bytes, token)
     }
 
@@ -121,7 +130,7 @@ mod tests {
     fn bytes_written_on_one_side_are_read_on_the_other_also_after_its_end() {
         let shared = SharedMemory::create(10_000, TOKEN).unwrap();
         shared.populate().unwrap();
-        let opened = open(&shared, 10_000, TOKEN).unwrap();
+        let opened = opened(&shared, 10_000, TOKEN).unwrap();
         shared.memory().write_at(9_990, b"0123456789").unwrap();
         let mut out = [0; 4];
         opened.read_at(9_993, &mut out).unwrap();
@@ -138,9 +147,9 @@ mod tests {
     fn what_is_not_meant_is_not_opened() {
         let shared = SharedMemory::create(10_000, TOKEN).unwrap();
         let refused = |opened: io::Result<Memory>| opened.unwrap_err().to_string();
-        assert!(refused(open(&shared, 10_000, TOKEN + 1)).contains("something else"));
-        assert!(refused(open(&shared, 9_999, TOKEN)).contains("something else"));
-        assert!(refused(open(&shared, u64::MAX, TOKEN)).contains("too large"));
+        assert!(refused(opened(&shared, 10_000, TOKEN + 1)).contains("something else"));
+        assert!(refused(opened(&shared, 9_999, TOKEN)).contains("something else"));
+        assert!(refused(opened(&shared, u64::MAX, TOKEN)).contains("too large"));
         let own = std::process::id();
         SharedMemory::open(own, 1 << 20, 10_000, TOKEN).unwrap_err();
         SharedMemory::open(0, 0, 10_000, TOKEN).unwrap_err();
@@ -151,6 +160,14 @@ mod tests {
         let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
         let number = loose.as_raw_fd() as u32;
         assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("smaller"));
+    }
+
+    #[test]
+    fn nothing_is_opened_where_that_does_something() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        assert_eq!(reopen(&path).unwrap_err().to_string(), "it is no file");
+        assert_eq!(reopen("/dev/null").unwrap_err().to_string(), "it is no file");
     }
 
     fn tempfile() -> File {
