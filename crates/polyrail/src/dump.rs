@@ -211,7 +211,9 @@ fn describe(outgoing: &crate::op::Outgoing) -> (String, String) {
             Purpose::ReadData { read, .. } => {
                 (format!("data for the peer's read {read}"), String::new())
             }
-            Purpose::Tell | Purpose::Release(..) => ("message".to_owned(), String::new()),
+            Purpose::Tell | Purpose::Answer | Purpose::Release(..) => {
+                ("message".to_owned(), String::new())
+            }
         },
     }
 }

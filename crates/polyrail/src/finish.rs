@@ -100,6 +100,19 @@ impl TxSide {
         self.submit(now, WireOp::Control, Flags::NONE, 0, source, None);
     }
 
+    /// Whether a question of the peer may be answered. One that asks and takes no answers is not
+    /// let fill the memory with them.
+    pub(crate) fn may_answer(&self) -> bool {
+        const ANSWERS_MAX: u32 = 1024;
+        self.answers < ANSWERS_MAX
+    }
+
+    /// Answers a question of the peer.
+    pub(crate) fn answer(&mut self, now: Time, message: &Message) {
+        self.answers += 1;
+        self.tell(now, message, Purpose::Answer);
+    }
+
     /// Sends the notification of a write whose bytes are in place.
     pub(crate) fn submit_notification(&mut self, now: Time, op: &Arc<Op>) {
         let (plan, meta) = (Plan::empty(), op.prepared.notification.clone());
@@ -133,10 +146,12 @@ impl TxSide {
 
     fn take_outgoing(&mut self, token: u64) -> Option<Outgoing> {
         let outgoing = self.outgoing.try_remove(token as usize)?;
-        if let Outgoing::Made(made) = &outgoing
-            && let Purpose::ReadData { read, .. } = made.purpose
-        {
-            self.serving.remove(&read);
+        if let Outgoing::Made(made) = &outgoing {
+            match made.purpose {
+                Purpose::ReadData { read, .. } => drop(self.serving.remove(&read)),
+                Purpose::Answer => self.answers -= 1,
+                _ => {}
+            }
         }
         Some(outgoing)
     }
@@ -176,7 +191,9 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
     let finish = match outgoing {
         Outgoing::Write(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         Outgoing::Made(made) => match &made.purpose {
-            Purpose::Tell | Purpose::TellFor(_) | Purpose::ReadData { .. } => return,
+            Purpose::Tell | Purpose::Answer | Purpose::TellFor(_) | Purpose::ReadData { .. } => {
+                return;
+            }
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
             Purpose::Release(latch, _) => return latch.set(),
@@ -203,7 +220,7 @@ fn failed(
         }
         Outgoing::Write(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
         Outgoing::Made(made) => match &made.purpose {
-            Purpose::Tell => {}
+            Purpose::Tell | Purpose::Answer => {}
             // It must not arrive when the operation is over.
             Purpose::Notify(op) if tell => {
                 tx.tell(now, &cancel, Purpose::Cancel(op.clone(), failure));

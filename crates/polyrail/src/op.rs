@@ -242,6 +242,8 @@ pub(crate) struct Made {
 pub(crate) enum Purpose {
     /// Nothing: a message that needs no answer.
     Tell,
+    /// The answer to a question of the peer, of which only so many may be on their way.
+    Answer,
     /// A message without which this operation can't go on.
     TellFor(Arc<Op>),
     /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
@@ -266,7 +268,10 @@ impl Outgoing {
                 | Purpose::TellFor(op)
                 | Purpose::Cancel(op, _)
                 | Purpose::Notify(op) => op.posted,
-                Purpose::Tell | Purpose::ReadData { .. } | Purpose::Release(..) => Time(0),
+                Purpose::Tell
+                | Purpose::Answer
+                | Purpose::ReadData { .. }
+                | Purpose::Release(..) => Time(0),
             },
         }
     }

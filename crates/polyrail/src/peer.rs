@@ -93,6 +93,8 @@ pub(crate) struct TxSide {
     pub(crate) matcher: Matcher<OpRef>,
     /// Reads of the peer that are being served: its number to ours.
     pub(crate) serving: HashMap<u64, TransferId>,
+    /// Answers to questions of the peer that it has not acknowledged.
+    pub(crate) answers: u32,
     /// How long flows may stall, if longer than the setting: it doubles each time that one is given
     /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
     /// and no other rail will do better.
@@ -207,6 +209,7 @@ impl PeerShared {
                 outgoing: Slab::new(),
                 matcher: Matcher::default(),
                 serving: HashMap::new(),
+                answers: 0,
                 patience: Duration::ZERO,
                 fetch_in: 0,
             }),

@@ -148,9 +148,13 @@ fn open_offer(
 
 /// The peer asks for a region.
 pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
+    if !peer.tx().may_answer() {
+        let name = peer.name();
+        tracing::debug!(target: "polyrail::share", peer = name, "asks and takes no answers");
+        return;
+    }
     let offered = make_offer(pass.engine, peer, key);
-    let message = Message::RegionOffered { key, offered };
-    peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+    peer.tx().answer(Time(pass.now), &Message::RegionOffered { key, offered });
     pass.engine.send_soon(peer);
 }
 

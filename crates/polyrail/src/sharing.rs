@@ -5,6 +5,7 @@
 //! numbers processes for itself, a device that pins no such memory) is known only by trying.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) struct Sharing {
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether the peer has shown memory, which it does once.
+    has_looked: AtomicBool,
 }
 
 #[derive(Clone, Default)]
@@ -102,6 +105,10 @@ pub(crate) fn is_possible(
 /// The peer shows memory.
 pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
     let engine = pass.engine;
+    if peer.sharing.has_looked.swap(true, Ordering::Relaxed) {
+        tracing::debug!(target: "polyrail::share", peer = peer.name(), "shows memory again");
+        return;
+    }
     let answer = || {
         if engine.config.path == PathChoice::Tcp {
             return Err("the peer's setting path says tcp".to_owned());
@@ -110,7 +117,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
         Ok(place_of(page(engine)?))
     };
     let message = Message::MemorySeen { seen: answer() };
-    peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+    peer.tx().answer(Time(pass.now), &message);
     pass.engine.send_soon(peer);
 }
 

@@ -245,6 +245,39 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
 }
 
 #[test]
+fn one_that_asks_and_takes_no_answers_fills_no_memory() {
+    let engine = one_rail(&[]);
+    let mut other = Acquaintance::of(&engine);
+    let key = RegionKey { slot: 9, generation: 9, nonce: 9 };
+    let meta = Message::RegionWanted { key }.encode();
+    let ask = |number| {
+        let header = ChunkHeader {
+            op: Op::Control,
+            meta_len: meta.len() as u32,
+            transfer: TransferId(number),
+            ..write_header(0, 0)
+        };
+        frame(header, &[], &meta, &[])
+    };
+    let asked = 5000;
+    for number in 1..=asked {
+        other.to_engine.say(&ask(number));
+    }
+    while !matches!(other.to_engine.ack(), AckFrame::Ack { sequence } if sequence == asked) {}
+    let waiting = engine.dump().matches("message: 0 bytes").count();
+    assert_eq!(waiting, 1024);
+    // Those that it takes make room for others.
+    for sequence in 1..=3 {
+        let Message::RegionOffered { offered: Err(_), .. } = other.message(sequence) else {
+            panic!("no answer")
+        };
+    }
+    wait_for("room", || engine.dump().matches("message: 0 bytes").count() < 1024);
+    other.to_engine.say(&ask(asked + 1));
+    assert_eq!(other.to_engine.ack(), AckFrame::Ack { sequence: asked + 1 });
+}
+
+#[test]
 fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);
