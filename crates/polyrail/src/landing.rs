@@ -90,16 +90,16 @@ impl RxSide {
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.settle();
         self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
-        let is_quiet = self.ending.is_empty() && self.receiver.is_quiet();
-        if is_quiet {
-            self.unquiet_ns = None;
-        }
-        is_quiet
+        self.ending.is_empty() && self.receiver.is_quiet()
     }
 
-    /// Since when [`Self::is_quiet`] has not been true, as far as both are asked now and then.
+    /// Since when acknowledgements have to wait, as far as this is asked while they do.
     pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
-        *self.unquiet_ns.get_or_insert(now)
+        const ASKED_EVERY_NS: u64 = 500_000_000;
+        let (since, last) = self.unquiet_ns;
+        let since = if now.saturating_sub(last) > ASKED_EVERY_NS { now } else { since };
+        self.unquiet_ns = (since, now);
+        since
     }
 
     /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.

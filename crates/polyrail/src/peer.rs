@@ -116,8 +116,8 @@ pub(crate) struct RxSide {
     pub(crate) landings: Vec<Landing>,
     /// Copies from and to regions that the peer has ended.
     pub(crate) ending: Vec<Ticket>,
-    /// When acknowledgements were first seen to have to wait.
-    pub(crate) unquiet_ns: Option<u64>,
+    /// When acknowledgements were first and last seen to have to wait.
+    pub(crate) unquiet_ns: (u64, u64),
 }
 
 /// A receive that waits for its message.
@@ -221,7 +221,7 @@ impl PeerShared {
                 next_read: 1,
                 landings: Vec::new(),
                 ending: Vec::new(),
-                unquiet_ns: None,
+                unquiet_ns: (0, 0),
             }),
             phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),

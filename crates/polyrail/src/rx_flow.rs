@@ -123,7 +123,7 @@ impl RxFlow {
         let withheld = self.acks.are_withheld();
         let settings = &pass.engine.settings;
         // Of all flows together: what a device still copies for one that is gone keeps all waiting.
-        let unquiet = || Some(self.peer.rx().unquiet_since(pass.now)).filter(|_| withheld);
+        let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
         let Some(since) = self.arrivals.oldest_ns().or_else(unquiet) else { return };
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
             self.acks.show_life(pass.now, settings.rail_stall / 4);

@@ -487,6 +487,33 @@ fn a_device_that_is_slow_at_either_end_costs_no_flow() {
 }
 
 #[test]
+fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
+    for way in ["shared", "tcp"] {
+        let (here, there) = (device(0), device(1));
+        let settings = [("path", way), ("rail_stall_ms", "300")];
+        let p = apart(&settings, &settings);
+        let (source, _) = on(&here, &p.a, &pattern(24 << 20, 5));
+        let (target, _) = on(&there, &p.b, &vec![0; 24 << 20]);
+        let (near, far) = (filled(&p.a, 100, 1), zeroed(&p.b, 100));
+        let all = remote(&p.a, &target).all();
+        there.hold(true);
+        let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        transfer.cancel();
+        std::thread::sleep(Duration::from_millis(100));
+        // All that is acknowledged from now on would say that the transfer is over.
+        let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
+        std::thread::sleep(Duration::from_millis(1200));
+        let over = (transfer.is_over(), other.is_over());
+        there.hold(false);
+        assert_eq!(over, (false, false), "{way}");
+        finished(&other);
+        assert!(matches!(transfer.wait(LONG), Err(TransferError::Cancelled)));
+        assert_eq!(lost_flows(&p.a), 0, "{way}");
+    }
+}
+
+#[test]
 fn a_device_that_never_copies_here_is_given_up_and_its_transfer_ends() {
     let (here, there) = (device(0), device(1));
     let settings = [("path", "shared"), ("rail_stall_ms", "100"), ("peer_timeout_ms", "800")];
