@@ -19,9 +19,10 @@ use crate::export::Export;
 use crate::memory::DeviceMemory;
 use crate::queue::RawQueue;
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all devices. Not
-/// write-combined: the CPU reads it.
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
 const PORTABLE: u32 = 1;
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: the same, and kernels reach it.
+const REGISTERED: u32 = 3;
 
 /// The same for every allocation, so it is said of the first one only.
 static SAID: Once = Once::new();
@@ -181,7 +182,7 @@ impl Device for CudaDevice {
             // Pages that nobody has touched yet are taken now.
             let _near = self.prefer_node();
             // SAFETY: the memory is valid for that many bytes, and kept until it is unpinned.
-            unsafe { device.driver().host_pin(base.as_ptr(), len as usize, PORTABLE)? };
+            unsafe { device.driver().host_pin(base.as_ptr(), len as usize, REGISTERED)? };
         }
         let owner = Arc::new(Registered { device, base, _memory: memory.clone() });
         // SAFETY: the owner keeps the memory.
