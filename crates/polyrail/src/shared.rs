@@ -40,7 +40,7 @@ const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
 /// How long a closing engine tries to tell its peers.
-const FAREWELL: Duration = Duration::from_millis(200);
+const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
     pub(crate) config: Config,
