@@ -7,11 +7,12 @@ export NCCL_DEBUG=WARN TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING=fals
 # What `polyrail nccl env` prints, and the same for NCCL's own transport.
 settings=NCCL_MIN_NCHANNELS=8,NCCL_BUFFSIZE=8388608,NCCL_P2P_NET_CHUNKSIZE=1048576,NCCL_NCHANNELS_PER_NET_PEER=16
 sockets=NCCL_NET_PLUGIN=none,NCCL_NET=Socket,NCCL_SOCKET_NTHREADS=4,NCCL_NSOCKS_PERTHREAD=4
-python3 "$here/torch_nccl.py" --lib "$lib" --rounds 3 --seconds 0.1 --limit 60 \
+timeout 150 python3 "$here/torch_jobs.py" cycles --lib "$lib" > "$out/nccl-cycles.txt" 2>&1
+python3 "$here/torch_nccl.py" --lib "$lib" --rounds 3 --seconds 0.05 --limit 60 \
     --configs socket-0x0,socket-4x4,socket-8x8,socket-0x0-cubic,socket-4x4-cubic,socket-8x8-cubic,polyrail \
     --variant "polyrail+env:$settings" --variant "4x4+env:$sockets,$settings" \
-    --work "all_reduce:8,1KiB,8KiB,64KiB,64MiB,256MiB,1GiB send_recv:256MiB" \
+    --work "all_reduce:8,1KiB,8KiB,16KiB,32KiB,64KiB,256KiB,1MiB,64MiB,256MiB,1GiB send_recv:256MiB alltoall:256MiB all_gather:256MiB reduce_scatter:256MiB broadcast:256MiB" \
     --out "$out/nccl-x2.json" > "$out/nccl-x2.txt" 2>&1
-for job in train cut cycles; do
-    timeout 150 python3 "$here/torch_jobs.py" $job --lib "$lib" > "$out/nccl-$job.txt" 2>&1
+for job in train cut; do
+    timeout 100 python3 "$here/torch_jobs.py" $job --lib "$lib" > "$out/nccl-$job.txt" 2>&1
 done

@@ -5,6 +5,7 @@
 //! thread, which costs more than its way through the kernel. Large messages, and all that is said
 //! about connections, take the proxies: there many threads copy, and nobody has to test for them.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -68,7 +69,9 @@ impl Express {
             log::info(&format!("no express way for small messages, since listen_port is {port}"));
             return Ok(None);
         }
-        let settings = derive(config).map_err(|error| CallError::Config(error.to_string()))?;
+        let wrong = |error: &dyn Display| CallError::Config(error.to_string());
+        let rails = polyrail::rails(config).map_err(|error| wrong(&error))?;
+        let settings = derive(config, rails.len()).map_err(|error| wrong(&error))?;
         let builder = Engine::builder().config(settings).observer(hub.clone());
         let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
@@ -87,6 +90,11 @@ impl Express {
         {
             log::info(&format!("small messages take the proxies: {error}"));
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Reads what has come, unless somebody does just now.
@@ -152,11 +160,12 @@ impl Way {
     }
 }
 
-/// Settings of the express engine of a device.
-fn derive(config: &Config) -> Result<Config, ConfigError> {
+/// Settings of the express engine of a device with so many rails.
+fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
     let builder = Config::builder()
         .set("preset", "latency")?
-        .set("channels", "1")?
+        // All messages take the first rail, and each of the others is there for when it dies.
+        .set("channels", &rails.to_string())?
         // Its messages are few and small, so the window is never what they wait for.
         .set("window_chunks", "1024")?;
     let taken = config.rows().into_iter().filter(|row| TAKEN.contains(&row.name));
@@ -179,7 +188,8 @@ mod tests {
     fn it_connects_as_the_device_does_and_has_no_proxies() {
         let device =
             configured(&[("tx_cpus", "0"), ("proxy_layout", "merged"), ("peer_timeout_ms", "777")]);
-        let settings = derive(&device).unwrap();
+        let settings = derive(&device, 3).unwrap();
+        assert_eq!(settings.channels, 3, "one for each rail");
         assert_eq!((settings.peer_timeout_ms, settings.rails.as_str()), (777, "127.0.0.1"));
         assert_eq!(settings.progress, polyrail_config::Progress::Caller);
         assert_eq!(settings.tx_cpus, "");

@@ -227,7 +227,11 @@ mod tests {
     use crate::wire::WINDOW;
 
     fn net(hub: &Arc<Hub>) -> Net {
-        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        net_of("127.0.0.1", hub)
+    }
+
+    fn net_of(rails: &str, hub: &Arc<Hub>) -> Net {
+        let config = Config::builder().set("rails", rails).unwrap().build().unwrap();
         Net::new(config, hub).unwrap()
     }
 
@@ -276,18 +280,60 @@ mod tests {
         drop(other.remove(attempt.key().unwrap()));
     }
 
-    #[test]
-    fn what_was_sent_before_the_sender_left_can_be_taken_later() {
-        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
-        let (here, there) = (net(&hub), net(&other));
-        let (listener, mut attempt) = asked(&here, &there);
-        let recv = accept(&hub, &listener).unwrap().unwrap();
+    /// A connection from there to here.
+    fn connected(here: &Net, there: &Net) -> (Arc<SendEnd>, Arc<RecvEnd>) {
+        let (listener, mut attempt) = asked(here, there);
+        let recv = accept(&here.hub, &listener).unwrap().unwrap();
         let mut connected = None;
         until("not connected", || {
             connected = there.advance(&mut attempt).unwrap();
             connected.is_some()
         });
-        let send = connected.unwrap();
+        (connected.unwrap(), recv)
+    }
+
+    #[test]
+    fn small_messages_pass_through_no_proxy_and_could_take_every_rail() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let rails = "127.0.0.1,127.0.0.2";
+        let (here, there) = (net_of(rails, &hub), net_of(rails, &other));
+        let (send, recv) = connected(&here, &there);
+        let from = Memory::from((0..=255).collect::<Vec<u8>>());
+        let from = send.end.regions.add(&there.engine, from, 1000).unwrap();
+        let into = recv.end.regions.add(&here.engine, Memory::from(vec![0; 256]), 2000).unwrap();
+        let exchange = |len: usize| {
+            let sent = send.send(from, 1000, len).unwrap().unwrap();
+            let received = recv.receive(into, 2000, 256).unwrap().unwrap();
+            until("not there", || received.test() == Progress::Done { bytes: len as u64 });
+            until("not sent", || sent.test() == Progress::Done { bytes: len as u64 });
+        };
+        let engine = there.express.as_ref().unwrap().engine();
+        let chunks =
+            |rails: &[polyrail::RailStats]| rails.iter().map(|rail| rail.tx_chunks).sum::<u64>();
+        let by_express =
+            || engine.stats().peers.iter().map(|peer| chunks(&peer.rails)).sum::<u64>();
+        until("no express way", || {
+            exchange(5);
+            by_express() > 0
+        });
+        let express = engine.peers().pop().unwrap();
+        until("not all rails", || {
+            exchange(0);
+            express.flows_up() == (2, 2)
+        });
+        let before = by_express();
+        (1..=256).for_each(exchange);
+        assert_eq!(by_express() - before, 256);
+        let mut bytes = [0; 256];
+        recv.end.regions.find(into, 2000, 256).unwrap().region.read_at(0, &mut bytes).unwrap();
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{bytes:?}");
+    }
+
+    #[test]
+    fn what_was_sent_before_the_sender_left_can_be_taken_later() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (send, recv) = connected(&here, &there);
         let memory = |text: &[u8]| Memory::from(text.to_vec());
         let from = send.end.regions.add(&there.engine, memory(b"from here"), 1000).unwrap();
         for _ in 0..WINDOW {
@@ -297,7 +343,7 @@ mod tests {
         send.close();
         drop(other.remove(send.end.key));
         let instance = there.engine.instance();
-        drop((attempt, send, there));
+        drop((send, there));
         until("it is not gone", || here.engine.peer(instance).is_none());
         let into = recv.end.regions.add(&here.engine, memory(&[0; 9]), 1000).unwrap();
         for _ in 0..WINDOW {

@@ -186,6 +186,7 @@ fn configure(rails: Option<&str>) -> Result<Config, ConfigError> {
         .propose("tx_proxies", &proxies, &because)?
         .propose("rx_proxies", &proxies, &because)?
         .propose("proxy_spin_us", "30", "NCCL's messages follow each other closely")?
+        .propose("chunk_bytes", "1MiB", "a message of NCCL is one chunk, mostly")?
         .propose("ops_pool", "16384", "NCCL has many connections to a peer")?
         .env();
     match rails {
