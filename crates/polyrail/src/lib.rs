@@ -37,6 +37,7 @@ mod sharing;
 mod signal;
 mod staging;
 mod stats;
+mod suspects;
 mod sync;
 mod trace;
 mod transfer;

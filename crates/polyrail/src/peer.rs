@@ -23,6 +23,7 @@ use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
 use crate::sharing::Sharing;
 use crate::stats::{ArrivalStats, FlowStats};
+use crate::suspects::Suspects;
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
 /// never during a system call on a socket.
@@ -99,6 +100,7 @@ pub(crate) struct TxSide {
     /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
     /// and no other rail will do better.
     pub(crate) patience: Duration,
+    suspects: Suspects,
     /// Passes until the next fetch from the pool.
     pub(crate) fetch_in: u32,
 }
@@ -153,7 +155,11 @@ impl Layout {
 
     /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
     pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
-        self.pairs[self.channel_of(flow) as usize % self.pairs.len()]
+        self.pairs[self.pair_index(flow)]
+    }
+
+    fn pair_index(&self, flow: FlowIndex) -> usize {
+        self.channel_of(flow) as usize % self.pairs.len()
     }
 
     pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
@@ -191,6 +197,7 @@ impl PeerShared {
                 socket: Mutex::new(None),
             })
             .collect();
+        let pairs = layout.pairs.len();
         let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
         Self {
             number,
@@ -211,6 +218,7 @@ impl PeerShared {
                 serving: HashMap::new(),
                 answers: 0,
                 patience: Duration::ZERO,
+                suspects: Suspects::new(pairs),
                 fetch_in: 0,
             }),
             rx: Mutex::new(RxSide {
@@ -317,6 +325,22 @@ impl PeerShared {
 
     /// Says that there is something to send, enough for so many proxies; which, is returned. If a
     /// flow is down, that is all: the first ones may have none.
+    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained by
+    /// knowing that.
+    pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
+        let pair = self.layout.pair_index(flow);
+        let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
+        let mut up = self.flows.iter().enumerate().filter(|(_, f)| f.up.load(Ordering::Relaxed));
+        if up.any(|(index, _)| is_elsewhere(index)) {
+            tx.suspects.note(pair, now);
+        }
+    }
+
+    /// Whether the rail of a flow may be dead, for all that the flow has seen.
+    pub(crate) fn is_suspect(&self, tx: &TxSide, flow: FlowIndex, quiet: Duration) -> bool {
+        tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
+    }
+
     pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
         let some_down = self.flows_up() < self.flows.len();
         self.lanes.want(if some_down { usize::MAX } else { proxies })

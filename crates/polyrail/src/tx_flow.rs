@@ -278,6 +278,7 @@ impl TxFlow {
         }
         let silence = now.since(quiet_since);
         tx.patience = (patience * 2).min(settings.peer_timeout / 2);
+        self.peer.suspect_rail_of(&mut tx, self.flow, now);
         Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
 
@@ -292,6 +293,9 @@ impl TxFlow {
         }
         let peer = self.peer.clone();
         let mut tx = peer.tx();
+        if peer.is_suspect(&tx, self.flow, pass.engine.settings.rail_stall / 2) {
+            return Err(Down("another flow of its rail has stalled".into()));
+        }
         fetch_posted(&peer, &mut tx, pass);
         let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
         let mut bytes = 0;

@@ -1,0 +1,50 @@
+//! Rails that may be dead, because a flow of theirs has stalled.
+//!
+//! A flow with nothing in flight has nothing to notice by that its rail is dead. Were each to find
+//! out for itself, transfers that wait for each other, as in a ring of processes, would wait for one
+//! stall after the other.
+
+use std::time::Duration;
+
+use polyrail_proto::Time;
+
+/// When a flow of each pair of rails last stalled.
+pub(crate) struct Suspects {
+    since: Vec<Option<Time>>,
+}
+
+impl Suspects {
+    pub(crate) fn new(pairs: usize) -> Self {
+        Self { since: vec![None; pairs] }
+    }
+
+    /// A flow of the pair has stalled.
+    pub(crate) fn note(&mut self, pair: usize, now: Time) {
+        self.since[pair] = Some(now);
+    }
+
+    /// Whether a flow of the pair, which last brought something at `progress`, had been quiet for so
+    /// long when another one stalled. One that was not shows that the rail is alive; one that was
+    /// connected since then starts anew.
+    pub(crate) fn hold(&self, pair: usize, progress: Time, quiet: Duration) -> bool {
+        self.since[pair].is_some_and(|then| then.since(progress) > quiet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_flows_of_the_rail_are_suspected_and_no_others() {
+        let at = |ms: u64| Time(ms * 1_000_000);
+        let quiet = Duration::from_millis(200);
+        let mut suspects = Suspects::new(2);
+        assert!(!suspects.hold(1, at(0), quiet), "nothing has stalled");
+        suspects.note(1, at(1000));
+        assert!(suspects.hold(1, at(0), quiet), "idle for long");
+        assert!(!suspects.hold(1, at(900), quiet), "busy just before");
+        assert!(!suspects.hold(1, at(1100), quiet), "connected again");
+        assert!(!suspects.hold(0, at(0), quiet), "of another rail");
+    }
+}
