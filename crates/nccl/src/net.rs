@@ -37,6 +37,8 @@ pub(crate) struct Attempt {
 enum Stage {
     /// Asking at the address of this number who is there.
     Asking { at: usize, connecting: Connecting },
+    /// Known, and not told yet that somebody waits: the engine had no room for it.
+    Greeting { peer: Peer },
     /// The other side knows of this end; it has to accept it.
     Waiting { send: Arc<SendEnd> },
 }
@@ -101,6 +103,11 @@ impl Net {
                     Ok(None)
                 }
             },
+            Stage::Greeting { peer } => {
+                let (peer, engine) = (peer.clone(), self.engine_for(attempt.handle.instance)?);
+                attempt.stage = self.hello(engine, peer, &attempt.handle)?;
+                Ok(None)
+            }
             Stage::Waiting { send } => {
                 send.end.check()?;
                 Ok(send.end.is_connected().then(|| send.clone()))
@@ -113,7 +120,7 @@ impl Net {
         let is_own = handle.instance == self.engine.instance();
         let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
-            let send = SendEnd::new(engine.clone(), peer, key, express.clone());
+            let send = SendEnd::new(engine.clone(), peer.clone(), key, express.clone());
             (Any::Send(send.clone()), send)
         });
         let express = express.as_ref().map(|express| express.card());
@@ -123,6 +130,9 @@ impl Net {
             Ok(()) => Ok(Stage::Waiting { send }),
             Err(error) => {
                 drop(self.hub.remove(key));
+                if error.is_busy() {
+                    return Ok(Stage::Greeting { peer });
+                }
                 Err(CallError::Broken(error.to_string()))
             }
         }
@@ -195,7 +205,7 @@ impl Attempt {
     /// The end that has to be removed if the connection never comes.
     pub(crate) fn key(&self) -> Option<u64> {
         match &self.stage {
-            Stage::Asking { .. } => None,
+            Stage::Asking { .. } | Stage::Greeting { .. } => None,
             Stage::Waiting { send } => Some(send.end.key),
         }
     }
@@ -267,6 +277,30 @@ mod tests {
         drop(hub.remove(listener.key));
         drop((listener, here));
         assert_eq!(Arc::strong_count(&hub), 1, "an engine that lives would know the hub");
+    }
+
+    #[test]
+    fn an_engine_without_room_connects_later() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let config = config.set("ops_pool", "64").unwrap().build().unwrap();
+        let (here, there) = (net(&hub), Net::new(config, &other).unwrap());
+        let peer = there.engine.add_peer(&here.engine.metadata()).unwrap();
+        let room = there.engine.register(Memory::from(vec![0; 8])).unwrap();
+        let receive = |tag| there.engine.recv(&peer, tag, &room.all());
+        let all: Vec<_> = (0..64).map(|tag| receive(tag).unwrap()).collect();
+        assert!(receive(64).is_err_and(|error| error.is_busy()), "there is room");
+        let (listener, handle) = here.listen().unwrap();
+        let mut attempt = there.begin(Handle::decode(&handle).unwrap()).unwrap();
+        for _ in 0..10 {
+            assert!(there.advance(&mut attempt).unwrap().is_none());
+            assert!(matches!(attempt.stage, Stage::Greeting { .. }));
+        }
+        all.iter().for_each(polyrail::Transfer::cancel);
+        until("nobody comes", || {
+            assert!(there.advance(&mut attempt).unwrap().is_none(), "nobody accepted yet");
+            listener.pop().is_some()
+        });
     }
 
     #[test]
