@@ -35,8 +35,9 @@ const TAKEN: [&str; 12] = [
     "handshake_limit",
 ];
 
-/// Messages of a connection that may be under way. Further ones take the proxies, so that what was
-/// posted here always has room in the socket, and has left when posting returns.
+/// Messages of a connection that may be under way. Further ones take the proxies, so that what is
+/// posted here finds room in the socket, and has left when posting returns. (If another thread drives
+/// just then, that one sends it; at the latest the engine's control thread does, within 50 ms.)
 const MOST_UNDER_WAY: u32 = 8;
 
 /// An engine that whoever calls drives.
