@@ -7,24 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::devices::{device, on};
 use common::*;
 use polyrail::{
-    Access, DeviceMemory, Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request,
-    Status, Transfer, TransferError, TransferPath,
+    Access, Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Status,
+    Transfer, TransferError, TransferPath,
 };
 use polyrail_gpu::Device;
 use polyrail_gpu::fake::FakeDevice;
-
-const LATE: Duration = Duration::from_micros(100);
-
-fn device(index: u32) -> Arc<FakeDevice> {
-    FakeDevice::new(index, LATE, 7 + u64::from(index))
-}
-
-fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
-    let memory = device.memory(bytes);
-    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
-}
 
 /// Two engines of which one connects: data goes both ways on each connection.
 fn duplex(settings: &[(&str, &str)]) -> Pair {

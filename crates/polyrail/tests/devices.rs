@@ -3,19 +3,17 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use common::devices::{device, on, write_scattered};
 use common::relay::{Cut, RelayedPair};
 use common::*;
-use polyrail::{Access, DeviceMemory, Engine, RefusalCode, Region, Request, TransferError};
+use polyrail::{RefusalCode, Region, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 
 /// Both engines are in one process, where devices would copy from end to end.
 const TCP: (&str, &str) = ("path", "tcp");
-
-const LATE: Duration = Duration::from_micros(300);
 
 const MODES: [&[(&str, &str)]; 5] = [
     &[TCP],
@@ -25,16 +23,6 @@ const MODES: [&[(&str, &str)]; 5] = [
     &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB")],
     &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
 ];
-
-fn device(index: u32) -> Arc<FakeDevice> {
-    FakeDevice::new(index, LATE, 7 + u64::from(index))
-}
-
-/// A region in a device's memory, and that memory.
-fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
-    let memory = device.memory(bytes);
-    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
-}
 
 fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
     let transfer = p.a.write(&p.to_b, &from.all(), &remote(&p.a, to).all()).unwrap();
@@ -97,35 +85,7 @@ fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
 fn one_chunk_may_have_places_on_several_devices_and_the_host() {
     let devices = [device(0), device(1)];
     for mode in MODES {
-        let p = pair(mode);
-        let (count, len) = (3000u64, 48u64);
-        let want = pattern((count * len) as usize, 3);
-        let zeros = vec![0; want.len()];
-        let sources = [
-            on(&devices[0], &p.a, &want).0,
-            filled(&p.a, want.len(), 3),
-            on(&devices[1], &p.a, &want).0,
-        ];
-        let (first, first_memory) = on(&devices[1], &p.b, &zeros);
-        let (second, second_memory) = on(&devices[0], &p.b, &zeros);
-        let third = zeroed(&p.b, want.len());
-        let targets = [&first, &second, &third].map(|region| remote(&p.a, region));
-        let segments = (0..count).map(|i| {
-            let from = sources[(i % 3) as usize].slice(i * len, len).unwrap();
-            (from, targets[(i / 2 % 3) as usize].slice((count - 1 - i) * len, len).unwrap())
-        });
-        let request = Request::write(&p.to_b).segments(segments).notification(b"all".to_vec());
-        finished(&p.a.prepare(request).unwrap().post().unwrap());
-        assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
-        let got = [
-            FakeDevice::contents(&first_memory),
-            FakeDevice::contents(&second_memory),
-            bytes(&third),
-        ];
-        for i in 0..count as usize {
-            let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
-            assert_eq!(got[i / 2 % 3][to..to + 48], want[from..from + 48], "{i}, {mode:?}");
-        }
+        assert_eq!(write_scattered(&pair(mode), &devices), "tcp: the setting path says so");
     }
 }
 

@@ -3,26 +3,13 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::devices::{device, on};
 use common::*;
-use polyrail::{
-    Access, DeviceMemory, Engine, PathKind, RefusalCode, Region, Request, Status, TransferError,
-};
+use polyrail::{Access, Engine, PathKind, RefusalCode, Region, Request, Status, TransferError};
 use polyrail_gpu::fake::FakeDevice;
-
-const LATE: Duration = Duration::from_micros(100);
-
-fn device(index: u32) -> Arc<FakeDevice> {
-    FakeDevice::new(index, LATE, 7 + u64::from(index))
-}
-
-fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
-    let memory = device.memory(bytes);
-    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
-}
 
 fn sent_over_rails(engine: &Engine) -> u64 {
     let stats = engine.stats();

@@ -3,21 +3,18 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::devices::{lone_device as device, on, write_scattered};
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
 use common::relay::{Cut, RelayedPair};
 use common::*;
 use polyrail::{
-    Access, DeviceMemory, Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, Status,
-    TransferError,
+    Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, Status, TransferError,
 };
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_proto::hello::{Capabilities, Card};
-
-const LATE: Duration = Duration::from_micros(300);
 
 const MODES: [&[(&str, &str)]; 5] = [
     &[],
@@ -27,18 +24,6 @@ const MODES: [&[(&str, &str)]; 5] = [
     &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
     &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
 ];
-
-/// A device that reaches no other.
-fn device(index: u32) -> Arc<FakeDevice> {
-    let device = FakeDevice::new(index, LATE, 7 + u64::from(index));
-    device.set_alone();
-    device
-}
-
-fn on(device: &Arc<FakeDevice>, engine: &Engine, bytes: &[u8]) -> (Region, DeviceMemory) {
-    let memory = device.memory(bytes);
-    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
-}
 
 /// Two engines that take each other for another process.
 fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
@@ -146,37 +131,8 @@ fn a_chunk_may_have_places_on_several_devices_and_the_host() {
     let shared = [("path", "shared")];
     for mode in MODES {
         let mode = [mode, &shared].concat();
-        let p = apart(&mode, &mode);
-        let (count, len) = (3000u64, 48u64);
-        let want = pattern((count * len) as usize, 3);
-        let zeros = vec![0; want.len()];
-        let sources = [
-            on(&devices[0], &p.a, &want).0,
-            filled(&p.a, want.len(), 3),
-            on(&devices[1], &p.a, &want).0,
-        ];
-        let (first, first_memory) = on(&devices[1], &p.b, &zeros);
-        let (second, second_memory) = on(&devices[0], &p.b, &zeros);
-        let third = zeroed(&p.b, want.len());
-        let targets = [&first, &second, &third].map(|region| remote(&p.a, region));
-        let segments = (0..count).map(|i| {
-            let from = sources[(i % 3) as usize].slice(i * len, len).unwrap();
-            (from, targets[(i / 2 % 3) as usize].slice((count - 1 - i) * len, len).unwrap())
-        });
-        let request = Request::write(&p.to_b).segments(segments).notification(b"all".to_vec());
-        let prepared = p.a.prepare(request).unwrap();
-        assert_eq!(prepared.path().to_string(), "shared memory: the setting path says so");
-        finished(&prepared.post().unwrap());
-        assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
-        let got = [
-            FakeDevice::contents(&first_memory),
-            FakeDevice::contents(&second_memory),
-            bytes(&third),
-        ];
-        for i in 0..count as usize {
-            let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
-            assert_eq!(got[i / 2 % 3][to..to + 48], want[from..from + 48], "{i}, {mode:?}");
-        }
+        let way = write_scattered(&apart(&mode, &mode), &devices);
+        assert_eq!(way, "shared memory: the setting path says so");
     }
 }
 

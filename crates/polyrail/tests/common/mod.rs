@@ -1,6 +1,7 @@
 //! Two engines in one process, over real sockets.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod devices;
 pub(crate) mod puppet;
 pub(crate) mod relay;
 pub(crate) mod stranger;

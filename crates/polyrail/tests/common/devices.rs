@@ -1,0 +1,64 @@
+//! Devices that need no GPU: they copy late, and out of order between their queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail::{Access, DeviceMemory, Engine, Region, Request};
+use polyrail_gpu::fake::FakeDevice;
+
+use super::{LONG, Pair, bytes, filled, finished, pattern, remote, zeroed};
+
+const LATE: Duration = Duration::from_micros(300);
+
+pub(crate) fn device(index: u32) -> Arc<FakeDevice> {
+    FakeDevice::new(index, LATE, 7 + u64::from(index))
+}
+
+/// A device that reaches no other.
+pub(crate) fn lone_device(index: u32) -> Arc<FakeDevice> {
+    let device = device(index);
+    device.set_alone();
+    device
+}
+
+/// A region in a device's memory, and that memory.
+pub(crate) fn on(
+    device: &Arc<FakeDevice>,
+    engine: &Engine,
+    bytes: &[u8],
+) -> (Region, DeviceMemory) {
+    let memory = device.memory(bytes);
+    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
+}
+
+/// Writes small pieces from two devices and the host to two devices and the host, mixed and in
+/// reverse order, and compares them; returns the way that this took.
+pub(crate) fn write_scattered(p: &Pair, devices: &[Arc<FakeDevice>; 2]) -> String {
+    let (count, len) = (3000u64, 48u64);
+    let want = pattern((count * len) as usize, 3);
+    let zeros = vec![0; want.len()];
+    let sources = [
+        on(&devices[0], &p.a, &want).0,
+        filled(&p.a, want.len(), 3),
+        on(&devices[1], &p.a, &want).0,
+    ];
+    let (first, first_memory) = on(&devices[1], &p.b, &zeros);
+    let (second, second_memory) = on(&devices[0], &p.b, &zeros);
+    let third = zeroed(&p.b, want.len());
+    let targets = [&first, &second, &third].map(|region| remote(&p.a, region));
+    let segments = (0..count).map(|i| {
+        let from = sources[(i % 3) as usize].slice(i * len, len).unwrap();
+        (from, targets[(i / 2 % 3) as usize].slice((count - 1 - i) * len, len).unwrap())
+    });
+    let request = Request::write(&p.to_b).segments(segments).notification(b"all".to_vec());
+    let prepared = p.a.prepare(request).unwrap();
+    finished(&prepared.post().unwrap());
+    assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
+    let got =
+        [FakeDevice::contents(&first_memory), FakeDevice::contents(&second_memory), bytes(&third)];
+    for i in 0..count as usize {
+        let (from, to) = (i * 48, (count as usize - 1 - i) * 48);
+        assert_eq!(got[i / 2 % 3][to..to + 48], want[from..from + 48], "piece {i}");
+    }
+    prepared.path().to_string()
+}
