@@ -28,5 +28,9 @@ mod tables;
 mod tuner;
 mod wire;
 
+#[cfg(test)]
+#[path = "../../../fuzz/src/nccl.rs"]
+mod fuzzer;
+
 pub use tables::*;
 pub use tuner::*;

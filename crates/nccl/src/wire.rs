@@ -384,6 +384,18 @@ mod tests {
     }
 
     #[test]
+    fn the_corpus_of_the_fuzzer_holds() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/nccl");
+        let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        for path in &files {
+            // The harness shows what a failing test printed: the last name is the file's.
+            println!("{}", path.display());
+            crate::fuzzer::nccl(&std::fs::read(path).unwrap());
+        }
+        assert!(files.len() >= 10, "the corpus in {folder} has only {} files", files.len());
+    }
+
+    #[test]
     fn other_versions_kinds_and_sizes_are_told_apart() {
         let bytes = Message { to: 1, body: Body::Refused }.encode();
         let with = |at: usize, value: u8| {
