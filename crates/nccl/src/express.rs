@@ -168,14 +168,27 @@ fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
         // All messages take the first rail, and each of the others is there for when it dies.
         .set("channels", &rails.to_string())?
         // Its messages are few and small, so the window is never what they wait for.
-        .set("window_chunks", "1024")?;
+        .set("window_chunks", "1024")?
+        // Nobody waits for what was sent, so it must not wait to be gathered with more.
+        .set("append_batch", "1")?;
     let taken = config.rows().into_iter().filter(|row| TAKEN.contains(&row.name));
     taken.into_iter().try_fold(builder, |builder, row| builder.set(row.name, &row.value))?.build()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use polyrail::{Outcome, TransferError};
+
     use super::*;
+    use crate::wire::{Body, Message};
+
+    struct Ignored;
+
+    impl OnEnd for Ignored {
+        fn ended(&self, _: u64, _: &Result<Outcome, TransferError>) {}
+    }
 
     fn configured(settings: &[(&str, &str)]) -> Config {
         let builder = Config::builder().set("rails", "127.0.0.1").unwrap();
@@ -206,6 +219,31 @@ mod tests {
         let hub = Arc::<Hub>::default();
         for settings in [("nccl_express_bytes", "0"), ("listen_port", "4711")] {
             assert!(Express::new(&configured(&[settings]), &hub).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_burst_leaves_with_the_thread_that_posts_it() {
+        let express = || Express::new(&configured(&[]), &Arc::<Hub>::default()).unwrap().unwrap();
+        let (here, there) = (express(), express());
+        there.meet(here.card());
+        let way = Way::to(&here, there.card());
+        let start = Instant::now();
+        let peer = loop {
+            if let Some(peer) = way.take(100) {
+                break peer;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "not connected");
+            std::thread::yield_now();
+        };
+        let sent = || here.engine.stats().peers[0].rails.iter().map(|r| r.tx_chunks).sum::<u64>();
+        // Nobody looks for acknowledgements, or waits for the end of any of them.
+        for count in 1..=u64::from(MOST_UNDER_WAY) {
+            let message = Message { to: 1, body: Body::Told { seq: count, bytes: &[7; 100] } };
+            way.tell(peer, message.encode(), Arc::new(Ignored), count).unwrap();
+            // The thread that looks every 50 ms may have the engine for a moment.
+            (0..1000).take_while(|_| sent() < count).for_each(|_| std::thread::yield_now());
+            assert_eq!(sent(), count, "it waits for somebody to look");
         }
     }
 }

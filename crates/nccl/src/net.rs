@@ -356,8 +356,13 @@ mod tests {
             express.flows_up() == (2, 2)
         });
         let before = by_express();
+        let start = Instant::now();
         (1..=256).for_each(exchange);
-        assert_eq!(by_express() - before, 256);
+        // One that finds too many which are not acknowledged yet takes a proxy. None waits for the
+        // thread that looks every 50 ms.
+        let taken = by_express() - before;
+        assert!(taken >= 64, "{taken} of 256");
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         let mut bytes = [0; 256];
         recv.end.regions.find(into, 2000, 256).unwrap().region.read_at(0, &mut bytes).unwrap();
         assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{bytes:?}");
