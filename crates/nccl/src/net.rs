@@ -392,4 +392,51 @@ mod tests {
         assert!(recv.receive(into, 1000, 9).is_err(), "there is no more");
         recv.close();
     }
+
+    #[test]
+    fn messages_of_all_sizes_arrive_if_only_one_side_has_the_express_way() {
+        let net = |express: &str, hub: &Arc<Hub>| {
+            let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+            let config = config.set("nccl_express_bytes", express).unwrap().build().unwrap();
+            Net::new(config, hub).unwrap()
+        };
+        for (receiver, sender) in [("0", "32KiB"), ("32KiB", "0"), ("1B", "32KiB")] {
+            let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+            let (here, there) = (net(receiver, &hub), net(sender, &other));
+            let (listener, mut attempt) = asked(&here, &there);
+            let recv = accept(&hub, &listener).unwrap().unwrap();
+            let mut connected = None;
+            until("not connected", || {
+                connected = there.advance(&mut attempt).unwrap();
+                connected.is_some()
+            });
+            let send = connected.unwrap();
+            let bytes: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
+            let from = Memory::from(bytes.clone());
+            let from = send.end.regions.add(&there.engine, from, 1000).unwrap();
+            for len in [0, 1, 1 << 10, (1 << 10) + 1, 32 << 10, (32 << 10) + 1, 128 << 10, 200_000]
+            {
+                let into = Memory::from(vec![0; len.max(1)]);
+                let into = recv.end.regions.add(&here.engine, into, 2000).unwrap();
+                let sent = send.send(from, 1000, len).unwrap().unwrap();
+                let received = recv.receive(into, 2000, len).unwrap().unwrap();
+                let whole = Progress::Done { bytes: len as u64 };
+                until("not there", || received.test() == whole);
+                until("not sent", || sent.test() == whole);
+                let mut got = vec![0; len];
+                recv.end
+                    .regions
+                    .find(into, 2000, len)
+                    .unwrap()
+                    .region
+                    .read_at(0, &mut got)
+                    .unwrap();
+                assert!(got == bytes[..len], "{len} bytes of {sender} to {receiver}");
+                recv.end.regions.remove(into).unwrap();
+            }
+            send.close();
+            recv.close();
+            drop((other.remove(send.end.key), hub.remove(recv.end.key)));
+        }
+    }
 }
