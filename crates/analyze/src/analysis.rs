@@ -223,6 +223,8 @@ impl Analysis {
                 State::Failed => "failed",
                 _ => "did not come to its end",
             };
+            // One that a person ended has no other reason.
+            let reason = reason.filter(|reason| !state.ends_with(*reason));
             let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
             warnings.push(format!(
                 "the profile {state}{reason}; it has {} of {} samples",

@@ -231,6 +231,11 @@ fn a_profile_that_was_cut_short_is_analysed_as_far_as_it_goes() {
     let analysis = Analysis::of(&folder, Options::default()).unwrap();
     assert!(analysis.warnings[0].contains("did not come to its end"), "{:?}", analysis.warnings);
     assert!(analysis.warnings.iter().any(|one| one.contains("fewer than 6 samples")));
+    let state = fs::read_to_string(&run).unwrap().replace("state: running", "state: interrupted");
+    fs::write(&run, state.replace("reason: null", "reason: interrupted")).unwrap();
+    let again = Analysis::of(&Folder::open(folder.dir()).unwrap(), Options::default()).unwrap();
+    let words = "the profile was interrupted; it has ";
+    assert!(again.warnings[0].starts_with(words), "{:?}", again.warnings);
     let summaries: usize = analysis.configurations.iter().map(|one| one.samples).sum();
     assert_eq!(summaries + analysis.counts.of_sentinel, analysis.counts.taken);
 }

@@ -26,17 +26,23 @@ fn a_plugin_that_is_not_there_is_told_with_what_to_do() {
 fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     let folder = tempfile::tempdir().unwrap();
     let built = folder.path().join("built.so");
-    let path = folder.path().to_str().unwrap();
+    let installed = folder.path().join("opt/new");
+    let path = installed.to_str().unwrap();
     for content in ["first", "second"] {
         fs::write(&built, content).unwrap();
         let output = polyrail(&["install", path, "--from", built.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
-            assert_eq!(fs::read_to_string(folder.path().join(name)).unwrap(), content);
+            assert_eq!(fs::read_to_string(installed.join(name)).unwrap(), content);
         }
     }
     let env = polyrail(&["env", "--folder", path]);
     assert!(text(&env.stdout).contains("export NCCL_NET_PLUGIN=polyrail\n"));
+    // Where a file is there can't be a folder.
+    let blocked =
+        polyrail(&["install", built.to_str().unwrap(), "--from", built.to_str().unwrap()]);
+    assert_eq!(blocked.status.code(), Some(3));
+    assert!(text(&blocked.stderr).contains("built.so: "), "{}", text(&blocked.stderr));
     let none = polyrail(&["env", "--folder", "/"]);
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("/ holds no libnccl-net-polyrail.so"));

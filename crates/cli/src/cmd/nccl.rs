@@ -166,6 +166,7 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
         let what = what.display().to_string();
         move |error: std::io::Error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
     };
+    fs::create_dir_all(folder).map_err(fail(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
     // A running job may have the old file mapped: it is replaced, not written to.
     let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));

@@ -224,7 +224,11 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     for path in paths {
         let all = options.pairs(path);
         if path == PathKind::HostMemory && loads.len() > 1 {
-            return Err(CommandError::usage("--load", "has no meaning for the path host"));
+            return Err(CommandError::Usage {
+                option: "--load",
+                text: "has no meaning for the path host".into(),
+                help: Some("say which others are to be measured, such as --paths tcp".into()),
+            });
         }
         let wanted = |pair: &(u32, u32)| args.pairs.is_empty() || args.pairs.contains(pair);
         builder = builder.path_between(path, all.into_iter().filter(wanted).collect::<Vec<_>>());
