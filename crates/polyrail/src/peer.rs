@@ -323,8 +323,6 @@ impl PeerShared {
         self.answering.load(Ordering::Acquire)
     }
 
-    /// Says that there is something to send, enough for so many proxies; which, is returned. If a
-    /// flow is down, that is all: the first ones may have none.
     /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained by
     /// knowing that.
     pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
@@ -341,6 +339,8 @@ impl PeerShared {
         tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
     }
 
+    /// Says that there is something to send, enough for so many proxies; which, is returned. If a
+    /// flow is down, that is all: the first ones may have none.
     pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
         let some_down = self.flows_up() < self.flows.len();
         self.lanes.want(if some_down { usize::MAX } else { proxies })

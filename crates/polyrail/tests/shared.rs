@@ -190,6 +190,10 @@ fn why_it_is_not_taken_is_said() {
     assert!(said.starts_with("tcp: ") && said.contains("peer's setting path says tcp"), "{said}");
     let said = say(&apart(&[("path", "shared")], &[("path", "tcp")]));
     assert!(said.starts_with("tcp: the setting path says shared, which is not possib"), "{said}");
+    let p = apart(&[("path", "shared")], &[]);
+    let said = path(&p, &filled(&p.a, 8, 1), &remote(&p.a, &zeroed(&p.b, 8)));
+    let why = "not possible: neither end is a device's memory";
+    assert_eq!(said, format!("tcp: the setting path says shared, which is {why}"));
     // A device that pins no such memory, here and at the peer.
     for poor in [&here, &there] {
         poor.limit_pinned(1 << 30);
@@ -533,4 +537,32 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     wait_for("the peer to be lost", || peer.lost().is_some());
     assert!(FakeDevice::contents(&memory) == pattern(PUPPET_BYTES, PUPPET_SEED));
     drop((near, other));
+}
+
+/// How often this process has a ring of this size mapped.
+fn rings_mapped(bytes: u64) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_ring = |line: &&str| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let [begin, end] = [range.0, range.1].map(|at| u64::from_str_radix(at, 16).unwrap());
+        // A page stands before the bytes.
+        line.contains("/memfd:polyrail") && end - begin == bytes + 4096
+    };
+    maps.lines().filter(is_ring).count()
+}
+
+#[test]
+fn rings_of_a_peer_that_is_gone_are_kept_by_nobody() {
+    // A size that no other test has.
+    const RING: u64 = 1_228_800;
+    let (here, there) = (device(0), device(1));
+    let settings = [("staging_bytes", "1200KiB"), ("gpu_chunk_bytes", "64KiB")];
+    let p = apart(&settings, &settings);
+    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
+    let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
+    assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Shared));
+    assert!(rings_mapped(RING) >= 2, "at both ends");
+    drop((source, p.to_b, p.a));
+    wait_for("the rings to be let go of", || rings_mapped(RING) == 0);
+    drop(target);
 }

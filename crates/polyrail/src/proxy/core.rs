@@ -260,6 +260,7 @@ impl Core {
                 }
             }
         }
+        let orphans = self.orphans.len();
         self.orphans.retain(|peer| {
             let mut rx = peer.rx();
             rx.settle();
@@ -275,6 +276,9 @@ impl Core {
             }
             stays
         });
+        if self.orphans.len() < orphans {
+            pass.copiers.let_go();
+        }
         self.copying.retain(|op| {
             let stays = is_copying(op, pass);
             worked |= !stays;
@@ -543,6 +547,8 @@ impl Core {
                 self.arrived(&arriving, &why, proxy, pass);
             }
         }
+        // Queues keep memory until they are used again, and its rings are used no more.
+        pass.copiers.let_go();
     }
 
     /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
