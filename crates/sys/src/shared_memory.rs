@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{
     FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-    fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+    fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, open,
 };
 
 use crate::memory::{Map, Memory};
@@ -15,6 +15,8 @@ use crate::process::descriptor_of;
 /// What stands before the bytes: the token. A page, so that the bytes begin with one.
 const HEAD_BYTES: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
+/// `TMPFS_MAGIC` of `linux/magic.h`: what is behind a `memfd`.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Memory of this process that others may open, as long as this lives; what they have opened they
 /// keep. Its size never changes, so that nobody can be made to touch what is not there.
@@ -73,6 +75,11 @@ impl SharedMemory {
         let seals = fcntl_get_seals(&file).map_err(|_| other())?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(wrong("it may become smaller"));
+        }
+        // Huge pages have seals, too, and whoever punches a hole takes one away for good, where the
+        // system has no other to give.
+        if fstatfs(&file)?.f_type != TMPFS_MAGIC {
+            return Err(wrong("it is not of ordinary pages"));
         }
         let size = bytes.checked_add(HEAD_BYTES).ok_or_else(|| wrong("it is too large"))?;
         if u64::try_from(fstat(&file)?.st_size).ok() != Some(size) {
@@ -160,6 +167,11 @@ mod tests {
         let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
         let number = loose.as_raw_fd() as u32;
         assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("smaller"));
+        let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let huge = memfd_create("huge", huge).unwrap();
+        fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
+        let number = huge.as_raw_fd() as u32;
+        assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("ordinary pages"));
     }
 
     #[test]
