@@ -142,6 +142,20 @@ fn the_way_is_explained_without_moving_anything() {
 }
 
 #[test]
+fn shared_memory_that_was_asked_for_and_can_not_be_had_is_said() {
+    let output = bench("--path shared --sizes 4KiB --rounds 1");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "the setting path says shared, which is not possible: neither end is a device's";
+    assert!(said.contains(&format!("path: tcp, because {why} memory")), "{text}");
+    let output = bench("--path shared --sizes 4KiB --explain-path --dry-run");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let considered = "  shared memory: not possible: neither end is a device's memory";
+    assert!(text.lines().any(|line| line == considered), "{text}");
+}
+
+#[test]
 fn the_report_names_the_memory_of_both_ends_and_the_way() {
     let report = report("--sizes 4KiB");
     assert_eq!(report.memory.unwrap().text(), "host");

@@ -33,6 +33,9 @@ use crate::staging::{CopyError, Tickets};
 /// Queues of a device that transfers take turns on: so many of them are under way at once.
 const QUEUES: usize = 4;
 
+/// Why a request takes the rails whatever there is.
+const NO_DEVICE: &str = "neither end is a device's memory";
+
 /// How the bytes of a request travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -139,12 +142,10 @@ pub(crate) fn choose(
     engine: &Arc<EngineShared>,
     request: &Request,
 ) -> (TransferPath, Option<Copies>) {
-    if !request.touches_device() {
-        return (TransferPath::new(PathKind::Tcp, "neither end is a device's memory"), None);
-    }
     match engine.config.path {
-        PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
         PathChoice::Shared => (forced_to_share(engine, request), None),
+        _ if !request.touches_device() => (TransferPath::new(PathKind::Tcp, NO_DEVICE), None),
+        PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
         PathChoice::Auto => match copies(engine, request) {
             Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
             Err(why) => (without_copies(engine, request, why), None),
@@ -188,6 +189,9 @@ fn without_copies(
 
 /// Whether the bytes of a request can go through shared memory, or why not.
 fn shares(engine: &Arc<EngineShared>, request: &Request) -> Result<(), Cow<'static, str>> {
+    if !request.touches_device() {
+        return Err(NO_DEVICE.into());
+    }
     let (kind, peer, _) = request.parts();
     match kind {
         Kind::Receive { .. } => Err("its sender chooses the path".into()),

@@ -33,10 +33,7 @@ pub(super) fn text(report: &BenchReport, explain_path: bool) -> String {
 }
 
 fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> String {
-    let setting = |name: &str| {
-        let value = report.config.get(name).map(|setting| &setting.value);
-        value.map_or(String::new(), |value| value.to_string().trim_matches('"').to_owned())
-    };
+    let setting = |name| setting(report, name);
     let rails: Vec<&str> = first.rails.iter().map(|rail| rail.name.as_str()).collect();
     let mut what = vec![first.op.clone()];
     if is_latency {
@@ -63,12 +60,19 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
     )
 }
 
+fn setting(report: &BenchReport, name: &str) -> String {
+    let value = report.config.get(name).map(|setting| &setting.value);
+    value.map_or(String::new(), |value| value.to_string().trim_matches('"').to_owned())
+}
+
 /// Where the bytes lay and which way they took, unless nobody would expect anything else.
 fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> String {
     let there = report.peer.as_ref().and_then(|peer| peer.memory.as_ref());
     let ends = [report.memory.as_ref(), there];
     let mut text = String::new();
-    if ends.into_iter().flatten().any(|memory| memory.device.is_some()) {
+    let has_device = ends.into_iter().flatten().any(|memory| memory.device.is_some());
+    // Shared memory was asked for, and host memory can't have it.
+    if has_device || setting(report, "path") == "shared" {
         let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
         text += &format!("memory: here {here}\n        there {there}\n");
         if let Some(path) = first.path.as_ref().filter(|_| !explain_path) {
