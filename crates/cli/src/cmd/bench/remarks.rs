@@ -1,5 +1,6 @@
 //! What a reader should know before believing the figures, with what to do about it.
 
+use polyrail::PathKind;
 use polyrail_report::{BenchReport, BenchResult, Spread, show_size};
 
 /// One sentence for each disturbance, with the sizes that it touched.
@@ -23,6 +24,15 @@ pub(super) fn remarks(report: &BenchReport) -> Vec<String> {
         remarks.push(format!(
             "{resent} chunks were sent again because flows died or stalled ({sizes}); \
              `--set log_level=info` tells which"
+        ));
+    }
+    let over_rails = |result: &BenchResult| is_shared(result) && bytes_on_rails(result) > 0;
+    if let Some(sizes) = sizes(report, over_rails) {
+        let bytes = report.results.iter().filter(|result| is_shared(result));
+        let bytes: u64 = bytes.map(bytes_on_rails).sum();
+        remarks.push(format!(
+            "{bytes} bytes went over the rails, since shared memory could not be had for all \
+             ({sizes}); `--set log_level=warn` tells why"
         ));
     }
     remarks
@@ -60,8 +70,19 @@ fn resent_chunks(result: &BenchResult) -> u64 {
     result.rails.iter().map(|rail| rail.resent_chunks).sum()
 }
 
+/// Whether the bytes were meant to lie in shared memory.
+fn is_shared(result: &BenchResult) -> bool {
+    result.path.as_ref().is_some_and(|path| path.taken == PathKind::Shared.name())
+}
+
+fn bytes_on_rails(result: &BenchResult) -> u64 {
+    result.rails.iter().map(|rail| rail.bytes).sum()
+}
+
 #[cfg(test)]
 mod tests {
+    use polyrail_report::PathTaken;
+
     use super::super::render::tests::report;
     use super::*;
 
@@ -84,5 +105,20 @@ mod tests {
         );
         assert!(remarks[1].starts_with("3 chunks were sent again"), "{remarks:?}");
         assert!(remarks[1].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn bytes_that_were_meant_for_shared_memory_and_went_over_rails_are_remarked() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        let (taken, why) = ("shared memory".to_owned(), String::new());
+        report.results[1].path = Some(PathTaken { taken, why, considered: Vec::new() });
+        report.results[1].rails.iter_mut().for_each(|rail| rail.bytes = 0);
+        assert_eq!(remarks(&report), Vec::<String>::new());
+        report.results[1].rails[0].bytes = 700;
+        let remarks = remarks(&report);
+        assert!(remarks[0].starts_with("700 bytes went over the rails"), "{remarks:?}");
+        assert!(remarks[0].contains("(1000003B)"), "{remarks:?}");
     }
 }
