@@ -5,9 +5,10 @@
 //! thread, which costs more than its way through the kernel. Large messages, and all that is said
 //! about connections, take the proxies: there many threads copy, and nobody has to test for them.
 
+use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use polyrail::{Config, Engine, OnEnd, Peer, PostError, Request};
@@ -35,10 +36,14 @@ const TAKEN: [&str; 12] = [
     "handshake_limit",
 ];
 
-/// Messages of a connection that may be under way. Further ones take the proxies, so that what is
-/// posted here finds room in the socket, and has left when posting returns. (If another thread drives
-/// just then, that one sends it; at the latest the engine's control thread does, within 50 ms.)
-const MOST_UNDER_WAY: u32 = 8;
+/// Bytes that may be under way to a process. What comes on top takes the proxies, so that what is
+/// posted here finds room in the socket, mostly, and has left when posting returns. (What finds none
+/// leaves when somebody tests a receive, or within 50 ms.)
+const MOST_UNDER_WAY: u64 = 256 << 10;
+/// Marks tokens; the rest of one is what its message counts for.
+const BY_EXPRESS: u64 = 1 << 63;
+/// What the smallest message counts for.
+const LEAST_BYTES: u64 = 1 << 10;
 
 /// An engine that whoever calls drives.
 pub(crate) struct Express {
@@ -46,6 +51,8 @@ pub(crate) struct Express {
     metadata: Vec<u8>,
     /// Messages up to this size are taken.
     bytes: u64,
+    /// By the number of the other process's express engine.
+    under_way: Mutex<HashMap<u128, Arc<AtomicU64>>>,
 }
 
 /// The express way of a connection.
@@ -55,7 +62,8 @@ pub(crate) struct Way {
     instance: u128,
     /// Known once one of the two has connected.
     peer: OnceLock<Peer>,
-    under_way: AtomicU32,
+    /// Bytes, of all connections to that process.
+    under_way: Arc<AtomicU64>,
 }
 
 impl Express {
@@ -76,7 +84,7 @@ impl Express {
         let builder = Engine::builder().config(settings).observer(hub.clone());
         let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
-        Ok(Some(Arc::new(Self { engine, metadata, bytes })))
+        Ok(Some(Arc::new(Self { engine, metadata, bytes, under_way: Mutex::default() })))
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
@@ -113,8 +121,13 @@ impl Way {
     /// To the express engine that another process described.
     pub(crate) fn to(express: &Arc<Express>, other: ExpressCard<'_>) -> Self {
         express.meet(other);
+        let mut all = express.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        // Processes that are gone, with all connections to them.
+        all.retain(|_, bytes| Arc::strong_count(bytes) > 1);
+        let under_way = all.entry(other.instance).or_default().clone();
+        drop(all);
         let (express, instance) = (express.clone(), other.instance);
-        Self { express, instance, peer: OnceLock::new(), under_way: AtomicU32::new(0) }
+        Self { express, instance, peer: OnceLock::new(), under_way }
     }
 
     /// Whom to send a message of this size to; `None` if it has to go another way, just now.
@@ -139,25 +152,31 @@ impl Way {
         (self.under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
     }
 
-    /// Sends a message; `target` is told with this token when it is there, and calls
-    /// [`Way::ended`] then.
+    /// Sends a message. When it is there `target` is told, with a token of which
+    /// [`Way::is_token`] is true, and calls [`Way::ended`].
     pub(crate) fn tell(
         &self,
         peer: &Peer,
         message: Vec<u8>,
         target: Arc<dyn OnEnd>,
-        token: u64,
     ) -> Result<(), PostError> {
+        let bytes = LEAST_BYTES.max(message.len() as u64);
+        let token = BY_EXPRESS | bytes;
         let request = Request::write(peer).notification(message).on_end(target, token);
         let prepared = self.express.engine.prepare(request)?;
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        prepared.post().inspect_err(|_| self.ended())?.detach();
+        self.under_way.fetch_add(bytes, Ordering::Relaxed);
+        prepared.post().inspect_err(|_| self.ended(token))?.detach();
         Ok(())
     }
 
-    /// A message is there, or will never be.
-    pub(crate) fn ended(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    /// Whether a token is of a message that went this way.
+    pub(crate) fn is_token(token: u64) -> bool {
+        token & BY_EXPRESS != 0
+    }
+
+    /// The message of this token is there, or will never be.
+    pub(crate) fn ended(&self, token: u64) {
+        self.under_way.fetch_sub(token & !BY_EXPRESS, Ordering::Relaxed);
     }
 }
 
@@ -238,12 +257,15 @@ mod tests {
         };
         let sent = || here.engine.stats().peers[0].rails.iter().map(|r| r.tx_chunks).sum::<u64>();
         // Nobody looks for acknowledgements, or waits for the end of any of them.
-        for count in 1..=u64::from(MOST_UNDER_WAY) {
+        for count in 1..=MOST_UNDER_WAY / LEAST_BYTES {
             let message = Message { to: 1, body: Body::Told { seq: count, bytes: &[7; 100] } };
-            way.tell(peer, message.encode(), Arc::new(Ignored), count).unwrap();
+            way.tell(peer, message.encode(), Arc::new(Ignored)).unwrap();
             // The thread that looks every 50 ms may have the engine for a moment.
             (0..1000).take_while(|_| sent() < count).for_each(|_| std::thread::yield_now());
             assert_eq!(sent(), count, "it waits for somebody to look");
         }
+        assert_eq!(way.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
+        let other = Way::to(&here, there.card());
+        assert!(other.under_way.load(Ordering::Relaxed) > 0, "all connections share the socket");
     }
 }

@@ -26,9 +26,6 @@ pub(crate) struct SendEnd {
     state: Mutex<State>,
 }
 
-/// Marks the token of a message on the express way.
-const BY_EXPRESS: u64 = 1 << 63;
-
 struct State {
     /// Number of the next message.
     next: u64,
@@ -217,7 +214,7 @@ impl SendEnd {
         }
         // Only a connection that is being dropped has no strong count left.
         match (express, self.me.upgrade()) {
-            (Some((way, peer)), Some(me)) => way.tell(peer, message, me, BY_EXPRESS | *seq)?,
+            (Some((way, peer)), Some(me)) => way.tell(peer, message, me)?,
             _ => self.end.tell(message)?,
         }
         // The engine has its own copy.
@@ -282,9 +279,9 @@ impl Owner for SendEnd {
 
 impl OnEnd for SendEnd {
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
-        let by_express = token & BY_EXPRESS != 0;
+        let by_express = Way::is_token(token);
         if let Some(way) = self.way.get().filter(|_| by_express) {
-            way.ended();
+            way.ended(token);
         }
         match result {
             // It counted as sent when it had left.

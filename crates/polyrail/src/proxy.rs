@@ -189,16 +189,21 @@ impl Proxy {
         }
     }
 
-    /// Drives the proxy for one pass, unless somebody does at each of so many tries.
-    /// `now` is the machine's monotonic clock.
-    pub(crate) fn try_pass(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool {
+    /// Drives the proxy for one pass and says whether anything moved; `None` if somebody else drives
+    /// it at each of so many tries. `now` is the machine's monotonic clock.
+    pub(crate) fn try_pass(
+        &self,
+        engine: &Arc<EngineShared>,
+        now: u64,
+        tries: u32,
+    ) -> Option<bool> {
         for _ in 1..tries {
             if let Some(core) = self.try_core() {
-                return self.pass_of_caller(core, engine, now);
+                return Some(self.pass_of_caller(core, engine, now));
             }
             std::hint::spin_loop();
         }
-        self.try_core().is_some_and(|core| self.pass_of_caller(core, engine, now))
+        self.try_core().map(|core| self.pass_of_caller(core, engine, now))
     }
 
     fn pass_of_caller(

@@ -22,7 +22,7 @@ use crate::inbox::Inbox;
 use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
 use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
-use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
+use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet, is_driving};
 use crate::rails;
 use crate::region::Registry;
 use crate::request::{Kind, Prepared};
@@ -463,11 +463,17 @@ impl EngineShared {
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if few > 0 { DRIVE_TRIES } else { 1 };
         let drive = |proxy: &usize| self.proxies.all[*proxy].try_pass(self, now, tries);
-        if direct && asked.iter().any(drive) {
+        if direct && asked.iter().any(|proxy| drive(proxy) == Some(true)) {
             return;
         }
         if !self.settings.caller_driven {
             self.wake_all(asked);
+        } else if direct && !is_driving() {
+            // No thread comes to send it: either whoever drives just now does, or this one.
+            let proxy = &self.proxies.all[0];
+            while peer.lanes.wants(0) && proxy.try_pass(self, now, DRIVE_TRIES).is_none() {
+                std::thread::yield_now();
+            }
         }
     }
 
