@@ -46,7 +46,7 @@ enum State {
 }
 
 /// The page that an engine shows, once it is needed.
-pub(crate) type Page = OnceLock<Result<SharedMemory, String>>;
+pub(crate) type Page = OnceLock<SharedMemory>;
 
 /// Whether payload to and from the peer may lie in memory that both have open, or why not.
 pub(crate) fn is_possible(
@@ -178,14 +178,15 @@ pub(crate) fn create(bytes: u64) -> Result<SharedMemory, String> {
 }
 
 fn page(engine: &EngineShared) -> Result<&SharedMemory, String> {
-    let make = || {
-        let page = create(PAGE_BYTES)?;
-        if let Some(device) = engine.registry.some_device() {
-            device.pin(page.memory()).map_err(|error| error.to_string())?;
-        }
-        Ok(page)
-    };
-    engine.page.get_or_init(make).as_ref().map_err(Clone::clone)
+    if let Some(page) = engine.page.get() {
+        return Ok(page);
+    }
+    // What fails now may succeed for the next peer.
+    let page = create(PAGE_BYTES)?;
+    if let Some(device) = engine.registry.some_device() {
+        device.pin(page.memory()).map_err(|error| error.to_string())?;
+    }
+    Ok(engine.page.get_or_init(|| page))
 }
 
 impl Sharing {

@@ -208,6 +208,25 @@ fn why_it_is_not_taken_is_said() {
 }
 
 #[test]
+fn a_lack_of_memory_for_one_peer_is_none_for_the_next() {
+    let (here, there) = (device(0), device(1));
+    let Pair { a, b, to_b, to_a } = apart(&[], &[]);
+    let c = Engine::builder().config(config(&[])).apart().build().unwrap();
+    let (to_c, a_of_c) = (a.add_peer(&c.metadata()).unwrap(), c.add_peer(&a.metadata()).unwrap());
+    let (source, _) = on(&here, &a, &[1; 64]);
+    here.limit_pinned(0);
+    let p = Pair { a, b, to_b, to_a };
+    let (target, _) = on(&there, &p.b, &[0; 64]);
+    let said = path(&p, &source, &remote(&p.a, &target));
+    assert!(said.starts_with("tcp: ") && said.contains("OUT_OF_MEMORY"), "{said}");
+    here.limit_pinned(1 << 30);
+    let p = Pair { a: p.a, b: c, to_b: to_c, to_a: a_of_c };
+    let (target, memory) = on(&there, &p.b, &[0; 64]);
+    assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Shared));
+    assert_eq!(FakeDevice::contents(&memory), [1; 64]);
+}
+
+#[test]
 fn a_peer_of_a_version_without_it_is_never_asked() {
     let (here, there) = (device(0), device(1));
     let build = || Engine::builder().config(config(&[])).apart().build().unwrap();
