@@ -323,6 +323,13 @@ impl PeerShared {
         self.answering.load(Ordering::Acquire)
     }
 
+    /// A flow is connected.
+    pub(crate) fn flow_up(&self, flow: FlowIndex, now: Time) {
+        let mut tx = self.tx();
+        tx.sender.handle_flow_up(now, flow);
+        tx.suspects.clear(self.layout.pair_index(flow));
+    }
+
     /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained by
     /// knowing that.
     pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {

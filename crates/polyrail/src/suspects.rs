@@ -23,9 +23,13 @@ impl Suspects {
         self.since[pair] = Some(now);
     }
 
+    /// A flow of the pair has been connected: the rail is alive.
+    pub(crate) fn clear(&mut self, pair: usize) {
+        self.since[pair] = None;
+    }
+
     /// Whether a flow of the pair, which last brought something at `progress`, had been quiet for so
-    /// long when another one stalled. One that was not shows that the rail is alive; one that was
-    /// connected since then starts anew.
+    /// long when another one stalled. One that was not shows that the rail is alive.
     pub(crate) fn hold(&self, pair: usize, progress: Time, quiet: Duration) -> bool {
         self.since[pair].is_some_and(|then| then.since(progress) > quiet)
     }
@@ -44,7 +48,8 @@ mod tests {
         suspects.note(1, at(1000));
         assert!(suspects.hold(1, at(0), quiet), "idle for long");
         assert!(!suspects.hold(1, at(900), quiet), "busy just before");
-        assert!(!suspects.hold(1, at(1100), quiet), "connected again");
         assert!(!suspects.hold(0, at(0), quiet), "of another rail");
+        suspects.clear(1);
+        assert!(!suspects.hold(1, at(0), quiet), "the rail is back");
     }
 }

@@ -469,7 +469,7 @@ fn a_device_that_is_slow_at_either_end_costs_no_flow() {
 fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
     for way in ["shared", "tcp"] {
         let (here, there) = (device(0), device(1));
-        let settings = [("path", way), ("rail_stall_ms", "300")];
+        let settings = [("path", way), ("rail_stall_ms", "1000")];
         let p = apart(&settings, &settings);
         let (source, _) = on(&here, &p.a, &pattern(24 << 20, 5));
         let (target, _) = on(&there, &p.b, &vec![0; 24 << 20]);
@@ -482,7 +482,7 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         std::thread::sleep(Duration::from_millis(100));
         // All that is acknowledged from now on would say that the transfer is over.
         let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
-        std::thread::sleep(Duration::from_millis(1200));
+        std::thread::sleep(Duration::from_millis(3500));
         let over = (transfer.is_over(), other.is_over());
         there.hold(false);
         assert_eq!(over, (false, false), "{way}");

@@ -35,8 +35,10 @@ use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 const SMALL_BYTES: u64 = 64 << 10;
 /// Every so many pulls a large transfer goes first all the same, so that it is never starved.
 const BULK_TURN: u32 = 8;
-/// How often chunks of a transfer may arrive damaged before it fails.
+/// How often chunks of a transfer may arrive damaged, or in memory that the peer can't open, before
+/// it fails. Of the latter each chunk may be once for some flows, which all learn of it late.
 const RETRIES_MAX: u32 = 1000;
+const RETRIES_OF_CHUNK_MAX: u32 = 4;
 
 /// Finished transfers that may wait behind an unfinished one before their records are swept.
 const ORDER_SLACK: usize = 1024;
@@ -525,12 +527,13 @@ impl<S: Source> Sender<S> {
     fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         let ending = outgoing.ending.is_some();
-        outgoing.retries += u32::from(code == RefusalCode::Checksum);
+        let again = matches!(code, RefusalCode::Checksum | RefusalCode::NoRing);
+        outgoing.retries += u32::from(again);
+        let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
             RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
             // The driver puts nothing more into rings that the peer can't open.
-            RefusalCode::NoRing if !ending => self.given_back.push_back((ticket, chunk)),
-            RefusalCode::Checksum if outgoing.retries <= RETRIES_MAX && !ending => {
+            _ if again && outgoing.retries <= most && !ending => {
                 self.given_back.push_back((ticket, chunk));
             }
             _ => self.end_ticket(ticket, Failure::Refused(code)),

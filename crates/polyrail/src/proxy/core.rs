@@ -476,7 +476,7 @@ impl Core {
     ) {
         let slot = &peer.flows[flow.0 as usize];
         *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
-        peer.tx().sender.handle_flow_up(polyrail_proto::Time(pass.now), flow);
+        peer.flow_up(flow, polyrail_proto::Time(pass.now));
         slot.refused.store(false, Ordering::Relaxed);
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);

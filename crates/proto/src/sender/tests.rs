@@ -146,6 +146,25 @@ fn a_refusal_for_good_fails_the_transfer_and_a_passing_one_is_tried_again() {
 }
 
 #[test]
+fn a_peer_that_refuses_again_and_again_in_passing_ends_the_transfer() {
+    for code in [RefusalCode::Checksum, RefusalCode::NoRing] {
+        let mut s = sender(1, 8);
+        s.submit(NOW, transfer(1, 1));
+        let refusals = (1..10_000u64).take_while(|sequence| {
+            let is_pulled = pull(&mut s, A).is_some();
+            if is_pulled {
+                s.handle_ack(NOW, A, AckFrame::Refusal { sequence: *sequence, code }).unwrap();
+            }
+            is_pulled
+        });
+        assert_eq!(refusals.count(), 1005, "1000 and 4 for its chunk are passed over");
+        let event = s.poll_event();
+        let Some(TxEvent::Failed { failure, .. }) = event else { panic!("{event:?}") };
+        assert_eq!(failure, Failure::Refused(code));
+    }
+}
+
+#[test]
 fn an_acknowledgement_of_what_was_never_sent_is_a_violation() {
     let mut s = sender(1, 8);
     s.submit(NOW, transfer(1, 1));
