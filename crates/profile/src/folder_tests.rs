@@ -169,7 +169,7 @@ fn faults_of_tables_name_file_line_and_column() {
     });
     assert_eq!(
         wrong,
-        "DIR/samples.csv:3, column t_host_ns: `soon`; allowed: a number, 0e0 to 2.6e15"
+        "DIR/samples.csv:3, column t_host_ns: `soon`; allowed: a number, 0.001 to 2.6e15"
     );
     let (_root, dir) = filled(1);
     let wrong = fault(&dir, SAMPLES, |text| text.replace("throttled", "tired"));

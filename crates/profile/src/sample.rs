@@ -304,7 +304,10 @@ impl Row for Sample {
 
 impl ReadRow for Sample {
     fn read(cells: &Cells<'_>) -> Result<Self, ProfileError> {
-        let time = |column| cells.optional(column, |cells| cells.number(column, 0.0..=TIME_MAX_NS));
+        let bound = |column, least| {
+            cells.optional(column, |cells| cells.number(column, least..=TIME_MAX_NS))
+        };
+        let time = |column| bound(column, TIME_MIN_NS);
         let end = |first: usize| -> Result<End, ProfileError> {
             let stamp = |column| cells.optional(column, |cells| stamp(cells, column));
             Ok(End {
@@ -328,7 +331,7 @@ impl ReadRow for Sample {
             t_gpu_ns: time(7)?,
             t_host_ns: time(8)?,
             bandwidth_bytes_per_s: cells.optional(9, |cells| cells.number(9, 0.0..=1e18))?,
-            clock_uncertainty_ns: time(10)?,
+            clock_uncertainty_ns: bound(10, 0.0)?,
             source: end(11)?,
             sink: end(16)?,
             verify: cells.word(21)?,
@@ -347,6 +350,8 @@ pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileErro
 /// 146 years, so that the distance of two stamps is a number, too.
 const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 
+/// Nothing takes no time, and a rate is a quotient by it.
+const TIME_MIN_NS: f64 = 1e-3;
 /// A transfer that took a month was not measured.
 const TIME_MAX_NS: f64 = 2.6e15;
 

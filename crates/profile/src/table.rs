@@ -276,7 +276,11 @@ impl Cells<'_> {
         match self.text(column).parse::<f64>() {
             Ok(number) if number.is_finite() && range.contains(&number) => Ok(number),
             _ => {
-                let allowed = format!("a number, {:e} to {:e}", range.start(), range.end());
+                let [least, most] = [range.start(), range.end()].map(|bound| match bound.abs() {
+                    0.001..1e6 | 0.0 => bound.to_string(),
+                    _ => format!("{bound:e}"),
+                });
+                let allowed = format!("a number, {least} to {most}");
                 Err(self.fault(column, allowed))
             }
         }
@@ -415,7 +419,7 @@ mod tests {
         .unwrap();
         let error = table.for_each(|cells| cells.number(1, 0.0..=1e18).map(drop)).unwrap_err();
         let text = error.to_string();
-        assert_eq!(text, "t.csv:3, column b: `1e999`; allowed: a number, 0e0 to 1e18");
+        assert_eq!(text, "t.csv:3, column b: `1e999`; allowed: a number, 0 to 1e18");
     }
 
     #[test]

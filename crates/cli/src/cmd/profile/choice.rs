@@ -173,7 +173,7 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
         return Err(CommandError::Usage {
             option: "--gpus and --host",
             text: format!("leave {} endpoints; allowed: 2 and more", spots.len()),
-            help: Some("with one GPU, add an endpoint in the machine's memory: --host 1".into()),
+            help: Some("add endpoints in the machine's memory, --host 1 or --host 2".into()),
         });
     }
     Ok(spots)

@@ -68,7 +68,8 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     }
     let left = recorder.remaining();
     let about = show_time(estimate(recorder.folder().plan(), &left));
-    eprintln!("{} samples are left, about {about}", left.len());
+    let what = if args.resume.is_some() { "are left" } else { "to take" };
+    eprintln!("{} samples {what}, about {about}", left.len());
     let begin = Instant::now();
     let watcher = watcher.as_ref();
     let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
