@@ -4,7 +4,7 @@
 //! crash leaves can be found by it.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::ErrorKind::NotFound;
+use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -89,8 +89,12 @@ impl Registry {
         loop {
             let late = Instant::now() > deadline;
             match self.make_directory() {
-                // Somebody finished with the last lab and removed the directory under our feet.
-                Err(LabError::System { errno, .. }) if errno.kind() == NotFound && !late => {}
+                // Somebody finished with the last lab and removed the directory under our feet, or
+                // while it was being made, which then finds it there and gone.
+                Err(LabError::System { errno, .. })
+                    if matches!(errno.kind(), NotFound | AlreadyExists)
+                        && !self.directory.is_file()
+                        && !late => {}
                 result => {
                     result?;
                     if let Some(lock) = self.try_lock()? {
