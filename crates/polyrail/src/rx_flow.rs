@@ -48,6 +48,8 @@ pub(crate) struct RxFlow {
     /// On a connection that carries data both ways: acknowledgements of what goes the other way.
     acks_of_ours: Option<SmallVec<[AckFrame; 4]>>,
     pub(crate) readable: bool,
+    /// The end is behind the bytes that are there, and no event will tell of it again.
+    pub(crate) ended: bool,
 }
 
 /// The chunk that is being read.
@@ -90,6 +92,7 @@ impl RxFlow {
             landed: Vec::new(),
             acks_of_ours: None,
             readable: true,
+            ended: false,
         }
     }
 
@@ -365,7 +368,7 @@ impl RxFlow {
             Ok(0) => Err(Down("closed by the peer".into())),
             Ok(bytes) => {
                 self.reader.advance(bytes);
-                self.readable = bytes == room;
+                self.readable = bytes == room || self.ended;
                 if left > 0 && !pinned && staged.is_none() {
                     self.stats().discarded_bytes.add((bytes as u64).min(left.into()));
                 }

@@ -62,6 +62,8 @@ pub(crate) struct TxFlow {
     /// At the last visit something was left that this flow could not take.
     pub(crate) stuck: bool,
     pub(crate) readable: bool,
+    /// The end is behind the bytes that are there, and no event will tell of it again.
+    pub(crate) ended: bool,
     acks: Box<[u8; ACK_BUFFER_BYTES]>,
     ack_bytes: usize,
     window_full_since: Option<u64>,
@@ -131,6 +133,7 @@ impl TxFlow {
             writable: true,
             stuck: false,
             readable: true,
+            ended: false,
             acks: Box::new([0; ACK_BUFFER_BYTES]),
             ack_bytes: 0,
             window_full_since: None,
@@ -210,7 +213,7 @@ impl TxFlow {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(error) => return Err(error.into()),
             };
-            self.readable = bytes == room;
+            self.readable = bytes == room || (bytes > 0 && self.ended);
             self.ack_bytes += bytes;
             if bytes > 0 {
                 any = true;

@@ -212,6 +212,24 @@ impl Acquaintance {
 }
 
 #[test]
+fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
+    let engine = one_rail(&[]);
+    let region = engine.register(Memory::from(vec![GUARD; 64])).unwrap();
+    let mut other = Acquaintance::of(&engine);
+    // A notification, so that there is something to acknowledge.
+    let notify = engine.notify(&other.peer, b"hello").unwrap();
+    other.from_engine.stream.read_exact(&mut [0; 56]).unwrap();
+    other.from_engine.say_last(&AckFrame::Ack { sequence: 1 }.encode());
+    notify.wait(LONG).unwrap();
+    wait_for("the flow to the peer to be down", || other.peer.flows_up().0 == 0);
+    let place = Place { key: key_of(&region), offset: 0, len: 64 };
+    other.to_engine.say_last(&frame(write_header(64, 1), &[place], &[], &[1; 64]));
+    // Whether or not it acknowledges what nobody waits for.
+    other.to_engine.last_words();
+    assert_eq!(bytes(&region), [1; 64]);
+}
+
+#[test]
 fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);

@@ -27,6 +27,9 @@ pub struct PollEvent {
     pub readable: bool,
     /// There may be room to write, or an error to find by writing.
     pub writable: bool,
+    /// The end of the stream, or an error, is behind the bytes that may be there. Nothing tells of it
+    /// again, so who reads fewer bytes than there was room for has to go on.
+    pub ended: bool,
 }
 
 impl Poller {
@@ -93,6 +96,7 @@ impl Poller {
                 token,
                 readable: broken || flags.contains(epoll::EventFlags::IN),
                 writable: broken || flags.contains(epoll::EventFlags::OUT),
+                ended: broken,
             });
         }
         Ok(())
@@ -155,9 +159,13 @@ mod tests {
         let mut events = Vec::new();
         a.write_all(b"x").unwrap();
         poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap();
-        assert_eq!(events, [PollEvent { token: 5, readable: true, writable: true }]);
+        let came = PollEvent { token: 5, readable: true, writable: true, ended: false };
+        assert_eq!(events, [came]);
         events.clear();
         poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert_eq!(events, [], "edge-triggered");
+        drop(a);
+        poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(events, [PollEvent { ended: true, ..came }]);
     }
 }

@@ -152,6 +152,13 @@ impl Core {
     pub(super) fn note_events(&mut self) {
         for event in std::mem::take(&mut self.events) {
             let key = event.token as usize;
+            if event.ended {
+                match self.flows.get_mut(key) {
+                    Some(AnyFlow::Tx(flow)) => flow.ended = true,
+                    Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.ended = true,
+                    None => continue,
+                }
+            }
             if event.readable {
                 self.mark_readable(key);
             }

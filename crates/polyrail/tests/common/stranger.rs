@@ -1,7 +1,7 @@
 //! A peer made by hand, which says whatever a test wants it to say.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail::{Engine, Region};
@@ -10,6 +10,8 @@ use polyrail_proto::hello::{
 };
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
 use polyrail_proto::{InstanceId, Piece, RegionKey, TransferId};
+
+use socket2::SockRef;
 
 use super::LONG;
 
@@ -120,6 +122,13 @@ impl Stranger {
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         // The engine may have hung up in the middle.
         let _ = self.stream.write_all(bytes);
+    }
+
+    /// Says something and hangs up, both in one packet: the engine learns of both at once.
+    pub(crate) fn say_last(&mut self, bytes: &[u8]) {
+        SockRef::from(&self.stream).set_tcp_cork(true).unwrap();
+        self.say(bytes);
+        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
     pub(crate) fn reply(&mut self) -> Reply {
