@@ -420,14 +420,14 @@ impl Engine {
         self.shared().help()
     }
 
-    /// Waits until every transfer that was posted here is over, detached ones too, at most
-    /// `timeout`. Says whether they are.
+    /// Waits until every transfer that was posted here is over, detached ones too, and the listener
+    /// of each has been told, at most `timeout`. Says whether they are.
     pub fn drain(&self, timeout: Duration) -> bool {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
         let until = Instant::now().checked_add(timeout);
         // Copies by devices that nobody asks about.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
-        while self.shared().pool.used() > 0 {
+        while !self.shared().pool.is_drained() {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return false;
             }

@@ -47,6 +47,8 @@ pub struct Outcome {
 #[derive(Debug)]
 pub(crate) struct OpsPool {
     used: AtomicU32,
+    /// Operations that are over and whose listener has not been told.
+    untold: AtomicU32,
     limit: u32,
 }
 
@@ -57,7 +59,7 @@ const OVER: u32 = 2;
 
 impl OpsPool {
     pub(crate) fn new(limit: u32) -> Self {
-        Self { used: AtomicU32::new(0), limit }
+        Self { used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -66,6 +68,11 @@ impl OpsPool {
 
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether every operation is over, and who wanted to be told of it has been.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.used.load(Ordering::Acquire) == 0 && self.untold.load(Ordering::Acquire) == 0
     }
 
     fn take(&self) -> bool {
@@ -210,14 +217,20 @@ impl Op {
         if self.result.set(result).is_err() {
             return;
         }
-        self.pool.used.fetch_sub(1, Ordering::Relaxed);
+        let listener = self.prepared.listener.as_ref();
+        if listener.is_some() {
+            self.pool.untold.fetch_add(1, Ordering::Relaxed);
+        }
+        // Before the listener is told, who may want to post.
+        self.pool.used.fetch_sub(1, Ordering::Release);
         if self.state.swap(OVER, Ordering::AcqRel) == AWAITED {
             futex::wake_all(&self.state);
         }
-        if let Some(listener) = &self.prepared.listener
-            && let Some(result) = self.result.get()
-        {
-            listener.target.ended(listener.token, result);
+        if let Some(listener) = listener {
+            if let Some(result) = self.result.get() {
+                listener.target.ended(listener.token, result);
+            }
+            self.pool.untold.fetch_sub(1, Ordering::Release);
         }
     }
 }

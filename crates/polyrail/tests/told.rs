@@ -2,8 +2,9 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::*;
 use polyrail::{
@@ -89,6 +90,26 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     let never = Request::recv(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
     drop(p.a.prepare(never).unwrap().post().unwrap());
     diary.wait_for("8 failed: ");
+}
+
+/// Takes its time to be told.
+#[derive(Default)]
+struct Slow(AtomicBool);
+
+impl OnEnd for Slow {
+    fn ended(&self, _token: u64, _result: &Result<Outcome, TransferError>) {
+        std::thread::sleep(Duration::from_millis(50));
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_waits_for_all_transfers_waits_until_their_end_has_been_told() {
+    let slow = Arc::new(Slow::default());
+    let p = pair(&[]);
+    let request = Request::write(&p.to_b).notification(b"hello".to_vec()).on_end(slow.clone(), 1);
+    p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap();
+    assert!(p.a.drain(LONG) && slow.0.load(Ordering::SeqCst));
 }
 
 #[test]
