@@ -43,6 +43,11 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
         polyrail(&["install", built.to_str().unwrap(), "--from", built.to_str().unwrap()]);
     assert_eq!(blocked.status.code(), Some(3));
     assert!(text(&blocked.stderr).contains("built.so: "), "{}", text(&blocked.stderr));
+    let conf = polyrail(&["env", "--conf", "--folder", path]);
+    let folder = fs::canonicalize(path).unwrap();
+    let library = folder.join("libnccl-net-polyrail.so").display().to_string();
+    let line = format!("\nNCCL_NET_PLUGIN={library}\n");
+    assert!(text(&conf.stdout).contains(&line), "{}", text(&conf.stdout));
     let none = polyrail(&["env", "--folder", "/"]);
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("/ holds no libnccl-net-polyrail.so"));
@@ -54,4 +59,27 @@ fn what_env_prints_is_for_a_shell() {
     let script = format!("{env}\necho \"$NCCL_NET $NCCL_BUFFSIZE\"");
     let shell = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert_eq!(text(&shell.stdout), "Polyrail 8388608\n");
+}
+
+#[test]
+fn the_file_for_nccl_says_the_same_as_the_shell() {
+    let conf = text(&polyrail(&["env", "--conf"]).stdout);
+    let lines = conf.lines().filter(|line| !line.starts_with('#'));
+    // Behind the = all is the value.
+    let quoted = lines.map(|line| line.replace('=', "='") + "'").collect::<Vec<_>>().join("\n");
+    let set = |script: &str| {
+        let script = format!("{script}\nset | grep ^NCCL | sort");
+        let mut shell = Command::new("sh");
+        text(
+            &shell
+                .args(["-c", &script])
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin")
+                .output()
+                .unwrap()
+                .stdout,
+        )
+    };
+    assert!(set(&quoted).contains("NCCL_NET="), "{conf}");
+    assert_eq!(set(&quoted), set(&text(&polyrail(&["env"]).stdout)));
 }

@@ -22,6 +22,8 @@ const SETTINGS: [(&str, &str, &str); 5] = [
     ("NCCL_NET_PLUGIN_REF_COUNT", "1", "NCCL 2.28 forgets a plugin that it unloads"),
 ];
 
+const NO_FALL_BACK: &str = "no silent fall-back to NCCL's own transport";
+
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -37,11 +39,15 @@ enum Command {
         /// `polyrail`.
         library: Option<String>,
     },
-    /// Print what to set for NCCL, for a shell.
+    /// Print what to set for NCCL, for a shell or for NCCL's own file.
     Env {
         /// Folder of the library, if it is not where the dynamic loader looks.
         #[arg(long)]
         folder: Option<PathBuf>,
+
+        /// As NCCL reads it from ~/.nccl.conf and /etc/nccl.conf: jobs then need no variables.
+        #[arg(long)]
+        conf: bool,
     },
     /// Copy the plugin to a folder under the names that NCCL and RCCL look for.
     Install {
@@ -58,7 +64,7 @@ enum Command {
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Check { library } => check(library),
-        Command::Env { folder } => env(folder.as_deref()),
+        Command::Env { folder, conf } => env(folder.as_deref(), conf),
         Command::Install { folder, from } => install(&folder, from),
     };
     match done {
@@ -129,27 +135,56 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn env(folder: Option<&Path>) -> Result<(), Refusal> {
+fn env(folder: Option<&Path>, conf: bool) -> Result<(), Refusal> {
+    if let Some(folder) = folder
+        && !folder.join(FOR_NCCL).exists()
+    {
+        let text = format!("{} holds no {FOR_NCCL}", folder.display());
+        let help = "install it with `polyrail nccl install FOLDER`";
+        return Err(refuse(exit::USAGE, text, help));
+    }
+    // A job may be started from elsewhere.
+    let folder = folder.map(|folder| fs::canonicalize(folder).unwrap_or_else(|_| folder.into()));
+    if conf {
+        return print_conf(folder.as_deref());
+    }
+    print_exports(folder.as_deref());
+    Ok(())
+}
+
+fn print_exports(folder: Option<&Path>) {
     if let Some(folder) = folder {
-        if !folder.join(FOR_NCCL).exists() {
-            let text = format!("{} holds no {FOR_NCCL}", folder.display());
-            return Err(refuse(
-                exit::USAGE,
-                text,
-                "install it with `polyrail nccl install FOLDER`",
-            ));
-        }
-        // A job may be started from elsewhere.
-        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-        println!(
-            "export LD_LIBRARY_PATH={}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",
-            quoted(&folder)
-        );
+        let folder = quoted(folder);
+        println!("export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}");
     }
     println!("export NCCL_NET_PLUGIN=polyrail");
-    println!("export NCCL_NET=Polyrail  # no silent fall-back to NCCL's own transport");
+    println!("export NCCL_NET=Polyrail  # {NO_FALL_BACK}");
     for (name, value, why) in SETTINGS {
         println!("export {name}={value}  # {why}");
+    }
+}
+
+/// The form of `setEnvFile` (`src/misc/param.cc` of NCCL 2.18 to 2.30): a line is a comment if it
+/// begins with #, and all behind the first = is the value, of which 1023 bytes count.
+fn print_conf(folder: Option<&Path>) -> Result<(), Refusal> {
+    let library = folder.map_or("polyrail".into(), |folder| folder.join(FOR_NCCL));
+    let Some(library) = library.to_str().filter(|path| !path.contains('\n') && path.len() < 1024)
+    else {
+        let text = format!("NCCL's file can't hold the path {}", library.display());
+        return Err(refuse(exit::USAGE, text, "install the plugin where the path is plain text"));
+    };
+    println!(
+        "# For ~/.nccl.conf, /etc/nccl.conf, or the file that NCCL_CONF_FILE names (since 2.23)."
+    );
+    println!("# What the environment says goes before.");
+    if folder.is_some() {
+        println!(
+            "# NCCL before 2.21 takes no path: polyrail here, and the folder in LD_LIBRARY_PATH."
+        );
+    }
+    println!("NCCL_NET_PLUGIN={library}\n# {NO_FALL_BACK}\nNCCL_NET=Polyrail");
+    for (name, value, why) in SETTINGS {
+        println!("# {why}\n{name}={value}");
     }
     Ok(())
 }
