@@ -125,7 +125,7 @@ fn boot_well(kernel: &Path, busybox: &Path) -> Boot {
 
 fn kernels() -> Result<Vec<PathBuf>, Missing> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vm-kernel");
-    let folder = std::env::var_os("POLYRAIL_VM_KERNELS").map_or(own, PathBuf::from);
+    let folder = std::env::var_os("VM_TEST_KERNELS").map_or(own, PathBuf::from);
     let entries = fs::read_dir(&folder);
     let entries = entries.map(|entries| entries.map(|entry| entry.unwrap().path()));
     let mut kernels: Vec<PathBuf> = match entries {
