@@ -18,6 +18,7 @@ mod express;
 mod hub;
 mod log;
 mod net;
+mod place;
 mod props;
 mod recv;
 mod regions;

@@ -15,6 +15,7 @@ use crate::error::CallError;
 use crate::hub::{Any, Hub, Listener};
 use crate::log;
 use crate::net::{Attempt, Net};
+use crate::place;
 use crate::send::SendEnd;
 use crate::wire::{self, Handle};
 
@@ -58,7 +59,7 @@ pub(crate) fn init() -> Result<(), CallError> {
         runtime.users += 1;
         return Ok(());
     }
-    let config = configure(None).map_err(|error| CallError::Config(error.to_string()))?;
+    let config = configure(None, &[]).map_err(|error| CallError::Config(error.to_string()))?;
     for warning in config.warnings() {
         log::warn(warning);
     }
@@ -173,14 +174,28 @@ pub(crate) fn intern(text: &CStr) -> &'static CStr {
     kept
 }
 
+/// Settings of the engine of a device with these rails.
+fn of_device(names: &str) -> Result<Config, ConfigError> {
+    let config = configure(Some(names), &[])?;
+    // Rails that can't be used are an error of the engine that is built next.
+    let near = rails(&config).map(|rails| place::near(&config, &rails)).unwrap_or_default();
+    for (name, value) in &near {
+        log::info(&format!("{name}: {value}"));
+    }
+    if near.is_empty() { Ok(config) } else { configure(Some(names), &near) }
+}
+
 /// What the environment says, on top of what suits NCCL's traffic on this machine. `rails`: for the
-/// engine of a device with these.
-fn configure(rails: Option<&str>) -> Result<Config, ConfigError> {
+/// engine of a device with these. `near`: what keeps its threads near them.
+fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Config, ConfigError> {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let ranks = local_ranks().min(cpus).max(1);
     let proxies = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES).to_string();
     let because = format!("{cpus} CPUs for {ranks} ranks");
-    let builder = Config::builder()
+    let builder = near.iter().try_fold(Config::builder(), |builder, (name, value)| {
+        builder.propose(name, value, "the NUMA node of each interface")
+    })?;
+    let builder = builder
         .propose("proxy_layout", "merged", "ranks send and receive at different times")?
         .propose("channels", &proxies, &because)?
         .propose("tx_proxies", &proxies, &because)?
@@ -215,7 +230,7 @@ fn net(device: i32) -> Result<Arc<Net>, CallError> {
         if let Some(net) = &runtime.nets[index] {
             return Ok(net.clone());
         }
-        let config = configure(Some(&runtime.devices[index].rails));
+        let config = of_device(&runtime.devices[index].rails);
         let config = config.map_err(|error| CallError::Config(error.to_string()))?;
         let net = Arc::new(Net::new(config, &HUB)?);
         runtime.nets[index] = Some(net.clone());

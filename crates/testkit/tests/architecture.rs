@@ -37,7 +37,7 @@ const RULES: &[Rule] = &[
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",
-        below: &["config", "nccl-abi", "polyrail", "sys"],
+        below: &["config", "host", "nccl-abi", "polyrail", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
