@@ -5,18 +5,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
-    fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create, open,
+    AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags, fallocate,
+    fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open, statx,
 };
+use rustix::io::Errno;
 
 use crate::memory::{Map, Memory};
-use crate::process::descriptor_of;
 
 /// What stands before the bytes: the token. A page, so that the bytes begin with one.
 const HEAD_BYTES: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
-/// `TMPFS_MAGIC` of `linux/magic.h`: what is behind a `memfd`.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Memory of this process that others may open, as long as this lives; what they have opened they
 /// keep. Its size never changes, so that nobody can be made to touch what is not there.
@@ -33,8 +31,7 @@ impl SharedMemory {
     /// The pages are taken from the system when they are first touched, or by [`Self::populate`].
     pub fn create(bytes: u64, token: u128) -> io::Result<Self> {
         let size = bytes.checked_add(HEAD_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("polyrail", flags)?;
+        let file = memory_file()?;
         ftruncate(&file, size)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         // The head is written here, and must be there for it.
@@ -66,22 +63,18 @@ impl SharedMemory {
     }
 
     /// Memory of another process, by its number and that of the descriptor there. The system allows
-    /// it to processes of the same user whose numbers hold for both.
+    /// it to processes of the same user whose numbers hold for both, where `/proc` is mounted.
+    ///
+    /// The other process may lie: what it has there is looked at before it is opened, and nothing is
+    /// returned whose pages can go away.
     pub fn open(process: u32, descriptor: u32, bytes: u64, token: u128) -> io::Result<Memory> {
-        let file = open_descriptor(process, descriptor)?;
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-        let other = || wrong("the process of that number has something else there");
-        // Only memory of this kind has seals, and only with this one it can't go away in parts.
-        let seals = fcntl_get_seals(&file).map_err(|_| other())?;
-        if !seals.contains(SealFlags::SHRINK) {
+        let file = reopen(&format!("/proc/{process}/fd/{descriptor}"))?;
+        // Only with this seal it can't go away in parts.
+        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(wrong("it may become smaller"));
         }
-        // Huge pages have seals, too, and whoever punches a hole takes one away for good, where the
-        // system has no other to give.
-        if fstatfs(&file)?.f_type != TMPFS_MAGIC {
-            return Err(wrong("it is not of ordinary pages"));
-        }
         let size = bytes.checked_add(HEAD_BYTES).ok_or_else(|| wrong("it is too large"))?;
+        let other = || wrong("the process of that number has something else there");
         if u64::try_from(fstat(&file)?.st_size).ok() != Some(size) {
             return Err(other());
         }
@@ -95,21 +88,46 @@ impl SharedMemory {
     }
 }
 
-/// The file behind another process's descriptor. It is opened anew, which takes less than a copy of
-/// the descriptor: no right to trace the process. Where `/proc` does not show it a copy may do.
-fn open_descriptor(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
-    reopen(&format!("/proc/{process}/fd/{descriptor}"))
-        .or_else(|error| descriptor_of(process, descriptor).map_err(|_| error))
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Opens a file, unless it is one where opening does something: a device, or a pipe.
+/// A new file of memory that nobody can run, where the system knows of that: it may be set to give
+/// out no other (`vm.memfd_noexec`, Linux 6.3).
+fn memory_file() -> io::Result<OwnedFd> {
+    memory_file_by(|flags| memfd_create("polyrail", flags))
+}
+
+fn memory_file_by(create: impl Fn(MemfdFlags) -> Result<OwnedFd, Errno>) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match create(flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(create(flags)?),
+        created => Ok(created?),
+    }
+}
+
+/// Opens a file of memory that may be another process's, and nothing else: to open a device or a
+/// pipe does something, huge pages can be taken away from whoever has them open, and so can the
+/// pages of a file whose file system is a process (FUSE), which need not even answer.
+///
+/// It is opened anew, which takes less than a copy of the descriptor: no right to trace the process.
+/// A copy could not be closed without asking the file system, either.
 fn reopen(path: &str) -> io::Result<OwnedFd> {
+    // What is opened so can be looked at only, and its file system does not hear of it.
     let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if !FileType::from_raw_mode(fstat(&looked)?.st_mode).is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file"));
+    // All ordinary pages without a path are on one file system, where nothing else is.
+    if file_system(&looked)? != file_system(memory_file()?)? {
+        return Err(wrong("it is not memory of ordinary pages"));
     }
     let path = format!("/proc/self/fd/{}", looked.as_raw_fd());
     Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The number of the file system that a file is on. `fstat` would ask that file system.
+fn file_system(file: impl AsFd) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let about = statx(file, "", flags, StatxFlags::empty())?;
+    Ok((about.stx_dev_major, about.stx_dev_minor))
 }
 
 fn map(file: impl AsFd, size: u64) -> io::Result<Memory> {
@@ -160,30 +178,52 @@ mod tests {
         let own = std::process::id();
         SharedMemory::open(own, 1 << 20, 10_000, TOKEN).unwrap_err();
         SharedMemory::open(0, 0, 10_000, TOKEN).unwrap_err();
-        // A file is not memory, and memory without a seal could go away.
-        let file = tempfile();
-        let number = file.as_raw_fd() as u32;
-        assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("something else"));
-        let loose = memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
-        let number = loose.as_raw_fd() as u32;
-        assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("smaller"));
-        let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        let huge = memfd_create("huge", huge).unwrap();
+        // A file is not memory, on a disk or not, and memory without a seal could go away.
+        let try_file = |file: &dyn AsRawFd| {
+            refused(SharedMemory::open(own, file.as_raw_fd().unsigned_abs(), 0, 0))
+        };
+        for folder in [std::env::temp_dir(), "/dev/shm".into()] {
+            assert_eq!(try_file(&file_in(&folder)), NOT_MEMORY, "{}", folder.display());
+        }
+        assert_eq!(try_file(&File::open("/proc/self/status").unwrap()), NOT_MEMORY);
+        assert!(try_file(&memory_file().unwrap()).contains("smaller"));
+        let huge = |flags| memfd_create("huge", flags | MemfdFlags::HUGETLB);
+        let huge = memory_file_by(huge).unwrap();
         fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
-        let number = huge.as_raw_fd() as u32;
-        assert!(refused(SharedMemory::open(own, number, 0, 0)).contains("ordinary pages"));
+        assert_eq!(try_file(&huge), NOT_MEMORY);
     }
 
     #[test]
     fn nothing_is_opened_where_that_does_something() {
         let (reader, _writer) = io::pipe().unwrap();
         let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-        assert_eq!(reopen(&path).unwrap_err().to_string(), "it is no file");
-        assert_eq!(reopen("/dev/null").unwrap_err().to_string(), "it is no file");
+        assert_eq!(reopen(&path).unwrap_err().to_string(), NOT_MEMORY);
+        assert_eq!(reopen("/dev/null").unwrap_err().to_string(), NOT_MEMORY);
     }
 
-    fn tempfile() -> File {
-        let path = std::env::temp_dir().join(format!("polyrail-sys-{}", std::process::id()));
+    #[test]
+    fn memory_can_not_be_run_where_the_system_knows_of_that() {
+        let noexec = MemfdFlags::NOEXEC_SEAL;
+        let file = || File::open("/dev/null").unwrap().into();
+        // One that insists, one that does not know the flag, and one that has no memory.
+        let strict = |flags: MemfdFlags| flags.contains(noexec).then(file).ok_or(Errno::ACCESS);
+        let old = |flags: MemfdFlags| (!flags.contains(noexec)).then(file).ok_or(Errno::INVAL);
+        memory_file_by(strict).unwrap();
+        memory_file_by(old).unwrap();
+        let none = memory_file_by(|_| Err(Errno::NOMEM)).unwrap_err();
+        assert_eq!(none.raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
+
+        let shared = SharedMemory::create(64, TOKEN).unwrap();
+        let seals = fcntl_get_seals(&shared.file).unwrap();
+        let knows = memfd_create("probe", noexec).is_ok();
+        assert_eq!(seals.contains(SealFlags::EXEC), knows, "{seals:?}");
+        opened(&shared, 64, TOKEN).unwrap();
+    }
+
+    const NOT_MEMORY: &str = "it is not memory of ordinary pages";
+
+    fn file_in(folder: &std::path::Path) -> File {
+        let path = folder.join(format!("polyrail-sys-{}", std::process::id()));
         let file = File::create_new(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         file.set_len(HEAD_BYTES).unwrap();
