@@ -241,8 +241,10 @@ impl RxFlow {
             }
             let made = self.current.device().map(|device| {
                 let (engine, least) = (pass.engine, payload.into());
-                // The old one, which is too small, gives its part back first.
+                // The old one, which is too small, gives its part back first. Copies from it are
+                // done, and queues need not keep it.
                 self.arrivals.ring = None;
+                pass.copiers.let_go();
                 Ring::new(&**device, engine.settings.staging_bytes, least, &engine.staging)
             });
             match made {

@@ -14,7 +14,7 @@ use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Memory, SharedMemory};
 
 use crate::sharing::{create, open, place_of};
-use crate::staging::{Budget, Ring, Share, as_much_as_there_is};
+use crate::staging::{Budget, Ring, as_much_as_there_is};
 
 /// The sender's end.
 pub(crate) struct SharedRing {
@@ -35,7 +35,7 @@ pub(crate) struct PeersRing {
 
 enum State {
     Announced,
-    Open { memory: Memory, is_pinned: bool, _share: Share },
+    Open { memory: Memory, is_pinned: bool },
     Failed,
 }
 
@@ -50,14 +50,15 @@ impl SharedRing {
         let make = |bytes| -> Result<(Ring, SharedMemory), String> {
             let share = budget.take(bytes)?;
             let shared = create(bytes)?;
+            let memory = shared.memory().clone().with(share);
             let memory = match device {
-                Some(device) => pin(device, shared.memory())?,
+                Some(device) => pin(device, &memory)?,
                 None => {
                     shared.populate().map_err(|error| format!("{bytes} bytes: {error}"))?;
-                    shared.memory().clone()
+                    memory
                 }
             };
-            Ok((Ring::of(memory, share), shared))
+            Ok((Ring::of(memory), shared))
         };
         let (ring, shared) = as_much_as_there_is(wanted, least, make)?;
         let (is_pinned, frames) = (device.is_some(), VecDeque::new());
@@ -67,7 +68,7 @@ impl SharedRing {
     /// Pins the memory, if it isn't yet.
     pub(crate) fn pin_for(&mut self, device: Option<&dyn Device>) -> Result<(), String> {
         if let (Some(device), false) = (device, self.is_pinned) {
-            self.ring.replace(pin(device, self.shared.memory())?);
+            self.ring.replace(pin(device, self.ring.memory())?);
             self.is_pinned = true;
         }
         Ok(())
@@ -116,16 +117,18 @@ impl PeersRing {
     }
 
     fn opened(&self, device: Option<&dyn Device>, budget: &Arc<Budget>) -> Result<State, String> {
-        let share = budget.take(self.place.bytes)?;
         let memory = match &self.state {
             State::Open { memory, .. } => memory.clone(),
-            _ => open(self.place)?,
+            State::Announced | State::Failed => {
+                let share = budget.take(self.place.bytes)?;
+                open(self.place)?.with(share)
+            }
         };
         let memory = match device {
             Some(device) => pin(device, &memory)?,
             None => memory,
         };
-        Ok(State::Open { memory, is_pinned: device.is_some(), _share: share })
+        Ok(State::Open { memory, is_pinned: device.is_some() })
     }
 
     /// Its bytes, if it is open.
@@ -144,4 +147,59 @@ impl PeersRing {
 
 fn pin(device: &dyn Device, memory: &Memory) -> Result<Memory, String> {
     device.pin(memory).map_err(|error| format!("shared memory can't be pinned: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use polyrail_gpu::fake::FakeDevice;
+    use polyrail_gpu::{Place, Queue};
+
+    use super::*;
+
+    const RING: u64 = 1 << 16;
+
+    fn device() -> Arc<FakeDevice> {
+        FakeDevice::new(0, Duration::ZERO, 1)
+    }
+
+    #[test]
+    fn a_ring_counts_once_at_either_end_also_when_it_is_pinned_later() {
+        let device = device();
+        let (here, there) = (Budget::new(RING), Budget::new(RING));
+        let mut ring = SharedRing::new(None, RING, RING, &here).unwrap();
+        ring.pin_for(Some(&*device)).unwrap();
+        let mut peers = PeersRing::new(ring.note(1).unwrap());
+        peers.open(None, &there).unwrap();
+        assert!(peers.is_open(false) && !peers.is_open(true));
+        peers.open(Some(&*device), &there).unwrap();
+        assert!(peers.is_open(true));
+        for budget in [&here, &there] {
+            assert!(budget.take(1).is_err(), "it is all in use");
+        }
+        drop((ring, peers));
+        for budget in [&here, &there] {
+            assert!(budget.take(RING).is_ok(), "it is all given back");
+        }
+    }
+
+    #[test]
+    fn a_ring_counts_until_the_last_copy_from_it_is_done() {
+        let fake = device();
+        let budget = Budget::new(RING);
+        let ring = SharedRing::new(Some(&*fake), RING, RING, &budget).unwrap();
+        let target = fake.memory(&[0; 64]);
+        let device: Arc<dyn Device> = fake.clone();
+        let mut queue = Queue::new(&device).unwrap();
+        fake.hold(true);
+        queue.push(Place::Device(&target, 0), Place::Host(ring.ring.memory(), 0), 64).unwrap();
+        let ticket = queue.begin().unwrap();
+        drop(ring);
+        assert!(budget.take(1).is_err(), "a device still reads it");
+        fake.hold(false);
+        assert!(ticket.wait(Duration::from_secs(20)).unwrap());
+        assert_eq!(queue.under_way(), 0);
+        assert!(budget.take(RING).is_ok());
+    }
 }

@@ -38,7 +38,6 @@ pub(crate) struct Ring {
     /// Where chunks are, oldest first.
     live: VecDeque<u64>,
     next: u64,
-    _share: Share,
 }
 
 /// How much pinned memory the rings of an engine may have together.
@@ -47,7 +46,7 @@ pub(crate) struct Budget {
     limit: u64,
 }
 
-/// What a ring has of it.
+/// What a ring has of it: kept with the ring's memory, which copies keep longer than the ring.
 pub(crate) struct Share {
     budget: Arc<Budget>,
     bytes: u64,
@@ -94,14 +93,14 @@ impl Ring {
     ) -> Result<Self, CopyError> {
         let make = |bytes| -> Result<Self, CopyError> {
             let share = budget.take(bytes).map_err(CopyError::Device)?;
-            Ok(Self::of(device.pinned(bytes)?, share))
+            Ok(Self::of(device.pinned(bytes)?.with(share)))
         };
         as_much_as_there_is(wanted, least, make)
     }
 
     /// A ring in this memory.
-    pub(crate) fn of(memory: Memory, share: Share) -> Self {
-        Self { memory, live: VecDeque::new(), next: 0, _share: share }
+    pub(crate) fn of(memory: Memory) -> Self {
+        Self { memory, live: VecDeque::new(), next: 0 }
     }
 
     /// The same bytes by another address, or pinned since.

@@ -253,3 +253,23 @@ fn short_pinned_memory_makes_do_with_less_and_none_is_an_error() {
     assert_eq!(write(&p, &source, &target), Ok(1 << 20));
     assert!(bytes(&target) == pattern(1 << 20, 1));
 }
+
+#[test]
+fn a_ring_that_is_too_small_makes_room_for_a_larger_one() {
+    let flow = [TCP, ("rails", "127.0.0.1"), ("channels", "1")];
+    // Enough for either ring, not for both.
+    let short = [("staging_bytes", "512KiB"), ("staging_limit_bytes", "1MiB")];
+    let a = engine(&[&flow[..], &[("gpu_chunk_bytes", "768KiB")]].concat());
+    let b = engine(&[&flow[..], &short].concat());
+    let (to_b, to_a) = (a.add_peer(&b.metadata()).unwrap(), b.add_peer(&a.metadata()).unwrap());
+    let p = Pair { a, b, to_b, to_a };
+    let (here, there) = (device(0), device(1));
+    // Regions that end would have queues let go of rings, too.
+    let ends = [1, 768 << 10, 3 << 20].map(|len| {
+        (on(&here, &p.a, &pattern(len, 1)).0, on(&there, &p.b, &vec![0; len]), pattern(len, 1))
+    });
+    for (source, (target, memory), want) in &ends {
+        assert_eq!(write(&p, source, target), Ok(want.len() as u64));
+        assert!(FakeDevice::contents(memory) == *want);
+    }
+}

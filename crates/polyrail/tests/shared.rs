@@ -585,3 +585,26 @@ fn rings_of_a_peer_that_is_gone_are_kept_by_nobody() {
     wait_for("the rings to be let go of", || rings_mapped(RING) == 0);
     drop(target);
 }
+
+#[test]
+fn a_ring_that_is_still_copied_to_when_its_flow_goes_is_kept_no_longer_than_that() {
+    // A size that no other test has.
+    const RING: u64 = 1_126_400;
+    let (here, there) = (device(0), device(1));
+    let settings = [("staging_bytes", "1100KiB"), ("gpu_chunk_bytes", "64KiB")];
+    let Pair { a, b, to_b, to_a } = apart(&settings, &settings);
+    let (source, _) = on(&here, &a, &pattern(1 << 20, 1));
+    let (target, _) = on(&there, &b, &vec![0; 1 << 20]);
+    here.hold(true);
+    let transfer = a.write(&to_b, &source.all(), &remote(&a, &target).all()).unwrap();
+    wait_for("a copy to begin", || rings_mapped(RING) > 0);
+    drop((target, to_a, b));
+    wait_for("the peer to be lost", || to_b.lost().is_some());
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(rings_mapped(RING) > 0, "the device is about to copy to it");
+    here.hold(false);
+    // Nothing else happens here that would have anybody look.
+    wait_for("the ring to be let go of", || rings_mapped(RING) == 0);
+    transfer.wait(LONG).unwrap_err();
+    drop(source);
+}

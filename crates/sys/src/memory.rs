@@ -131,6 +131,11 @@ impl Memory {
         Ok(Self { base, len, ..self.clone() })
     }
 
+    /// The same bytes, which keep something until they are freed.
+    pub fn with(self, kept: impl Any + Send + Sync) -> Self {
+        Self { base: self.base, len: self.len, _owner: Some(Arc::new((self, kept))) }
+    }
+
     /// The address of a byte range, checked.
     pub(crate) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
         match offset.checked_add(len) {
@@ -234,6 +239,19 @@ mod tests {
             memory.clone().read_at(9_993, &mut out).unwrap();
             assert_eq!(&out, b"3456");
         }
+    }
+
+    #[test]
+    fn what_is_kept_with_bytes_goes_after_the_last_clone_of_them() {
+        let kept = Arc::new(());
+        let memory = Memory::from(vec![7; 8]).with(kept.clone());
+        let clone = memory.part(2, 4).unwrap();
+        drop(memory);
+        let mut out = [0; 4];
+        clone.read_at(0, &mut out).unwrap();
+        assert_eq!((out, Arc::strong_count(&kept)), ([7; 4], 2));
+        drop(clone);
+        assert_eq!(Arc::strong_count(&kept), 1);
     }
 
     #[test]

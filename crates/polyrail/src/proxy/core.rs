@@ -16,7 +16,7 @@ use crate::finish::{Finish, drain_tx};
 use crate::op::Op;
 use crate::peer::PeerShared;
 use crate::rx_flow::RxFlow;
-use crate::staging::Copiers;
+use crate::staging::{Copiers, Tickets};
 use crate::tx_flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
@@ -48,6 +48,8 @@ pub(super) struct Core {
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
     landing: Vec<usize>,
     orphans: Vec<Arc<PeerShared>>,
+    /// What devices still copy to rings of flows that are gone.
+    leaving: Tickets,
     /// Operations that devices copy for from end to end.
     copying: Vec<Arc<Op>>,
     pub(super) copiers: Copiers,
@@ -93,6 +95,7 @@ impl Core {
             withholds_acks: false,
             landing: Vec::new(),
             orphans: Vec::new(),
+            leaving: Tickets::new(),
             copying: Vec::new(),
             copiers: Copiers::default(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
@@ -234,6 +237,7 @@ impl Core {
     pub(super) fn is_copying(&self) -> bool {
         !self.landing.is_empty()
             || !self.orphans.is_empty()
+            || !self.leaving.is_empty()
             || !self.copying.is_empty()
             || self.outbound.iter().any(|outbound| outbound.copying)
     }
@@ -267,7 +271,8 @@ impl Core {
                 }
             }
         }
-        let orphans = self.orphans.len();
+        let before = (self.orphans.len(), self.leaving.len());
+        self.leaving.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
         self.orphans.retain(|peer| {
             let mut rx = peer.rx();
             rx.settle();
@@ -283,7 +288,7 @@ impl Core {
             }
             stays
         });
-        if self.orphans.len() < orphans {
+        if before != (self.orphans.len(), self.leaving.len()) {
             pass.copiers.let_go();
         }
         self.copying.retain(|op| {
@@ -547,10 +552,14 @@ impl Core {
             self.hot = None;
         }
         match flow {
-            AnyFlow::Tx(flow) => self.departed(key, &flow, &why, proxy, pass),
+            AnyFlow::Tx(flow) => {
+                self.departed(key, &flow, &why, proxy, pass);
+                self.leaving.extend(flow.into_tickets());
+            }
             AnyFlow::Rx(flow) => self.arrived(&flow, &why, proxy, pass),
             AnyFlow::Both(flow, arriving) => {
                 self.departed(key, &flow, &why, proxy, pass);
+                self.leaving.extend(flow.into_tickets());
                 self.arrived(&arriving, &why, proxy, pass);
             }
         }

@@ -1,7 +1,7 @@
 //! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
 //! that the peer has open.
 
-use polyrail_gpu::Device;
+use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source};
 
@@ -130,6 +130,11 @@ impl TxFlow {
         let at = ring.take(len).ok_or_else(no_room)?;
         let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
         Ok((at, tickets))
+    }
+
+    /// What devices may still copy, when the flow is gone.
+    pub(crate) fn into_tickets(self) -> impl Iterator<Item = Ticket> {
+        self.staged.into_iter().flat_map(|staged| staged.tickets)
     }
 
     /// Makes frames of the chunks that are copied.
