@@ -13,7 +13,7 @@ use polyrail_gpu::Device;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Memory, SharedMemory};
 
-use crate::sharing::{create, open, place_of};
+use crate::sharing::{Pause, create, open, place_of};
 use crate::staging::{Budget, Ring, as_much_as_there_is};
 
 /// The sender's end.
@@ -35,8 +35,12 @@ pub(crate) struct PeersRing {
 
 enum State {
     Announced,
-    Open { memory: Memory, is_pinned: bool },
-    Failed,
+    Open {
+        memory: Memory,
+        is_pinned: bool,
+    },
+    /// Not tried again until then.
+    Failed(Pause),
 }
 
 impl SharedRing {
@@ -101,25 +105,37 @@ impl PeersRing {
         matches!(&self.state, State::Open { is_pinned, .. } if *is_pinned || !for_device)
     }
 
-    /// Opens it, unless that has failed before, which is an error once. Takes milliseconds.
+    /// Opens it, unless that has failed a moment ago. It is an error the first time only. Takes
+    /// milliseconds.
     pub(crate) fn open(
         &mut self,
         device: Option<&dyn Device>,
         budget: &Arc<Budget>,
     ) -> Result<(), String> {
-        if self.is_open(device.is_some()) || matches!(self.state, State::Failed) {
+        let last = match &self.state {
+            State::Failed(pause) => Some(*pause),
+            State::Announced | State::Open { .. } => None,
+        };
+        if self.is_open(device.is_some()) || last.is_some_and(|pause| !pause.is_over()) {
             return Ok(());
         }
-        let opened = self.opened(device, budget);
-        self.state = State::Failed;
-        self.state = opened?;
+        match self.opened(device, budget) {
+            Ok(state) => self.state = state,
+            Err(why) => {
+                let pause = Pause::after(last);
+                self.state = State::Failed(pause);
+                if pause.is_first() {
+                    return Err(why);
+                }
+            }
+        }
         Ok(())
     }
 
     fn opened(&self, device: Option<&dyn Device>, budget: &Arc<Budget>) -> Result<State, String> {
         let memory = match &self.state {
             State::Open { memory, .. } => memory.clone(),
-            State::Announced | State::Failed => {
+            State::Announced | State::Failed(_) => {
                 let share = budget.take(self.place.bytes)?;
                 open(self.place)?.with(share)
             }
@@ -135,7 +151,7 @@ impl PeersRing {
     pub(crate) fn memory(&self) -> Option<&Memory> {
         match &self.state {
             State::Open { memory, .. } => Some(memory),
-            State::Announced | State::Failed => None,
+            State::Announced | State::Failed(_) => None,
         }
     }
 
@@ -201,5 +217,21 @@ mod tests {
         assert!(ticket.wait(Duration::from_secs(20)).unwrap());
         assert_eq!(queue.under_way(), 0);
         assert!(budget.take(RING).is_ok());
+    }
+
+    #[test]
+    fn a_ring_that_can_not_be_opened_is_left_alone_for_a_while() {
+        let (device, budget) = (device(), Budget::new(RING));
+        let mut ring = SharedRing::new(None, RING, RING, &Budget::new(RING)).unwrap();
+        let mut peers = PeersRing::new(ring.note(1).unwrap());
+        let taken = budget.take(1).unwrap();
+        let why = peers.open(Some(&*device), &budget).unwrap_err();
+        assert!(why.contains("staging_limit_bytes"), "{why}");
+        drop(taken);
+        peers.open(Some(&*device), &budget).unwrap();
+        assert!(peers.memory().is_none(), "it was tried a moment ago");
+        std::thread::sleep(Pause::SHORTEST);
+        peers.open(Some(&*device), &budget).unwrap();
+        assert!(peers.is_open(true));
     }
 }

@@ -302,40 +302,45 @@ impl TxFlow {
         fetch_posted(&peer, &mut tx, pass);
         let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
         let mut bytes = 0;
-        let mut is_staged = false;
-        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && !is_staged {
+        let mut staged = None;
+        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && staged.is_none() {
             let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
                 self.note_no_chunk(&tx, pass);
                 break;
             };
             bytes += u64::from(chunk.header.payload_len);
-            is_staged = self.is_staged(&chunk);
-            pulled.push(chunk);
+            // Asked once: there is room for one, and shared memory may come back at any moment.
+            if self.is_staged(&chunk) {
+                staged = Some(chunk);
+            } else {
+                pulled.push(chunk);
+            }
         }
+        let is_none = pulled.is_empty() && staged.is_none();
         // Nothing is left anywhere: nobody needs to look again before the next post.
-        if pulled.is_empty() && !tx.sender.has_work() && peer.posted.is_empty() {
+        if is_none && !tx.sender.has_work() && peer.posted.is_empty() {
             peer.lanes.want_nothing();
             // A post between the two lines above made the pool non-empty before it was wanted.
             if !peer.posted.is_empty() {
                 peer.lanes.want_all();
             }
         }
-        let is_more = !pulled.is_empty() && tx.sender.has_work();
+        let is_more = !is_none && tx.sender.has_work();
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
         if is_more && let Some(other) = peer.lanes.ask_another() {
             pass.engine.proxies.all[other].wake();
         }
         for chunk in pulled {
-            if self.is_staged(&chunk) {
-                self.stage(chunk, pass)?;
-            } else if self.staged.is_empty() {
+            if self.staged.is_empty() {
                 self.queue(chunk, Body::Regions, pass)?;
             } else {
                 self.put_behind(chunk, pass);
             }
         }
-        Ok(is_staged)
+        let Some(chunk) = staged else { return Ok(false) };
+        self.stage(chunk, pass)?;
+        Ok(true)
     }
 
     fn queue(&mut self, chunk: Chunk<Outgoing>, body: Body, pass: &Pass<'_>) -> Result<(), Down> {

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
@@ -179,8 +180,13 @@ struct Acquaintance {
 
 impl Acquaintance {
     fn of(engine: &Engine) -> Self {
+        Self::on(engine, card(&[]).host)
+    }
+
+    /// One that claims to be on that host.
+    fn on(engine: &Engine, host: u128) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let own = card(&[listener.local_addr().unwrap()]);
+        let own = Card { host, ..card(&[listener.local_addr().unwrap()]) };
         let peer = engine.add_peer(&own.encode()).unwrap();
         let (mut from_engine, asked) = Stranger::accept(&listener);
         let Hello::Flow(asked) = asked else { panic!("{asked:?}") };
@@ -197,6 +203,18 @@ impl Acquaintance {
         let mut description = zeroed(engine, 4096).describe();
         description[6..22].copy_from_slice(&self.card.instance.0.to_le_bytes());
         engine.import(&description).unwrap()
+    }
+
+    /// Sends a message, as transfer and frame `number`.
+    fn say(&mut self, number: u64, message: &Message) {
+        let meta = message.encode();
+        let header = ChunkHeader {
+            op: Op::Control,
+            meta_len: meta.len() as u32,
+            transfer: TransferId(number),
+            ..write_header(0, 0)
+        };
+        self.to_engine.say(&frame(header, &[], &meta, &[]));
     }
 
     /// The next message of the engine, acknowledged as frame `sequence`.
@@ -267,19 +285,10 @@ fn one_that_asks_and_takes_no_answers_fills_no_memory() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);
     let key = RegionKey { slot: 9, generation: 9, nonce: 9 };
-    let meta = Message::RegionWanted { key }.encode();
-    let ask = |number| {
-        let header = ChunkHeader {
-            op: Op::Control,
-            meta_len: meta.len() as u32,
-            transfer: TransferId(number),
-            ..write_header(0, 0)
-        };
-        frame(header, &[], &meta, &[])
-    };
+    let wanted = Message::RegionWanted { key };
     let asked = 5000;
     for number in 1..=asked {
-        other.to_engine.say(&ask(number));
+        other.say(number, &wanted);
     }
     while !matches!(other.to_engine.ack(), AckFrame::Ack { sequence } if sequence == asked) {}
     let waiting = engine.dump().matches("message: 0 bytes").count();
@@ -291,8 +300,44 @@ fn one_that_asks_and_takes_no_answers_fills_no_memory() {
         };
     }
     wait_for("room", || engine.dump().matches("message: 0 bytes").count() < 1024);
-    other.to_engine.say(&ask(asked + 1));
+    other.say(asked + 1, &wanted);
     assert_eq!(other.to_engine.ack(), AckFrame::Ack { sequence: asked + 1 });
+}
+
+#[test]
+fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
+    let engine = one_rail(&[]);
+    let memory = SharedMemory::create(4096, 5).unwrap();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let own = std::process::id();
+    let place = |process, descriptor| SharedPlace { process, descriptor, ..RING };
+    let mut heard = Vec::new();
+    for shown in [
+        // Nobody, this process with nothing there, with something else, and with another token.
+        place(u32::MAX, 3),
+        place(own, 1 << 20),
+        place(own, reader.as_raw_fd() as u32),
+        SharedPlace { token: 6, ..place(own, memory.descriptor()) },
+        SharedPlace { bytes: 8192, ..place(own, memory.descriptor()) },
+    ] {
+        let mut other = Acquaintance::on(&engine, Card::decode(&engine.metadata()).unwrap().host);
+        other.say(1, &Message::MemoryShown { place: shown });
+        let Message::MemorySeen { seen: Err(why) } = other.message(1) else { panic!("{shown:?}") };
+        heard.push(why);
+        // Again at once: it is not even looked at.
+        other.say(2, &Message::MemoryShown { place: place(own, memory.descriptor()) });
+        let seen = other.message(2);
+        let Message::MemorySeen { seen: Err(why) } = seen else { panic!("{seen:?}") };
+        assert_eq!(why, "the peer was asked a moment ago");
+    }
+    let why = "the peer can't open memory of this process; its log says why";
+    assert_eq!(heard, [why; 5]);
+    // An honest one hears where the engine's is.
+    let mut other = Acquaintance::on(&engine, Card::decode(&engine.metadata()).unwrap().host);
+    other.say(1, &Message::MemoryShown { place: place(own, memory.descriptor()) });
+    let seen = other.message(1);
+    let Message::MemorySeen { seen: Ok(theirs) } = seen else { panic!("{seen:?}") };
+    assert_eq!(theirs.process, own);
 }
 
 #[test]

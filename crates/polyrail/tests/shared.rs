@@ -281,6 +281,47 @@ fn rings_that_can_not_be_had_later_send_the_rest_over_rails() {
 }
 
 #[test]
+fn a_lack_of_memory_that_passes_ends_sharing_for_a_while_only() {
+    let settings = [("rails", "127.0.0.1"), ("channels", "1"), ("gpu_chunk_bytes", "64KiB")];
+    for poor in 0..2 {
+        let devices = [device(0), device(1)];
+        let p = apart(&settings, &settings);
+        let want = pattern(1 << 20, 1);
+        let (source, _) = on(&devices[0], &p.a, &want);
+        let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+        let there = remote(&p.a, &target);
+        // When it is tried for the first time.
+        devices[poor].limit_pinned(0);
+        let said = path(&p, &source, &there);
+        assert!(said.starts_with("tcp: ") && said.contains("OUT_OF_MEMORY"), "{said}");
+        devices[poor].limit_pinned(1 << 30);
+        wait_for("memory to be shared", || path(&p, &source, &there).starts_with("shared"));
+
+        // When there is to be a ring: also a request that was prepared before comes back to it.
+        let request = Request::write(&p.to_b).segment(source.all(), there.all());
+        let prepared = p.a.prepare(request).unwrap();
+        devices[poor].limit_pinned(0);
+        // There is none over rails, either.
+        prepared.post().unwrap().wait(LONG).unwrap_err();
+        devices[poor].limit_pinned(1 << 30);
+        finished(&prepared.post().unwrap());
+        let left = moved(&p.a).1;
+        assert!(p.a.dump().contains("shared memory: not used: "), "{}", p.a.dump());
+        wait_for("the ring", || {
+            finished(&prepared.post().unwrap());
+            moved(&p.a).1 > left
+        });
+        let (rails, left) = moved(&p.a);
+        let other = pattern(want.len(), 2);
+        source.write_at(0, &other).unwrap();
+        finished(&prepared.post().unwrap());
+        assert!(FakeDevice::contents(&memory) == other);
+        assert_eq!(moved(&p.a), (rails, left + want.len() as u64), "{poor}");
+        assert!(p.a.dump().contains("shared memory: works"), "{}", p.a.dump());
+    }
+}
+
+#[test]
 fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
     for broken in 0..2 {
         let devices = [device(0), device(1)];

@@ -83,11 +83,11 @@ impl TxFlow {
         }
     }
 
-    /// From now on payload for this peer goes over the rails.
+    /// For a while payload for this peer goes over the rails.
     fn stop_sharing(&self, why: String) {
         let peer = self.peer.name();
         if self.peer.sharing.fail(why.clone()) {
-            tracing::warn!(target: "polyrail::staging", peer, why, "no more shared memory");
+            tracing::warn!(target: "polyrail::staging", peer, why, "no shared memory for a while");
         }
     }
 
