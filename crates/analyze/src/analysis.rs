@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_profile::{Endpoint, Folder, Metric, PathKind, Plan, Sample, State, Word};
+use polyrail_profile::{Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Sample, State, Word};
 use serde::Serialize;
 
 use crate::compare::Comparison;
@@ -104,6 +104,7 @@ impl Analysis {
     /// A folder that can't be read, or in which no sample has the metric.
     pub fn of(folder: &Folder, options: Options) -> Result<Self, AnalyzeError> {
         let plan = folder.plan();
+        let missing = folder.missing()?;
         let mut samples = folder.samples()?;
         if let Some(path) = options.path {
             samples.retain(|one| plan.configurations[one.configuration as usize].path == path);
@@ -114,9 +115,14 @@ impl Analysis {
         if configurations.is_empty() {
             let what = options.metric.map_or("a time", Word::word);
             let over = options.path.map_or(String::new(), |path| format!(" over {path}"));
+            let needs_anchors = options.metric.is_none_or(|metric| metric == Metric::Oneway);
+            let why = match needs_anchors && missing.contains(&Part::Anchors) {
+                true => format!(", and {} is missing", Part::Anchors),
+                false => String::new(),
+            };
             return Err(AnalyzeError::Empty {
                 dir: folder.dir().into(),
-                what: format!("{what}{over}"),
+                what: format!("{what}{over}{why}"),
             });
         }
         let models = plan.endpoints.iter().map(|endpoint| {
@@ -158,7 +164,8 @@ impl Analysis {
             predictions: None,
             configurations,
         };
-        analysis.warnings = analysis.warn(run.reason.as_deref(), options.path.is_some());
+        analysis.warnings = missing.iter().map(|part| analysis.lacks(*part, run)).collect();
+        analysis.warnings.extend(analysis.warn(run.reason.as_deref(), options.path.is_some()));
         Ok(analysis)
     }
 
@@ -211,6 +218,17 @@ impl Analysis {
         }
     }
 
+    /// What a part that is missing would have told.
+    fn lacks(&self, part: Part, run: &Run) -> String {
+        let without = match part {
+            Part::Temperatures => "nothing is known of devices but what samples say".to_owned(),
+            Part::Anchors if run.clocks.len() > 1 => "clocks can't be compared".to_owned(),
+            Part::Anchors => "nothing here needs it, for there is one clock".to_owned(),
+            Part::Metadata { rank } => format!("the model of rank {rank} is not known"),
+        };
+        format!("{part} is missing: {without}")
+    }
+
     fn warn(&self, reason: Option<&str>, is_part: bool) -> Vec<String> {
         let mut warnings = Vec::new();
         let counts = &self.counts;
@@ -245,6 +263,13 @@ impl Analysis {
         if loose > 0 {
             warnings.push(format!(
                 "{loose} configurations have fewer than 6 samples, too few for a confidence interval"
+            ));
+        }
+        if counts.oneway_impossible > 0 {
+            warnings.push(format!(
+                "{} samples have one-way times below zero by more than the bound of their clocks: don't \
+                 trust the others either",
+                counts.oneway_impossible
             ));
         }
         let is_unsure = |one: &&Summary| {
@@ -287,6 +312,12 @@ impl Analysis {
                     drift.from_start_to_end_percent
                 ));
             }
+        }
+        if !self.clocks.without_anchors.is_empty() {
+            warnings.push(format!(
+                "clocks without anchors: {}; there are no one-way times between them and others",
+                self.clocks.without_anchors.join(", ")
+            ));
         }
         for one in self.clocks.triangles.iter().filter(|one| !one.closes) {
             warnings.push(format!(

@@ -12,6 +12,8 @@ pub struct Clocks {
     pub clocks: Vec<ClockReport>,
     /// Direct comparisons of devices, which check the alignment.
     pub triangles: Vec<TriangleReport>,
+    /// Names of clocks that were never compared with the reference.
+    pub without_anchors: Vec<String>,
 }
 
 /// One clock against its parent.
@@ -146,7 +148,14 @@ pub(crate) fn clocks(folder: &Folder) -> Result<Clocks, ProfileError> {
         bound_ns: one.bound_ns,
         closes: one.max_ns <= one.bound_ns,
     });
-    Ok(Clocks { clocks: alignment.fits().map(report).collect(), triangles: triangles.collect() })
+    let clocks: Vec<ClockReport> = alignment.fits().map(report).collect();
+    let has_anchors = |id: u32| id == 0 || clocks.iter().any(|one| one.clock == id);
+    let without = folder.run().clocks.iter().filter(|clock| !has_anchors(clock.id));
+    Ok(Clocks {
+        without_anchors: without.map(|clock| clock.name.clone()).collect(),
+        clocks,
+        triangles: triangles.collect(),
+    })
 }
 
 /// The devices of a folder that were looked at.

@@ -98,6 +98,8 @@ pub struct Counts {
     pub verified: usize,
     /// Samples with wrong bytes.
     pub verify_failed: usize,
+    /// Samples whose one-way time is below zero by more than their clocks' bound.
+    pub oneway_impossible: usize,
 }
 
 /// The metric of each path.
@@ -115,6 +117,10 @@ pub(crate) fn count(plan: &Plan, samples: &[Sample], metrics: &Metrics) -> Count
         throttled: many(&|sample| sample.flags.contains(Flags::THROTTLED)),
         verified: many(&|sample| sample.verify == Verify::Ok),
         verify_failed: many(&|sample| sample.verify == Verify::Failed),
+        oneway_impossible: many(&|sample| {
+            let bounded = sample.t_oneway_ns.zip(sample.clock_uncertainty_ns);
+            bounded.is_some_and(|(time_ns, bound_ns)| time_ns + bound_ns < 0.0)
+        }),
     }
 }
 

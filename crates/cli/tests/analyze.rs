@@ -134,6 +134,70 @@ fn bad_input_is_named_with_its_place_and_what_helps() {
 }
 
 #[test]
+fn a_missing_table_is_told_and_nothing_is_computed_as_if_it_were_there() {
+    let (_root, dir) = profile(&machine());
+    let one_way = [dir.as_str(), "--metric", "t_oneway", "--json"];
+    let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    let whole = json(&analyze(&one_way));
+    assert!(whole["configurations"][0]["clock_uncertainty_ns"].as_f64() > Some(0.0));
+    assert_eq!(whole["clocks"]["clocks"].as_array().unwrap().len(), 3);
+    assert!(!whole["warnings"].to_string().contains("missing"), "{}", whole["warnings"]);
+
+    for name in ["anchors.csv", "temperatures.csv", "metadata_rank_1.yml"] {
+        fs::remove_file(Path::new(&dir).join(name)).unwrap();
+    }
+    let output = analyze(&[&dir]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for warning in [
+        "warning: anchors.csv is missing: clocks can't be compared\n",
+        "warning: clocks without anchors: gpu0, gpu1, gpu2; there are no one-way times between them",
+        "warning: temperatures.csv is missing: nothing is known of devices but what samples say\n",
+        "warning: metadata_rank_1.yml is missing: the model of rank 1 is not known\n",
+    ] {
+        assert!(tables.contains(warning), "{warning}: {tables}");
+    }
+    let without = json(&analyze(&[&dir, "--json"]));
+    assert_eq!(without["clocks"]["clocks"].as_array().unwrap().len(), 0);
+    let output = analyze(&one_way);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("no sample has t_oneway, and anchors.csv is missing"), "{error}");
+}
+
+#[test]
+fn files_that_are_no_text_and_times_that_are_none_are_bad_input_with_their_place() {
+    let (_root, dir) = profile(&machine());
+    let refused = |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
+        let path = Path::new(&dir).join(name);
+        let good = fs::read(&path).unwrap();
+        fs::write(&path, change(good.clone())).unwrap();
+        let output = analyze(&[&dir]);
+        fs::write(&path, good).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        text(&output.stderr).to_owned()
+    };
+    for name in ["run.yml", "plan.json", "samples.csv", "anchors.csv", "metadata_rank_0.yml"] {
+        let error = refused(name, &|mut bytes| {
+            bytes[0] = 0xff;
+            bytes
+        });
+        let place = format!("{name}:1: is not UTF-8 text: 0xff at byte 0 of the file");
+        assert!(error.contains(&place), "{error}");
+    }
+    let error = refused("samples.csv", &|bytes| {
+        let text = String::from_utf8(bytes).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let mut cells: Vec<&str> = lines[1].split(',').collect();
+        (cells[5], cells[11], cells[16]) = ("0", "0", "0");
+        lines[1] = cells.join(",");
+        (lines.join("\n") + "\n").into_bytes()
+    });
+    let cell = "samples.csv:2, column t_oneway_ns: `0`; allowed: a number, 0.001 to 2.6e15";
+    assert!(error.contains(cell), "{error}");
+}
+
+#[test]
 fn wrong_bytes_end_with_five() {
     let (_root, dir) = profile(&machine());
     let path = Path::new(&dir).join("samples.csv");

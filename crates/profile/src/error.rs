@@ -66,7 +66,7 @@ pub enum ProfileError {
     Line {
         /// The file as it was named.
         file: String,
-        /// Counted from 1.
+        /// Counted from 1; 0 when the file as a whole is meant.
         line: u64,
         /// What is wrong, with what is allowed.
         fault: String,

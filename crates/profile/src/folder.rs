@@ -1,6 +1,7 @@
 //! A profile folder: read it with [`Folder`], fill it with [`Recorder`].
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::error::ProfileError;
 use crate::plan::{Plan, Step};
 use crate::run::{Metadata, RUN_VERSION, Run};
 use crate::sample::Sample;
-use crate::table::{ReadRow, Row, heading_line, read_row, read_rows, write_row};
+use crate::table::{ReadRow, Row, heading_line, read_row, read_rows, utf8, write_row};
 use crate::thermal::Temperature;
 use crate::yaml;
 
@@ -21,6 +22,20 @@ pub struct Folder {
     dir: PathBuf,
     plan: Plan,
     run: Run,
+}
+
+/// A file without which a folder can still be read; shown as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// What devices said of themselves.
+    Temperatures,
+    /// Comparisons of clocks.
+    Anchors,
+    /// What is known of an endpoint.
+    Metadata {
+        /// Which.
+        rank: u32,
+    },
 }
 
 /// A folder that is being filled, by one process at a time. All methods but
@@ -103,6 +118,7 @@ impl Folder {
             let fault = format!("{}; allowed: {RUN_VERSION}", run.schema_version);
             return Err(field(&path, "schema_version", fault));
         }
+        run.check().map_err(|error| in_file(&path, error))?;
         Ok(Self { dir: dir.into(), plan, run })
     }
 
@@ -154,15 +170,44 @@ impl Folder {
         Ok(samples)
     }
 
+    /// The files that `polyrail profile` always writes and this folder lacks; it can be read without
+    /// them, but for what they hold.
+    ///
+    /// # Errors
+    /// What the system refuses, and something that is no file in the place of one.
+    pub fn missing(&self) -> Result<Vec<Part>, ProfileError> {
+        let metadata = self.plan.endpoints.iter().map(|one| Part::Metadata { rank: one.rank });
+        let mut missing = Vec::new();
+        for part in [Part::Temperatures, Part::Anchors].into_iter().chain(metadata) {
+            if !is_there(&self.dir.join(part.to_string()))? {
+                missing.push(part);
+            }
+        }
+        Ok(missing)
+    }
+
     /// The log of the devices; empty where there is none.
     ///
     /// # Errors
-    /// A table that can't be read.
+    /// A table that can't be read, or a look at an endpoint that the plan does not have.
     pub fn temperatures(&self) -> Result<Vec<Temperature>, ProfileError> {
-        self.rows_if_there(TEMPERATURES)
+        let looks: Vec<Temperature> = self.rows_if_there(TEMPERATURES)?;
+        let ranks = self.plan.endpoints.len();
+        match looks.iter().position(|look| look.rank as usize >= ranks) {
+            Some(place) => Err(ProfileError::Cell {
+                file: self.dir.join(TEMPERATURES).display().to_string(),
+                // As for samples: no line is over several, and none is twice.
+                line: place as u64 + 2,
+                column: "rank".into(),
+                value: looks[place].rank.to_string(),
+                allowed: format!("0 to {}", ranks - 1),
+            }),
+            None => Ok(looks),
+        }
     }
 
-    /// Raw comparisons of clocks; empty where there is but one clock.
+    /// Raw comparisons of clocks; empty where there is but one clock, and where the file is
+    /// [missing](Self::missing).
     ///
     /// # Errors
     /// A table that can't be read.
@@ -173,9 +218,10 @@ impl Folder {
     /// Every clock against the reference, computed anew from the anchors.
     ///
     /// # Errors
-    /// As [`Alignment::fit`], and anchors that can't be read.
+    /// As [`Alignment::fit`], with the file named, and anchors that can't be read.
     pub fn alignment(&self) -> Result<Alignment, ProfileError> {
-        Alignment::fit(&self.run.clocks, &self.anchors()?)
+        let aligned = Alignment::fit(&self.run.clocks, &self.anchors()?);
+        aligned.map_err(|error| in_file(&self.dir.join(ANCHORS), error))
     }
 
     /// What is known of an endpoint; `None` where its file is missing.
@@ -184,7 +230,7 @@ impl Folder {
     /// A file that can't be used.
     pub fn metadata(&self, rank: u32) -> Result<Option<Metadata>, ProfileError> {
         let path = self.dir.join(metadata_name(rank));
-        if !path.exists() {
+        if !is_there(&path)? {
             return Ok(None);
         }
         let metadata: Metadata = yaml::read(&read_text(&path)?, &path)?;
@@ -211,7 +257,7 @@ impl Folder {
 
     fn rows_if_there<R: ReadRow>(&self, name: &str) -> Result<Vec<R>, ProfileError> {
         let path = self.dir.join(name);
-        if path.exists() { read_rows(&path) } else { Ok(Vec::new()) }
+        if is_there(&path)? { read_rows(&path) } else { Ok(Vec::new()) }
     }
 
     fn recorder(
@@ -441,17 +487,41 @@ fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
         ProfileError::Field { file, line, field: error.path().to_string(), fault }
     })?;
     json.end().map_err(|error| field(path, ".", error.to_string()))?;
-    plan.check().map_err(|error| match error {
-        ProfileError::Value { field: name, value, allowed } => {
-            field(path, name, format!("{value}; allowed: {allowed}"))
-        }
-        other => other,
-    })?;
+    plan.check().map_err(|error| in_file(path, error))?;
     Ok(plan)
 }
 
+/// The same fault with the file that it is in.
+fn in_file(path: &Path, error: ProfileError) -> ProfileError {
+    match error {
+        ProfileError::Value { field: name, value, allowed } => {
+            field(path, name, format!("{value}; allowed: {allowed}"))
+        }
+        ProfileError::Clock { clock, fault } => {
+            let (file, fault) = (path.display().to_string(), format!("clock {clock}: {fault}"));
+            ProfileError::Line { file, line: 0, fault }
+        }
+        other => other,
+    }
+}
+
 fn read_text(path: &Path) -> Result<String, ProfileError> {
-    fs::read_to_string(path).map_err(ProfileError::io("read", path))
+    let bytes = fs::read(path).map_err(ProfileError::io("read", path))?;
+    utf8(&bytes, path).map(str::to_owned)
+}
+
+/// Whether there is a file; what is there and no file would be read for ever, or not at all.
+fn is_there(path: &Path) -> Result<bool, ProfileError> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => {
+            let file = path.display().to_string();
+            let fault = "is not a file; allowed: a file, or nothing".to_owned();
+            Err(ProfileError::Line { file, line: 0, fault })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(ProfileError::io("read", path)(error)),
+    }
 }
 
 fn json_text(path: &Path, value: &impl serde::Serialize) -> Result<String, ProfileError> {
@@ -464,7 +534,17 @@ fn field(path: &Path, field: &str, fault: String) -> ProfileError {
 }
 
 fn metadata_name(rank: u32) -> String {
-    format!("metadata_rank_{rank}.yml")
+    Part::Metadata { rank }.to_string()
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Temperatures => f.write_str(TEMPERATURES),
+            Self::Anchors => f.write_str(ANCHORS),
+            Self::Metadata { rank } => write!(f, "metadata_rank_{rank}.yml"),
+        }
+    }
 }
 
 /// Every change under these locks is one call, so a thread that panicked left nothing half done.

@@ -21,7 +21,7 @@ fn sample(step: &Step) -> Sample {
         configuration: step.configuration,
         repetition: step.repetition,
         posted_ns: 1_000 * step.order as i64,
-        t_oneway_ns: Some(-0.25),
+        t_oneway_ns: Some(0.25),
         t_host_ns: Some(1234.567),
         bandwidth_bytes_per_s: Some(3.5e9),
         clock_uncertainty_ns: Some(0.1),
@@ -187,6 +187,81 @@ fn faults_of_tables_name_file_line_and_column() {
 }
 
 #[test]
+fn a_table_has_times_above_zero_only_and_one_way_times_of_one_clock_only() {
+    // (column, value, what is allowed)
+    for (column, value, allowed) in [
+        ("t_oneway_ns", "0", "a number, 0.001 to 2.6e15"),
+        ("t_oneway_ns", "-0.25", "a number, 0.001 to 2.6e15"),
+        ("t_rtt2_ns", "0", "a number, 0.001 to 2.6e15"),
+        ("t_host_ns", "0", "a number, 0.001 to 2.6e15"),
+        ("t_host_ns", "1e16", "a number, 0.001 to 2.6e15"),
+        ("bandwidth_bytes_per_s", "0", "a number, 0.001 to 1e18"),
+        ("clock_uncertainty_ns", "-1", "a number, 0 to 2.6e15"),
+        ("clock_dst", "2", ""),
+    ] {
+        let (_root, dir) = filled(2);
+        let place = Sample::COLUMNS.iter().position(|name| *name == column).unwrap();
+        let wrong = fault(&dir, SAMPLES, |text| {
+            let mut lines: Vec<&str> = text.lines().collect();
+            let mut cells: Vec<&str> = lines[2].split(',').collect();
+            cells[place] = value;
+            let line = cells.join(",");
+            lines[2] = &line;
+            lines.join("\n") + "\n"
+        });
+        let expected = match column {
+            "clock_dst" => {
+                "column t_oneway_ns: `0.25`; allowed: empty, since clock_src and clock_dst \
+                            differ: it follows from the anchors"
+                    .to_owned()
+            }
+            _ => format!("column {column}: `{value}`; allowed: {allowed}"),
+        };
+        assert_eq!(wrong, format!("DIR/samples.csv:3, {expected}"));
+    }
+}
+
+#[test]
+fn a_folder_says_which_parts_it_lacks_and_what_stands_in_their_place() {
+    let (_root, dir) = filled(1);
+    let folder = Folder::open(&dir).unwrap();
+    let metadata = |rank| Part::Metadata { rank };
+    assert_eq!(folder.missing().unwrap(), [metadata(0), metadata(1)], "nobody wrote these");
+    fs::remove_file(dir.join(TEMPERATURES)).unwrap();
+    fs::remove_file(dir.join(ANCHORS)).unwrap();
+    let missing = folder.missing().unwrap();
+    assert_eq!(missing, [Part::Temperatures, Part::Anchors, metadata(0), metadata(1)]);
+    assert_eq!(missing[1].to_string(), "anchors.csv");
+    assert!(folder.anchors().unwrap().is_empty() && folder.temperatures().unwrap().is_empty());
+
+    fs::create_dir(dir.join(ANCHORS)).unwrap();
+    for error in [folder.missing().unwrap_err(), folder.anchors().unwrap_err()] {
+        let error = error.to_string();
+        assert!(error.ends_with("anchors.csv:0: is not a file; allowed: a file, or nothing"));
+    }
+}
+
+#[test]
+fn a_file_that_is_not_utf8_is_named_with_its_line() {
+    for name in [PLAN, RUN, SAMPLES, "metadata_rank_0.yml"] {
+        let (_root, dir) = filled(1);
+        let metadata = b"rank: 0\npid: 1\n".as_slice();
+        fs::write(dir.join("metadata_rank_0.yml"), metadata).unwrap();
+        let path = dir.join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 3;
+        bytes[at] = 0xff;
+        fs::write(&path, bytes).unwrap();
+        let read = |folder: Folder| folder.samples().and_then(|_| folder.metadata(0));
+        let error = Folder::open(&dir).and_then(read).unwrap_err();
+        let place =
+            format!("{}:2: is not UTF-8 text: 0xff at byte {at} of the file", path.display());
+        assert_eq!(error.to_string(), place);
+        assert!(matches!(error, ProfileError::Line { .. }), "it is no fault of the machine");
+    }
+}
+
+#[test]
 fn samples_of_another_plan_are_refused() {
     let (_root, dir) = filled(0);
     let recorder = Folder::resume(&dir).unwrap();
@@ -231,6 +306,19 @@ fn faults_of_the_plan_and_the_run_name_the_field() {
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, RUN, |text| text.replace("schema_version: 1", "schema_version: 9"));
     assert_eq!(wrong, "DIR/run.yml:0, field schema_version: 9; allowed: 1");
+    for (good, bad, words) in [
+        ("tick_ns: 1.0", "tick_ns: -1.0", "field clocks[].tick_ns: -1; allowed: 0 to 1e9"),
+        (
+            "timer_floor_ns: {}",
+            "timer_floor_ns: {t_gpu: -3}",
+            "field timer_floor_ns: -3; allowed: ",
+        ),
+        ("clocks:", "clocks:\n  - {id: 0, name: x, kind: x, rank: null, tick_ns: 1}", "each once"),
+    ] {
+        let (_root, dir) = filled(0);
+        let wrong = fault(&dir, RUN, |text| text.replacen(good, bad, 1));
+        assert!(wrong.starts_with("DIR/run.yml:0, field ") && wrong.contains(words), "{wrong}");
+    }
 }
 
 #[test]
@@ -274,6 +362,12 @@ fn logs_of_devices_clocks_and_endpoints_read_back() {
     assert_eq!(folder.metadata(1).unwrap(), Some(metadata.clone()));
     assert_eq!(folder.metadata(0).unwrap(), None);
     assert!(recorder.write_metadata(&Metadata { rank: 2, ..metadata }).is_err());
+    let error = folder.alignment().unwrap_err().to_string();
+    let unlisted = "anchors.csv:0: clock 1: has anchors and is not listed in run.yml";
+    assert!(error.ends_with(unlisted), "{error}");
+    recorder.append_temperature(&Temperature { rank: 2, ..look }).unwrap();
+    let error = folder.temperatures().unwrap_err().to_string();
+    assert!(error.ends_with("temperatures.csv:3, column rank: `2`; allowed: 0 to 1"), "{error}");
     let path = dir.join(ANCHORS);
     fs::write(&path, fs::read_to_string(&path).unwrap() + "1,0,3,edge,5,100,-5\n").unwrap();
     let error = folder.anchors().unwrap_err().to_string();

@@ -1,11 +1,13 @@
 //! How a profile was made: `run.yml`, and `metadata_rank_N.yml` for each endpoint.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::Clock;
+use crate::error::ProfileError;
 
 /// The version of `run.yml` and of the tables; raised when something changes its meaning or goes.
 pub const RUN_VERSION: u32 = 1;
@@ -134,11 +136,35 @@ impl Default for Run {
 }
 
 impl Run {
+    /// Checks what the types can't: ranges, and that every clock has a number of its own.
+    ///
+    /// # Errors
+    /// The first field that is out of its range.
+    pub(crate) fn check(&self) -> Result<(), ProfileError> {
+        let refuse = |field, value: &dyn Display, allowed: &str| {
+            Err(ProfileError::Value { field, value: value.to_string(), allowed: allowed.into() })
+        };
+        for (place, clock) in self.clocks.iter().enumerate() {
+            if self.clocks[..place].iter().any(|other| other.id == clock.id) {
+                return refuse("clocks[].id", &clock.id, "each once");
+            }
+            if !(0.0..=SECOND_NS).contains(&clock.tick_ns) {
+                return refuse("clocks[].tick_ns", &clock.tick_ns, "0 to 1e9");
+            }
+        }
+        match self.timer_floor_ns.values().find(|floor| !(0.0..=SECOND_NS).contains(*floor)) {
+            Some(floor) => refuse("timer_floor_ns", floor, "0 to 1e9"),
+            None => Ok(()),
+        }
+    }
+
     /// A time of the reference clock as wall-clock time, in ns since 1970 UTC.
     pub fn to_unix_ns(&self, reference_ns: i64) -> i64 {
         self.unix_ns.saturating_add(reference_ns.saturating_sub(self.reference_ns))
     }
 }
+
+const SECOND_NS: f64 = 1e9;
 
 /// The variables that may stand in a folder that people pass on: those that change what is
 /// measured, and none whose name speaks of a secret.

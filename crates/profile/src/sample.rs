@@ -1,7 +1,7 @@
 //! One measured transfer, and what each of its figures means.
 
 use std::fmt;
-use std::ops::BitOr;
+use std::ops::{BitOr, RangeInclusive};
 
 use crate::clock::Alignment;
 use crate::error::ProfileError;
@@ -86,9 +86,9 @@ pub struct Sample {
     pub repetition: u32,
     /// When it was posted, on the reference clock, in ns.
     pub posted_ns: i64,
-    /// [`Metric::Oneway`] in ns; a little below zero where the clocks are less sure than that. A
-    /// table has it only where both ends have one clock;
-    /// [`Folder::samples`](crate::Folder::samples) computes the others.
+    /// [`Metric::Oneway`] in ns. A table has it only where both ends have one clock, and there it is
+    /// above zero; [`Folder::samples`](crate::Folder::samples) computes the others, which are a
+    /// little below zero where the clocks are less sure than that.
     pub t_oneway_ns: Option<f64>,
     /// [`Metric::HalfRoundTrip`] in ns.
     pub t_rtt2_ns: Option<f64>,
@@ -320,20 +320,28 @@ impl ReadRow for Sample {
                     .optional(first + 4, |cells| cells.whole(first + 4, 0..=100_000))?,
             })
         };
+        let (source, sink) = (end(11)?, end(16)?);
+        let t_oneway_ns = time(5)?;
+        let has_two_clocks = source.clock.zip(sink.clock).is_some_and(|(one, other)| one != other);
+        if t_oneway_ns.is_some() && has_two_clocks {
+            let allowed =
+                "empty, since clock_src and clock_dst differ: it follows from the anchors";
+            return Err(cells.fault(5, allowed));
+        }
         Ok(Self {
             order: cells.whole(0, 0..=u64::MAX)?,
             session: cells.whole(1, 0..=u32::MAX)?,
             configuration: cells.whole(2, 0..=u32::MAX)?,
             repetition: cells.whole(3, 0..=u32::MAX)?,
             posted_ns: stamp(cells, 4)?,
-            t_oneway_ns: cells.optional(5, |cells| cells.number(5, -TIME_MAX_NS..=TIME_MAX_NS))?,
+            t_oneway_ns,
             t_rtt2_ns: time(6)?,
             t_gpu_ns: time(7)?,
             t_host_ns: time(8)?,
-            bandwidth_bytes_per_s: cells.optional(9, |cells| cells.number(9, 0.0..=1e18))?,
+            bandwidth_bytes_per_s: cells.optional(9, |cells| cells.number(9, RATES))?,
             clock_uncertainty_ns: bound(10, 0.0)?,
-            source: end(11)?,
-            sink: end(16)?,
+            source,
+            sink,
             verify: cells.word(21)?,
             flags: Flags::parse(cells.text(22)).ok_or_else(|| {
                 cells.fault(22, format!("any of {}, joined by |", Flags::allowed()))
@@ -354,6 +362,8 @@ const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 const TIME_MIN_NS: f64 = 1e-3;
 /// A transfer that took a month was not measured.
 const TIME_MAX_NS: f64 = 2.6e15;
+/// In bytes/s: three transfers of a byte in fifty minutes, and more than any link.
+const RATES: RangeInclusive<f64> = 1e-3..=1e18;
 
 #[cfg(test)]
 mod tests {

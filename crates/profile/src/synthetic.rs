@@ -186,6 +186,7 @@ impl Machine {
         let gpu_ns = (gpu_ns * 1_000.0).round() / 1_000.0;
         let host_ns = gpu_ns + 4_000.0 + (rng.below(400) as f64);
         let start = now_ns + 2_000;
+        // One-way times follow from these stamps and the anchors.
         let end = |rank: u32, late: i64| End {
             clock: self.has_gpus.then_some(rank + 1),
             start_ns: self.has_gpus.then(|| self.device_ns(rank, start + late)),
@@ -198,14 +199,13 @@ impl Machine {
         let streamed = size * window / (gpu_ns + (window - 1.0) * (size * 2.45e-3).max(120.0));
         Sample {
             posted_ns: now_ns,
-            t_oneway_ns: self.has_gpus.then_some(gpu_ns),
             t_rtt2_ns: (!self.has_gpus).then_some(gpu_ns),
             t_gpu_ns: self.has_gpus.then_some(gpu_ns),
             t_host_ns: Some(host_ns),
             bandwidth_bytes_per_s: (configuration.size_bytes >= 1 << 16).then_some(streamed * 1e9),
-            clock_uncertainty_ns: self.has_gpus.then_some(640.0),
             source: end(configuration.src, 0),
-            sink: end(configuration.dst, 150),
+            // It waits for the source.
+            sink: end(configuration.dst, -150),
             verify: Verify::Ok,
             flags: if gpu_ns < 960.0 { Flags::NEAR_FLOOR } else { Flags::NONE },
             ..Sample::default()

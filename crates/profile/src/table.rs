@@ -107,6 +107,17 @@ pub(crate) fn read_row<R: ReadRow>(text: &str, path: &Path, line: u64) -> Result
     R::read(&Cells { cells: &cells, names: R::COLUMNS, file: &file, line })
 }
 
+/// The text of a file.
+pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        let before = bytes[..at].iter().filter(|byte| **byte == b'\n').count() as u64;
+        let found = bytes.get(at).copied().unwrap_or(0);
+        let fault = format!("is not UTF-8 text: 0x{found:02x} at byte {at} of the file");
+        ProfileError::Line { file: path.display().to_string(), line: 1 + before, fault }
+    })
+}
+
 /// What to do with a column that nobody asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
@@ -146,11 +157,7 @@ impl<'a> Table<'a> {
             fault,
             allowed: names.join(","),
         };
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count();
-            let fault = "is not UTF-8 text".to_owned();
-            ProfileError::Line { file: file.clone(), line: line as u64, fault }
-        })?;
+        let text = utf8(bytes, path)?;
         // Spreadsheets like to put a byte order mark in front.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut headings = Vec::new();
@@ -404,7 +411,10 @@ mod tests {
         assert_eq!(fault(""), "t.csv:1: there are no headings; allowed columns: a,b,c");
         let bytes = b"a,b\n1,\xff\n";
         let error = Table::parse(bytes, Path::new("t.csv"), &["a"], &[], Unknown::Ignore);
-        assert_eq!(error.unwrap_err().to_string(), "t.csv:2: is not UTF-8 text");
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "t.csv:2: is not UTF-8 text: 0xff at byte 6 of the file"
+        );
     }
 
     #[test]

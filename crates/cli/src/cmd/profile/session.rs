@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
-    Folder, Metric, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
+    Folder, Metric, Part, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
 };
 use polyrail_profiler::{
     Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices, estimate,
@@ -27,6 +27,9 @@ use super::nccl::MODE;
 use super::progress::Progress;
 use super::warm::warm;
 use crate::host::describe;
+
+/// What is noted of a table that a folder no longer had.
+const LOST: &str = "was missing when the profile was resumed";
 
 /// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
 const RESUME_APART_NS: i64 = 1_000_000_000;
@@ -264,6 +267,13 @@ fn measure_timers(
 
 /// Goes on with a folder whose clock is still this machine's.
 fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
+    // Going on begins missing tables anew; what the first part of the samples lacks is to be known.
+    let lost: Vec<String> = Folder::open(dir)?
+        .missing()?
+        .into_iter()
+        .filter(|part| !matches!(part, Part::Metadata { .. }))
+        .map(|part| format!("{part} {LOST}"))
+        .collect();
     let mut recorder = Folder::resume(dir)?;
     let before = recorder.folder().run().clone();
     let apart = before.to_unix_ns(run.reference_ns).saturating_sub(run.unix_ns);
@@ -273,7 +283,8 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
     }
     run.unix_ns = before.unix_ns;
     run.reference_ns = before.reference_ns;
-    run.notes.extend(before.notes.into_iter().filter(|note| note.contains("breaks")));
+    let stays = |note: &String| note.contains("breaks") || note.ends_with(LOST);
+    run.notes.extend(before.notes.into_iter().filter(stays).chain(lost));
     run.notes.push(format!("resumed {} times", recorder.session()));
     recorder.write_run(run)?;
     Ok(recorder)
