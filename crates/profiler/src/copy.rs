@@ -14,6 +14,8 @@ use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
 const STREAM_BYTES: u64 = 64 << 20;
+/// So long a thread takes to begin where a CPU is free.
+const AT_ONCE: Duration = Duration::from_micros(200);
 /// A sink that is not told for so long was forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,13 +25,16 @@ pub(crate) struct Copier {
     sources: HashMap<u32, (Memory, u64)>,
     /// Each rank's sink.
     sinks: HashMap<u32, Vec<u8>>,
+    /// Whether there is one CPU only, so that nobody may look at a word all the time.
+    is_alone: bool,
 }
 
 impl Copier {
     pub(crate) fn new(sources: HashMap<u32, (Memory, u64)>) -> Self {
         let sinks =
             sources.iter().map(|(rank, (memory, _))| (*rank, vec![0; memory.len() as usize]));
-        Self { sinks: sinks.collect(), sources }
+        let is_alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        Self { sinks: sinks.collect(), sources, is_alone }
     }
 
     fn ends(&mut self, src: u32, dst: u32, bytes: u64) -> Result<Ends<'_>, ProfilerError> {
@@ -58,10 +63,9 @@ struct OneWay {
 
 /// Made again, a few times, if both threads were on one CPU before it began: then the time would be
 /// that of a switch between them.
-fn one_way(source: &Memory, sink: &mut [u8]) -> Result<OneWay, ProfilerError> {
+fn one_way(source: &Memory, sink: &mut [u8], is_alone: bool) -> Result<OneWay, ProfilerError> {
     const TIMES: u32 = 4;
     const APART_NS: i64 = 200_000;
-    let is_alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
     for _ in 1..TIMES {
         if let Some(ends) = try_one_way(source, sink, is_alone, APART_NS)? {
             return Ok(ends);
@@ -79,19 +83,27 @@ fn try_one_way(
     apart_ns: i64,
 ) -> Result<Option<OneWay>, ProfilerError> {
     let (ready_ns, is_there) = (AtomicI64::new(0), AtomicBool::new(false));
-    let until = |is: &dyn Fn() -> bool| {
+    let starter = std::thread::current();
+    let until = |is: &dyn Fn() -> bool, patience: Duration| {
         let begin = Instant::now();
-        while !is() && begin.elapsed() < PATIENCE {
+        while !is() && begin.elapsed() < patience {
             if is_alone { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
     };
     std::thread::scope(|scope| {
         let told = scope.spawn(|| {
             ready_ns.store(reference_ns(), Ordering::Release);
-            until(&|| is_there.load(Ordering::Acquire));
+            starter.unpark();
+            until(&|| is_there.load(Ordering::Acquire), PATIENCE);
             reference_ns()
         });
-        until(&|| ready_ns.load(Ordering::Acquire) != 0);
+        let is_ready = || ready_ns.load(Ordering::Acquire) != 0;
+        until(&is_ready, AT_ONCE);
+        // Where others have the CPUs, who slept is run sooner than who looked all the time.
+        let begin = Instant::now();
+        while !is_ready() && begin.elapsed() < PATIENCE {
+            std::thread::park_timeout(PATIENCE);
+        }
         let ready_ns = ready_ns.load(Ordering::Acquire);
         let begin_ns = reference_ns();
         let is_apart = is_alone || begin_ns - ready_ns <= apart_ns;
@@ -122,6 +134,7 @@ impl Carrier for Copier {
         bytes: u64,
         verify: bool,
     ) -> Result<Measured, ProfilerError> {
+        let is_alone = self.is_alone;
         let (source, seed, sink) = self.ends(src, dst, bytes)?;
         let mut right = true;
         if verify {
@@ -134,7 +147,7 @@ impl Carrier for Copier {
             right &= pattern::is_pattern(sink, seed);
             sink.fill(0);
         }
-        let ends = one_way(source, sink)?;
+        let ends = one_way(source, sink, is_alone)?;
         if verify {
             right &= pattern::is_pattern(sink, seed);
             sink.fill(0);
@@ -194,7 +207,7 @@ mod tests {
     fn the_sink_is_ready_before_and_told_after_and_threads_on_one_cpu_are_tried_again() {
         let source = Memory::from(vec![7; 64]);
         let mut sink = vec![0; 64];
-        let ends = one_way(&source, &mut sink).unwrap();
+        let ends = one_way(&source, &mut sink, false).unwrap();
         assert_eq!(sink, [7; 64]);
         let ([begin_ns, end_ns], [ready_ns, told_ns]) = (ends.source_ns, ends.sink_ns);
         assert!(ready_ns <= begin_ns && begin_ns <= end_ns && begin_ns < told_ns);

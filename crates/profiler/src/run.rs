@@ -299,18 +299,21 @@ fn sample_of(
     if by_gpu.or_else(|| near(measured.t_host_ns, limits.floor_host_ns)).unwrap_or(false) {
         flags = flags | Flags::NEAR_FLOOR;
     }
+    // What takes less than the step of a clock was not measured; a table has no times of zero.
+    let time = |ns: Option<f64>| ns.filter(|ns| *ns > 0.0);
+    let t_oneway_ns = time(measured.t_oneway_ns);
     let mut sample = Sample {
         order: step.order,
         session,
         configuration: step.configuration,
         repetition: step.repetition,
         posted_ns: measured.posted_ns,
-        t_oneway_ns: measured.t_oneway_ns,
+        t_oneway_ns,
         // One clock agrees with itself.
-        clock_uncertainty_ns: measured.t_oneway_ns.map(|_| 0.0),
-        t_rtt2_ns: measured.t_rtt2_ns,
-        t_gpu_ns: measured.t_gpu_ns,
-        t_host_ns: measured.t_host_ns,
+        clock_uncertainty_ns: t_oneway_ns.map(|_| 0.0),
+        t_rtt2_ns: time(measured.t_rtt2_ns),
+        t_gpu_ns: time(measured.t_gpu_ns),
+        t_host_ns: time(measured.t_host_ns),
         bandwidth_bytes_per_s: measured.bandwidth_bytes_per_s,
         source: measured.source,
         sink: measured.sink,

@@ -443,3 +443,22 @@ fn a_gpu_that_stays_cold_is_warmed_once_and_taken_as_it_is() {
     assert_eq!((only.rank, only.from_c, only.to_c), (1, 42.0, 42.0));
     assert!(only.took_s >= 0.5, "{only:?}");
 }
+
+#[test]
+fn what_takes_less_than_the_step_of_a_clock_is_not_measured() {
+    let measured = Measured {
+        t_host_ns: Some(0.0),
+        t_oneway_ns: Some(0.0),
+        t_gpu_ns: Some(3.0),
+        ..Measured::default()
+    };
+    let step = Step { order: 0, configuration: 0, repetition: 0, warmups: 0 };
+    let (limits, mut clocks) = (Limits::default(), Clocks::default());
+    let path = PathKind::HostMemory;
+    let sample = sample_of(path, &step, 0, measured, [None, None], &limits, &mut clocks);
+    assert_eq!(
+        (sample.t_host_ns, sample.t_oneway_ns, sample.clock_uncertainty_ns),
+        (None, None, None)
+    );
+    assert_eq!(sample.t_gpu_ns, Some(3.0));
+}
