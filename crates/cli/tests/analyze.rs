@@ -198,6 +198,17 @@ fn files_that_are_no_text_and_times_that_are_none_are_bad_input_with_their_place
 }
 
 #[test]
+fn names_in_a_folder_do_not_steer_the_terminal() {
+    let (_root, dir) = profile(&machine());
+    let path = Path::new(&dir).join("run.yml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replacen("hostname: synthetic", "hostname: \"\\e[2Jgone\"", 1)).unwrap();
+    let output = analyze(&[&dir]);
+    assert!(text(&output.stdout).contains(": \\u{1b}[2Jgone, 3 endpoints"));
+    assert!(!output.stdout.contains(&0x1b));
+}
+
+#[test]
 fn wrong_bytes_end_with_five() {
     let (_root, dir) = profile(&machine());
     let path = Path::new(&dir).join("samples.csv");

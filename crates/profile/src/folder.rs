@@ -72,15 +72,31 @@ impl Folder {
         let dir = dir.as_ref();
         plan.check()?;
         fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
-        let mut entries = fs::read_dir(dir).map_err(ProfileError::io("read", dir))?;
-        if entries.next().is_some() {
-            return Err(ProfileError::NotEmpty { dir: dir.into() });
-        }
+        refuse_full(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
         let samples = folder.appender::<Sample>(SAMPLES)?;
         folder.write_run(run)?;
         folder.write_plan()?;
         folder.recorder(samples, 0, HashSet::new())
+    }
+
+    /// Whether a profile can be begun here, tried before minutes go into what comes first; leaves
+    /// nothing behind but folders that it is in.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn try_out(dir: impl AsRef<Path>) -> Result<(), ProfileError> {
+        let dir = dir.as_ref();
+        let is_new = !dir.exists();
+        fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
+        refuse_full(dir)?;
+        let file = dir.join(SAMPLES);
+        let tried = fs::write(&file, "").and_then(|()| fs::remove_file(&file));
+        if is_new {
+            // One that is not empty by now is somebody else's.
+            let _ = fs::remove_dir(dir);
+        }
+        tried.map_err(ProfileError::io("write", &file))
     }
 
     /// Goes on with a profile that ended early. A line that was cut short is taken away.
@@ -508,6 +524,13 @@ fn in_file(path: &Path, error: ProfileError) -> ProfileError {
 fn read_text(path: &Path) -> Result<String, ProfileError> {
     let bytes = fs::read(path).map_err(ProfileError::io("read", path))?;
     utf8(&bytes, path).map(str::to_owned)
+}
+
+fn refuse_full(dir: &Path) -> Result<(), ProfileError> {
+    match fs::read_dir(dir).map_err(ProfileError::io("read", dir))?.next() {
+        Some(_) => Err(ProfileError::NotEmpty { dir: dir.into() }),
+        None => Ok(()),
+    }
 }
 
 /// Whether there is a file; what is there and no file would be read for ever, or not at all.

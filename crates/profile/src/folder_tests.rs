@@ -150,6 +150,21 @@ fn a_folder_that_holds_something_is_left_alone() {
 }
 
 #[test]
+fn a_place_is_tried_and_left_as_it_was() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("new");
+    Folder::try_out(&dir).unwrap();
+    assert!(!dir.exists());
+    fs::create_dir(&dir).unwrap();
+    Folder::try_out(&dir).unwrap();
+    assert!(fs::read_dir(&dir).unwrap().next().is_none());
+    fs::write(dir.join("notes"), "mine").unwrap();
+    assert!(matches!(Folder::try_out(&dir), Err(ProfileError::NotEmpty { .. })));
+    let below_a_file = Folder::try_out(dir.join("notes/profile")).unwrap_err();
+    assert!(matches!(below_a_file, ProfileError::Io { .. }), "{below_a_file}");
+}
+
+#[test]
 fn foreign_and_truncated_folders_are_told_by_what_is_missing() {
     let root = tempfile::tempdir().unwrap();
     let error = Folder::open(root.path()).unwrap_err().to_string();
@@ -197,6 +212,7 @@ fn a_table_has_times_above_zero_only_and_one_way_times_of_one_clock_only() {
         ("t_host_ns", "1e16", "a number, 0.001 to 2.6e15"),
         ("bandwidth_bytes_per_s", "0", "a number, 0.001 to 1e18"),
         ("clock_uncertainty_ns", "-1", "a number, 0 to 2.6e15"),
+        ("session", "4294967295", "a whole number, 0 to 4000"),
         ("clock_dst", "2", ""),
     ] {
         let (_root, dir) = filled(2);

@@ -330,7 +330,7 @@ impl ReadRow for Sample {
         }
         Ok(Self {
             order: cells.whole(0, 0..=u64::MAX)?,
-            session: cells.whole(1, 0..=u32::MAX)?,
+            session: cells.whole(1, 0..=SESSION_MAX)?,
             configuration: cells.whole(2, 0..=u32::MAX)?,
             repetition: cells.whole(3, 0..=u32::MAX)?,
             posted_ns: stamp(cells, 4)?,
@@ -355,6 +355,8 @@ pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileErro
     cells.whole(column, -STAMP_MAX_NS..=STAMP_MAX_NS)
 }
 
+/// Windows of anchors are counted in millions by session, in 32 bits.
+const SESSION_MAX: u32 = 4_000;
 /// 146 years, so that the distance of two stamps is a number, too.
 const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 

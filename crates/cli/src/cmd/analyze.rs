@@ -14,7 +14,7 @@ use polyrail_analyze::{
 use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
-use crate::stdout::{print, refuse};
+use crate::stdout::{print, refuse, tell};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -130,12 +130,12 @@ fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
         for file in files {
             let path = dir.join(&file.name);
             fs::write(&path, &file.bytes).map_err(|source| io("write", &path, source))?;
-            eprintln!("{}", path.display());
+            tell!("{}", path.display());
         }
     }
     if let Some(path) = &args.html {
         fs::write(path, html(&analysis)).map_err(|source| io("write", path, source))?;
-        eprintln!("{}", path.display());
+        tell!("{}", path.display());
     }
     let code = verdict(&analysis, args.max_error);
     Ok((analysis, code))

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::choice::show_time;
+use crate::stdout::tell;
 
 /// How often it is said where there is no terminal.
 const SAY_EVERY: Duration = Duration::from_secs(15);
@@ -42,7 +43,7 @@ impl Progress {
                 self.said.replace(Instant::now());
                 let left = self.begin.elapsed().as_secs_f64() * (1.0 / share.max(1e-6) - 1.0);
                 let left = show_time(Duration::from_secs_f64(left.clamp(0.0, 1e9)));
-                eprintln!("{:.0} %, about {left} left", share * 100.0);
+                tell!("{:.0} %, about {left} left", share * 100.0);
             }
             None => {}
         }
