@@ -132,6 +132,21 @@ fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
 }
 
 #[test]
+fn a_table_that_was_lost_before_a_resume_is_noted() {
+    let (_root, dir) = folder();
+    let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
+    assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
+    std::fs::remove_file(dir.join("anchors.csv")).unwrap();
+    for _ in 0..2 {
+        let output = profile(&["--resume", path(&dir)]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let notes = Folder::open(&dir).unwrap().run().notes.clone();
+        let lost = "anchors.csv was missing when the profile was resumed";
+        assert_eq!(notes.iter().filter(|note| *note == lost).count(), 1, "{notes:?}");
+    }
+}
+
+#[test]
 fn a_folder_of_other_endpoints_is_not_resumed() {
     let (_root, dir) = folder();
     let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
@@ -140,6 +155,17 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
     assert!(error.contains("--resume is a profile of") && error.contains("help:"), "{error}");
+}
+
+#[test]
+fn a_standard_error_that_is_full_ends_nothing() {
+    let (_root, dir) = folder();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let arguments = ["--out", path(&dir), "--paths", "host", "--sizes", "8", "--reps", "1"];
+    let mut command = polyrail(&["profile", "--gpus", "none"]);
+    let output = command.args(arguments).stderr(Stdio::from(full)).output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    assert_eq!(Folder::open(&dir).unwrap().run().state, State::Complete);
 }
 
 /// A limit on the size of files stands for a disk that becomes full.
@@ -207,4 +233,36 @@ fn nccl_that_is_asked_for_and_not_here_ends_with_the_reason() {
     assert_eq!(output.status.code(), Some(3), "{error}");
     assert!(error.contains("/nonexistent/libnccl.so can't be used"), "{error}");
     assert!(error.contains("help: ") && !dir.exists(), "{error}");
+}
+
+#[test]
+fn what_the_machine_lacks_is_said_before_anything_is_measured() {
+    let (root, dir) = folder();
+    let file = root.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    let below = file.join("profile");
+    for (arguments, words) in [
+        (&["--out", path(&below)][..], "can't create"),
+        (&["--out", path(&dir), "--set", "rails=203.0.113.9"], "no engine: rails is"),
+    ] {
+        let output = profile(&[arguments, &["--sizes", "8"]].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {error}");
+        assert!(error.contains(words) && !error.contains("samples to take"), "{error}");
+        assert!(!dir.exists(), "{arguments:?}");
+    }
+}
+
+/// The table of what comes, without the column of times, which follow from how busy the machine is.
+#[test]
+fn the_plan_of_copies_in_memory_is_the_same_every_time_but_for_its_times() {
+    let plan = ["--plan", "--paths", "host", "--sizes", "8", "--reps", "1000", "--refine"];
+    let [one, other] = [(), ()].map(|()| profile(&plan));
+    let order = |output: &Output| {
+        let line = text(&output.stdout).lines().find(|line| line.contains("order ")).unwrap();
+        line.to_owned()
+    };
+    assert_eq!(order(&one), order(&other));
+    let last = text(&one.stdout).lines().last().unwrap();
+    assert!(last.contains(" until the first sample, and besides the sizes that --refine adds."));
 }

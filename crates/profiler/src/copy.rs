@@ -13,7 +13,7 @@ use crate::error::ProfilerError;
 use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
-const STREAM_BYTES: u64 = 64 << 20;
+pub(crate) const STREAM_BYTES: u64 = 64 << 20;
 /// So long a thread takes to begin where a CPU is free.
 const AT_ONCE: Duration = Duration::from_micros(200);
 /// A sink that is not told for so long was forgotten.
@@ -119,6 +119,21 @@ fn try_one_way(
         let ends = OneWay { source_ns: [begin_ns, end_ns], sink_ns: [ready_ns, told_ns] };
         Ok(is_apart.then_some(ends))
     })
+}
+
+/// How long two threads take to meet for a transfer on this machine as it is now: the mean of some.
+pub(crate) fn meeting_s() -> f64 {
+    const MEETINGS: u32 = 64;
+    const LONG_ENOUGH: Duration = Duration::from_millis(500);
+    let is_alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    let (source, mut sink) = (Memory::from(vec![1; 8]), [0; 8]);
+    let (begin, mut met) = (Instant::now(), 0);
+    while met < MEETINGS && begin.elapsed() < LONG_ENOUGH {
+        // How one ends does not matter here; a machine that starts no thread says so when it measures.
+        let _ = one_way(&source, &mut sink, is_alone);
+        met += 1;
+    }
+    begin.elapsed().as_secs_f64() / f64::from(met)
 }
 
 impl Carrier for Copier {

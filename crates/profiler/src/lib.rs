@@ -27,7 +27,7 @@ mod thermal;
 pub use carrier::{Carrier, Measured};
 pub use clocks::{ClockSource, PeerLatency};
 pub use error::ProfilerError;
-pub use estimate::estimate;
+pub use estimate::Estimate;
 pub use lock::ClockLock;
 pub use peer::{Accelerator, Gated, Peer, TwoEnds};
 pub use rewarm::{Rewarm, Rewarmed};

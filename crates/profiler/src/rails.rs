@@ -17,13 +17,13 @@ use crate::peer::{SharedAccelerator, lock};
 use crate::reference_ns;
 
 /// Bytes of a stream, when transfers are small.
-const STREAM_BYTES: u64 = 64 << 20;
+pub(crate) const STREAM_BYTES: u64 = 64 << 20;
 /// A stream takes up no more transfers after so long.
 const STREAM_TIME_NS: i64 = 500_000_000;
 /// Messages up to this size are also sent to and fro.
-const PING_PONG_MAX_BYTES: u64 = 1 << 20;
+pub(crate) const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 /// Round trips of one sample.
-const TRIPS: u32 = 4;
+pub(crate) const TRIPS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A load of tcp moves at most about this fast.
 const LOAD_BYTES_PER_S: f64 = 20e9;
@@ -60,11 +60,14 @@ impl Rails {
         memories: Vec<EndMemory>,
         seed: u64,
     ) -> Result<Self, ProfilerError> {
-        let starting = "starting an engine";
         let mut ends = Vec::with_capacity(memories.len());
         for (rank, memory) in memories.into_iter().enumerate() {
             let engine = Engine::builder().config(config.clone()).name(&format!("rank{rank}"));
-            let engine = engine.build().map_err(|error| ProfilerError::engine(starting)(&error))?;
+            let engine = engine.build().map_err(|error| ProfilerError::Machine {
+                what: format!("no engine: {error}"),
+                help: "its settings are given by --set; `polyrail topo` shows the interfaces for rails"
+                    .into(),
+            })?;
             let (source, sink) = match &memory {
                 EndMemory::Host(source, sink) => {
                     (engine.register(source.clone()), engine.register(sink.clone()))

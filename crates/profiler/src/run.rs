@@ -12,7 +12,7 @@ use polyrail_profile::{
 use crate::carrier::Measured;
 use crate::clocks::Anchoring;
 use crate::error::ProfilerError;
-use crate::estimate::step_s;
+use crate::estimate::Estimate;
 use crate::rewarm::{Rewarm, Rewarmed, Warmth};
 use crate::station::Station;
 use crate::thermal::Watcher;
@@ -99,8 +99,10 @@ fn steps(
 ) -> Outcome {
     let plan = recorder.folder().plan().clone();
     let remaining = recorder.remaining();
-    let cost =
-        |step: &Step| plan.configuration(step.configuration).map_or(0.0, |one| step_s(one, step));
+    let estimate = Estimate::usual(&plan, limits.verify);
+    let cost = |step: &Step| {
+        plan.configuration(step.configuration).map_or(0.0, |one| estimate.step_s(one, step))
+    };
     let whole: f64 = remaining.iter().map(cost).sum();
     let mut outcome = Outcome {
         state: State::Complete,
@@ -144,7 +146,8 @@ fn steps(
             outcome.fail(error);
             break;
         }
-        let measured = match measure(station, configuration, step, limits.verify) {
+        let alone = Duration::from_secs_f64(cost(&Step { warmups: 0, ..*step }));
+        let measured = match measure(station, configuration, step, limits.verify, alone) {
             Ok(measured) => measured,
             Err(error) => {
                 let Configuration { src, dst, path, .. } = *configuration;
@@ -195,11 +198,13 @@ impl Outcome {
     }
 }
 
+/// `alone` is about how long the step takes without load and warm-ups.
 fn measure(
     station: &mut Station,
     configuration: &Configuration,
     step: &Step,
     verify: bool,
+    alone: Duration,
 ) -> Result<Measured, ProfilerError> {
     let Configuration { src, dst, path, size_bytes, load, .. } = *configuration;
     let load_pairs = load_pairs(station, configuration)?;
@@ -216,10 +221,8 @@ fn measure(
     if load == Load::None {
         return carrier.measure(src, dst, size_bytes, verify);
     }
-    let alone = Step { warmups: 0, ..*step };
     // Under load everything takes longer, and the background must outlast it.
-    let time = Duration::from_secs_f64(LOAD_LASTS * step_s(configuration, &alone));
-    carrier.begin_load(&load_pairs, time)?;
+    carrier.begin_load(&load_pairs, alone.mul_f64(LOAD_LASTS))?;
     let measured = carrier.measure(src, dst, size_bytes, verify);
     carrier.end_load()?;
     measured

@@ -470,6 +470,17 @@ fn host_memory(options: &StationOptions, rank: u32) -> Result<(Memory, Memory), 
     Ok((source, sink))
 }
 
+/// How fast memory of this machine is taken and filled as it is now; `None` where there is none.
+pub(crate) fn fill_bytes_per_s() -> Option<f64> {
+    const TRIED_BYTES: u64 = 16 << 20;
+    let begin = std::time::Instant::now();
+    let (source, sink) =
+        (Memory::anonymous(TRIED_BYTES).ok()?, Memory::anonymous(TRIED_BYTES).ok()?);
+    pattern::fill(&source, TRIED_BYTES, 1);
+    pattern::clear(&sink, TRIED_BYTES);
+    Some(2.0 * TRIED_BYTES as f64 / begin.elapsed().as_secs_f64())
+}
+
 fn numa_node(pci: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
     text.trim().parse().ok()

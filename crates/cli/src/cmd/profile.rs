@@ -40,7 +40,7 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     }
     let choice = Choice::make(args)?;
     if args.plan {
-        return Ok((choice.describe(), exit::OK));
+        return Ok((choice.describe(args), exit::OK));
     }
     if choice.paths.contains(&PathKind::Nccl) {
         nccl::settle(choice.nccl_mode)?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use polyrail_config::Config;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
-use polyrail_profiler::{Spot, StationOptions, estimate};
+use polyrail_profiler::{Estimate, Spot, StationOptions};
 use polyrail_report::{Align, Table, show_size};
 
-use super::args::{Args, Gpus, Way};
+use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::host::{available_memory_bytes, hostname};
@@ -66,13 +66,9 @@ impl Choice {
         Ok(choice)
     }
 
-    /// About how long it takes.
-    pub(super) fn expected(&self) -> Duration {
-        estimate(&self.plan, &self.plan.steps())
-    }
-
     /// The plan for people.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn describe(&self, args: &Args) -> String {
+        let estimate = Estimate::here(&self.plan, args.verify == Switch::On);
         let mut table = Table::default()
             .column("path", Align::Left)
             .column("pairs", Align::Right)
@@ -99,7 +95,7 @@ impl Choice {
                 distinct(of().map(|one| one.load)).to_string(),
                 count.to_string(),
                 mine.len().to_string(),
-                show_time(estimate(&self.plan, &mine)),
+                show_time(estimate.steps(&mine)),
             ]);
         }
         let mut text = String::new();
@@ -110,17 +106,37 @@ impl Choice {
         let smallest = self.plan.configurations.iter().map(|one| one.size_bytes).min().unwrap_or(0);
         text.push_str(&format!(
             "\n{table}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
-             {}, order {}\nAltogether about {}. A stream of large transfers over tcp ends after half a \
-             second and three of them.\n",
+             {}, order {}\nAltogether about {}, of which {} until the first sample{}. A stream of large \
+             transfers over tcp ends after half a second and three of them.\n",
             show_size(smallest),
             show_size(self.options.max_bytes),
             self.plan.repetitions,
             self.plan.warmups,
             self.plan.seed,
             self.plan.order_fnv1a64,
-            show_time(self.expected()),
+            show_time(estimate.start() + estimate.steps(&steps)),
+            show_time(estimate.start()),
+            self.beside(args),
         ));
         text
+    }
+
+    /// What comes on top and can't be reckoned.
+    fn beside(&self, args: &Args) -> String {
+        let mut beside = Vec::new();
+        match args.thermal_warmup {
+            _ if self.options.devices().is_empty() => {}
+            Warmup::Off => {}
+            Warmup::Slope => beside.push("warming GPUs, a minute at most"),
+            Warmup::Fixed => beside.push("warming GPUs, one to three minutes"),
+        }
+        if args.refine {
+            beside.push("the sizes that --refine adds");
+        }
+        match beside.is_empty() {
+            true => String::new(),
+            false => format!(", and besides {}", beside.join(" and ")),
+        }
     }
 
     fn refuse_too_large(&self) -> Result<(), CommandError> {

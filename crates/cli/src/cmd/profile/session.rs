@@ -11,7 +11,7 @@ use polyrail_profile::{
     Folder, Metric, Part, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
 };
 use polyrail_profiler::{
-    Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices, estimate,
+    Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices,
     reference_ns, run,
 };
 use polyrail_report::exit;
@@ -27,6 +27,7 @@ use super::nccl::MODE;
 use super::progress::Progress;
 use super::warm::warm;
 use crate::host::describe;
+use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
 const LOST: &str = "was missing when the profile was resumed";
@@ -44,6 +45,9 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         let name = first.name.as_deref().unwrap_or("of unknown name");
         let text = format!("cuda:{} is used by process {} ({name})", first.device, first.pid);
         return Err(CommandError::Busy(text));
+    }
+    if let Some(out) = &args.out {
+        Folder::try_out(out)?;
     }
     let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
@@ -70,9 +74,10 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         recorder.write_metadata(one)?;
     }
     let left = recorder.remaining();
-    let about = show_time(estimate(recorder.folder().plan(), &left));
+    let about = Estimate::here(recorder.folder().plan(), limits.verify).steps(&left);
+    let about = show_time(about);
     let what = if args.resume.is_some() { "are left" } else { "to take" };
-    eprintln!("{} samples {what}, about {about}", left.len());
+    tell!("{} samples {what}, about {about}", left.len());
     let begin = Instant::now();
     let watcher = watcher.as_ref();
     let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
@@ -164,7 +169,7 @@ fn finish(
     }
     finished?;
     for failure in &outcome.failures {
-        eprintln!("polyrail: {failure}");
+        tell!("polyrail: {failure}");
     }
     let dir = recorder.folder().dir().display();
     let left = recorder.remaining().len();
@@ -225,7 +230,7 @@ fn open_watcher(devices: &[(u32, polyrail_gpu::Identity)], run: &mut Run) -> Opt
     match Watcher::open(devices) {
         Ok(watcher) => Some(watcher),
         Err(why) => {
-            eprintln!("polyrail: warning: no temperatures: {why}");
+            tell!("polyrail: warning: no temperatures: {why}");
             run.notes.push(format!("no temperatures: {why}"));
             None
         }
