@@ -148,6 +148,12 @@ fn another_process_on_a_gpu_is_named() {
     }
     let nvml = FakeNvml::build();
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    // It gets its name a moment after it was started.
+    let name = || fs::read_to_string(format!("/proc/{}/comm", other.id())).unwrap();
+    let start = Instant::now();
+    while name() != "sleep\n" && start.elapsed() < Duration::from_secs(20) {
+        std::thread::yield_now();
+    }
     let mut looks = nvml.again("another_process_on_a_gpu_is_named");
     let output = looks.env("FAKE_NVML_PID", other.id().to_string()).output().unwrap();
     other.kill().unwrap();

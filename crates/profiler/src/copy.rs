@@ -14,8 +14,6 @@ use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
 pub(crate) const STREAM_BYTES: u64 = 64 << 20;
-/// So long a thread takes to begin where a CPU is free.
-const AT_ONCE: Duration = Duration::from_micros(200);
 /// A sink that is not told for so long was forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -83,27 +81,20 @@ fn try_one_way(
     apart_ns: i64,
 ) -> Result<Option<OneWay>, ProfilerError> {
     let (ready_ns, is_there) = (AtomicI64::new(0), AtomicBool::new(false));
-    let starter = std::thread::current();
-    let until = |is: &dyn Fn() -> bool, patience: Duration| {
+    // Neither sleeps: who is woken may be put on the CPU of who wakes him, and both have to be apart.
+    let until = |is: &dyn Fn() -> bool| {
         let begin = Instant::now();
-        while !is() && begin.elapsed() < patience {
+        while !is() && begin.elapsed() < PATIENCE {
             if is_alone { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
     };
     std::thread::scope(|scope| {
         let told = scope.spawn(|| {
             ready_ns.store(reference_ns(), Ordering::Release);
-            starter.unpark();
-            until(&|| is_there.load(Ordering::Acquire), PATIENCE);
+            until(&|| is_there.load(Ordering::Acquire));
             reference_ns()
         });
-        let is_ready = || ready_ns.load(Ordering::Acquire) != 0;
-        until(&is_ready, AT_ONCE);
-        // Where others have the CPUs, who slept is run sooner than who looked all the time.
-        let begin = Instant::now();
-        while !is_ready() && begin.elapsed() < PATIENCE {
-            std::thread::park_timeout(PATIENCE);
-        }
+        until(&|| ready_ns.load(Ordering::Acquire) != 0);
         let ready_ns = ready_ns.load(Ordering::Acquire);
         let begin_ns = reference_ns();
         let is_apart = is_alone || begin_ns - ready_ns <= apart_ns;
