@@ -22,16 +22,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from nccl_latency import COMMON
+
 KIB, MIB = 1 << 10, 1 << 20
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
-COMMON = {
-    "NCCL_P2P_DISABLE": "1",
-    "NCCL_SHM_DISABLE": "1",
-    "NCCL_SOCKET_IFNAME": "lo",
-    "NCCL_NVLS_ENABLE": "0",
-    "NCCL_IB_DISABLE": "1",
-    "NCCL_CUMEM_HOST_ENABLE": "0",
-}
 
 
 def configurations(lib):
