@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -114,10 +115,16 @@ pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
 pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     let Ok(made) = fs::read_to_string(note) else { return Ok(()) };
     let directory = Path::new(DIRECTORY);
-    let in_use = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
-    if !in_use {
+    let in_use = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+    if !in_use() {
         // Another program may step in between these calls; then they fail, and it keeps its own.
-        let _ = unmount(directory, UnmountFlags::NOFOLLOW);
+        // One that only lists the directory just now is done in a moment.
+        for _ in 0..50 {
+            match unmount(directory, UnmountFlags::NOFOLLOW) {
+                Err(Errno::BUSY) if !in_use() => std::thread::sleep(Duration::from_millis(2)),
+                _ => break,
+            }
+        }
         if made == NOTE_DIRECTORY {
             let _ = fs::remove_dir(directory);
         }
