@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use polyrail::{Config, Engine, OnEnd, Peer, PostError, Request};
 use polyrail_config::ConfigError;
+use polyrail_sys::threads::monotonic_ns;
 
 use crate::error::CallError;
 use crate::hub::Hub;
 use crate::log;
+use crate::request::Handle;
 use crate::wire::ExpressCard;
 
 /// What of a device's settings holds here, too. The rest is about proxies, or about what a process
@@ -40,6 +42,9 @@ const TAKEN: [&str; 12] = [
 /// posted here finds room in the socket, mostly, and has left when posting returns. (What finds none
 /// leaves when somebody tests a receive, or within 50 ms.)
 const MOST_UNDER_WAY: u64 = 256 << 10;
+/// How long a look holds for requests other than the one that looked: NCCL tests what it waits for in
+/// turn, mostly within this time, so that each round of it looks once.
+const WATCH_NS: u64 = 2_000;
 /// Marks tokens; the rest of one is what its message counts for.
 const BY_EXPRESS: u64 = 1 << 63;
 /// What the smallest message counts for.
@@ -53,6 +58,28 @@ pub(crate) struct Express {
     bytes: u64,
     /// By the number of the other process's express engine.
     under_way: Mutex<HashMap<u128, Arc<AtomicU64>>>,
+    watch: Watch,
+}
+
+/// All requests of a process look at the same sockets, so one of those that are tested in turn does.
+#[derive(Default)]
+struct Watch {
+    /// Address of the request that looked last, and when.
+    by: AtomicU64,
+    at_ns: AtomicU64,
+}
+
+impl Watch {
+    /// Whether a request is to look at this moment; it is taken to do so.
+    fn is_turn_of(&self, request: u64, now_ns: u64) -> bool {
+        let is_watched = now_ns.saturating_sub(self.at_ns.load(Ordering::Relaxed)) < WATCH_NS;
+        if is_watched && self.by.load(Ordering::Relaxed) != request {
+            return false;
+        }
+        self.by.store(request, Ordering::Relaxed);
+        self.at_ns.store(now_ns, Ordering::Relaxed);
+        true
+    }
 }
 
 /// The express way of a connection.
@@ -84,7 +111,8 @@ impl Express {
         let builder = Engine::builder().config(settings).observer(hub.clone());
         let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
-        Ok(Some(Arc::new(Self { engine, metadata, bytes, under_way: Mutex::default() })))
+        let (under_way, watch) = (Mutex::default(), Watch::default());
+        Ok(Some(Arc::new(Self { engine, metadata, bytes, under_way, watch })))
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
@@ -107,8 +135,15 @@ impl Express {
     }
 
     /// Reads what has come, unless somebody does just now.
-    pub(crate) fn progress(&self) {
+    fn progress(&self) {
         self.engine.progress();
+    }
+
+    /// The same for a request that is being tested, unless another one looks all the time.
+    pub(crate) fn look(&self, request: &Handle) {
+        if self.watch.is_turn_of(std::ptr::from_ref(request).addr() as u64, monotonic_ns()) {
+            self.progress();
+        }
     }
 
     /// Waits until what was sent has arrived.
@@ -118,16 +153,24 @@ impl Express {
 }
 
 impl Way {
-    /// To the express engine that another process described.
-    pub(crate) fn to(express: &Arc<Express>, other: ExpressCard<'_>) -> Self {
-        express.meet(other);
+    /// To the express engine of this number, which both [meet](Express::meet).
+    pub(crate) fn to(express: &Arc<Express>, instance: u128) -> Self {
         let mut all = express.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         // Processes that are gone, with all connections to them.
         all.retain(|_, bytes| Arc::strong_count(bytes) > 1);
-        let under_way = all.entry(other.instance).or_default().clone();
+        let under_way = all.entry(instance).or_default().clone();
         drop(all);
-        let (express, instance) = (express.clone(), other.instance);
+        let express = express.clone();
         Self { express, instance, peer: OnceLock::new(), under_way }
+    }
+
+    pub(crate) fn express(&self) -> &Express {
+        &self.express
+    }
+
+    /// Whether a peer is the engine at its other end.
+    pub(crate) fn leads_to(&self, peer: &Peer) -> bool {
+        self.instance == peer.instance()
     }
 
     /// Whom to send a message of this size to; `None` if it has to go another way, just now.
@@ -242,11 +285,26 @@ mod tests {
     }
 
     #[test]
+    fn of_requests_that_are_tested_in_turn_one_looks() {
+        let watch = Watch::default();
+        // Three of them, 100 ns apart.
+        let looks: Vec<u64> =
+            (0..30).filter(|at| watch.is_turn_of(1 + at % 3, 5_000 + at * 100)).collect();
+        assert_eq!(looks, (0..30).step_by(3).collect::<Vec<_>>());
+        // The first is over: the others wait no longer than that takes to show.
+        let last = 5_000 + 27 * 100;
+        assert!(!watch.is_turn_of(2, last + WATCH_NS - 1));
+        assert!(watch.is_turn_of(3, last + WATCH_NS));
+        assert!(watch.is_turn_of(3, last + WATCH_NS + 1));
+    }
+
+    #[test]
     fn a_burst_leaves_with_the_thread_that_posts_it() {
         let express = || Express::new(&configured(&[]), &Arc::<Hub>::default()).unwrap().unwrap();
         let (here, there) = (express(), express());
         there.meet(here.card());
-        let way = Way::to(&here, there.card());
+        here.meet(there.card());
+        let way = Way::to(&here, there.card().instance);
         let start = Instant::now();
         let peer = loop {
             if let Some(peer) = way.take(100) {
@@ -265,7 +323,7 @@ mod tests {
             assert_eq!(sent(), count, "it waits for somebody to look");
         }
         assert_eq!(way.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
-        let other = Way::to(&here, there.card());
+        let other = Way::to(&here, there.card().instance);
         assert!(other.under_way.load(Ordering::Relaxed) > 0, "all connections share the socket");
     }
 }

@@ -159,6 +159,9 @@ impl Hub {
             (Some(Any::Recv(recv)), Body::Told { seq, bytes }) if recv.takes_express_from(peer) => {
                 recv.told(seq, bytes);
             }
+            (Some(Any::Send(send)), Body::Posted { count }) if send.is_told_by(peer) => {
+                send.posted(count);
+            }
             (None, Body::Hello { from, .. }) => self.refuse(peer, from),
             // An end that was closed, or of which the peer knows nothing.
             _ => {}

@@ -356,8 +356,16 @@ mod tests {
             express.flows_up() == (2, 2)
         });
         let before = by_express();
+        let by_proxies = || {
+            let stats = here.engine.stats();
+            stats.peers.iter().map(|peer| chunks(&peer.rails)).sum::<u64>()
+        };
+        let proxies_before = by_proxies();
         let start = Instant::now();
         (1..=256).for_each(exchange);
+        // So do the 16 notes of how many receives are posted.
+        let noted = by_proxies() - proxies_before;
+        assert!(noted < 8, "{noted} notes by proxies");
         // One that finds too many which are not acknowledged yet takes a proxy. None waits for the
         // thread that looks every 50 ms.
         let taken = by_express() - before;

@@ -3,12 +3,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use polyrail::{Engine, Mailbox, Memory, OpenMailbox, Peer, PostError, Region, RegionSlice};
+use polyrail::{
+    Engine, Mailbox, Memory, OnEnd, OpenMailbox, Outcome, Peer, PostError, Region, RegionSlice,
+    TransferError,
+};
 use polyrail_nccl_abi::MAX_REQUESTS;
 
 use crate::end::{End, slot};
 use crate::error::CallError;
-use crate::express::Express;
+use crate::express::{Express, Way};
 use crate::regions::Stretch;
 use crate::request::{Handle, Owner, SLOTS};
 use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
@@ -17,14 +20,9 @@ pub(crate) struct RecvEnd {
     pub(crate) end: End,
     me: Weak<Self>,
     mailbox: Mutex<Option<OpenMailbox>>,
-    express: Option<Source>,
+    /// Where small messages may come from besides the peer, and where they are asked for.
+    way: Option<Way>,
     state: Mutex<State>,
-}
-
-/// Where small messages may come from besides the peer.
-struct Source {
-    express: Arc<Express>,
-    instance: u128,
 }
 
 struct State {
@@ -90,12 +88,12 @@ impl RecvEnd {
         key: u64,
         express: Option<(Arc<Express>, u128)>,
     ) -> Arc<Self> {
-        let express = express.map(|(express, instance)| Source { express, instance });
+        let way = express.map(|(express, instance)| Way::to(&express, instance));
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
             mailbox: Mutex::default(),
-            express,
+            way,
             state: Mutex::new(State {
                 next: 0,
                 told: 0,
@@ -177,12 +175,12 @@ impl RecvEnd {
 
     /// What the sender needs for the express way, if it is to take it.
     pub(crate) fn express_card(&self) -> Option<ExpressCard<'_>> {
-        self.express.as_ref().map(|source| source.express.card())
+        self.way.as_ref().map(|way| way.express().card())
     }
 
     /// Whether a peer is the sender's engine for small messages.
     pub(crate) fn takes_express_from(&self, peer: &Peer) -> bool {
-        self.express.as_ref().is_some_and(|source| source.instance == peer.instance())
+        self.way.as_ref().is_some_and(|way| way.leads_to(peer))
     }
 
     /// A small message came.
@@ -298,7 +296,17 @@ impl RecvEnd {
             }
             Some(Told::Posted { seq }) => self.end.encode(Body::Posted { count: seq + 1 }),
         };
-        match (self.end.tell(message), what) {
+        let by_way = |way: &Way| {
+            // No thread but those that test anyway has to wake up for it.
+            let is_count = matches!(what, Some(Told::Posted { .. }));
+            let peer = way.take(message.len() as u64).filter(|_| is_count)?.clone();
+            Some((peer, self.me.upgrade()?))
+        };
+        let told = match self.way.as_ref().and_then(|way| Some((way, by_way(way)?))) {
+            Some((way, (peer, me))) => way.tell(&peer, message, me),
+            None => self.end.tell(message),
+        };
+        match (told, what) {
             (Err(error), Some(what)) if error.is_busy() => {
                 let (Told::Clear { seq, .. } | Told::Posted { seq }) = what;
                 self.state().untold.push(what);
@@ -377,9 +385,22 @@ impl Owner for RecvEnd {
         untold.into_iter().for_each(|what| self.tell(Some(what)));
     }
 
-    fn look(&self) {
-        if let Some(source) = &self.express {
-            source.express.progress();
+    fn look(&self, request: &Handle) {
+        if let Some(way) = &self.way {
+            way.express().look(request);
+        }
+    }
+}
+
+impl OnEnd for RecvEnd {
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
+        if let Some(way) = &self.way {
+            way.ended(token);
+        }
+        if result.is_err() {
+            // The express way is lost, and with it what was said last.
+            let last = self.state().told.saturating_sub(1);
+            self.tell(Some(Told::Posted { seq: last }));
         }
     }
 }

@@ -26,8 +26,8 @@ pub(crate) trait Owner: Send + Sync {
     /// Posts again what the engine had no room for.
     fn retry(&self);
 
-    /// Looks for what may have come that no proxy reads.
-    fn look(&self);
+    /// Looks for what may have come that no proxy reads, for this request.
+    fn look(&self, request: &Handle);
 }
 
 /// Where a request stands.
@@ -79,7 +79,7 @@ impl Handle {
         if self.state.load(Ordering::Acquire) == PENDING
             && let Some(end) = self.end.upgrade()
         {
-            end.look();
+            end.look(self);
         }
         match self.state.load(Ordering::Acquire) {
             DONE => {
@@ -116,7 +116,7 @@ mod tests {
     impl Owner for Never {
         fn retry(&self) {}
 
-        fn look(&self) {}
+        fn look(&self, _: &Handle) {}
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the other end cleared for receive k, mostly before there is a message. Whichever comes first, the
 //! message or the clearance, waits for the other; no thread does.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, RemoteRegion, TransferError};
@@ -23,6 +24,8 @@ pub(crate) struct SendEnd {
     express: Option<Arc<Express>>,
     /// How small messages travel once the other end has said that it takes them.
     way: OnceLock<Way>,
+    /// A small message waits for receives to be posted.
+    is_held: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -72,6 +75,7 @@ impl SendEnd {
             mailbox: OnceLock::new(),
             express,
             way: OnceLock::new(),
+            is_held: AtomicBool::new(false),
             state: Mutex::new(State {
                 next: 0,
                 posted: 0,
@@ -90,7 +94,8 @@ impl SendEnd {
         express: Option<ExpressCard<'_>>,
     ) {
         if let (Some(here), Some(there)) = (&self.express, express) {
-            self.way.get_or_init(|| Way::to(here, there));
+            here.meet(there);
+            self.way.get_or_init(|| Way::to(here, there.instance));
         }
         match self.end.engine.import(mailbox) {
             // A second welcome changes nothing.
@@ -123,6 +128,9 @@ impl SendEnd {
         request.begin();
         state.slots[slot(seq)].waiting = Some(Waiting { seq, from });
         let ready = state.release(seq);
+        if ready.is_none() && len <= MAILED_BYTES {
+            self.is_held.store(true, Ordering::Relaxed);
+        }
         drop(state);
         self.post(ready);
         Ok(Some(request))
@@ -157,8 +165,14 @@ impl SendEnd {
         let first = before.saturating_add(WINDOW);
         let end = state.next.min(count.saturating_add(WINDOW));
         let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
+        self.is_held.store(state.next > count.saturating_add(WINDOW), Ordering::Relaxed);
         drop(state);
         ready.into_iter().for_each(|ready| self.post(ready));
+    }
+
+    /// Whether a peer is the other end's engine for small messages.
+    pub(crate) fn is_told_by(&self, peer: &Peer) -> bool {
+        self.way.get().is_some_and(|way| way.leads_to(peer))
     }
 
     /// The other end is closed: what it did not post it will not take.
@@ -273,8 +287,14 @@ impl Owner for SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Nothing comes here but what proxies read.
-    fn look(&self) {}
+    /// Nothing that no proxy reads comes here but how many receives are posted.
+    fn look(&self, request: &Handle) {
+        if self.is_held.load(Ordering::Relaxed)
+            && let Some(way) = self.way.get()
+        {
+            way.express().look(request);
+        }
+    }
 }
 
 impl OnEnd for SendEnd {

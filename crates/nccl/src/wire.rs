@@ -10,7 +10,7 @@ use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
 /// Changes with every change of what follows.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 /// Messages up to this size are told: copied, so that they count as sent when they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
 /// The same on the express way, at most.
@@ -21,7 +21,7 @@ pub(crate) const MAILED_BYTES: usize = 128 << 10;
 /// Bytes of the description of a region.
 pub(crate) const REGION_BYTES: usize = 46;
 /// Messages that may be under way towards an end that has not posted a receive for them.
-pub(crate) const WINDOW: u64 = 16;
+pub(crate) const WINDOW: u64 = 32;
 /// Where in a mailbox a message begins.
 const MAIL_SHIFT: u32 = 20;
 

@@ -226,7 +226,12 @@ impl Proxy {
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
         let Some(mut core) = self.try_core() else { return false };
         let now = monotonic_ns();
-        core.poll_for_caller(&self.poller, now);
+        // What is waited for mostly comes where bytes came from last: one system call brings it.
+        if core.mark_hot() {
+            return self.pass(&mut core, engine, now)
+                || core.poll_if_due(&self.poller, now) && self.pass(&mut core, engine, now);
+        }
+        core.poll(&self.poller);
         self.pass(&mut core, engine, now)
     }
 

@@ -24,7 +24,7 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
 
-/// Callers that look again so soon look at the busiest flow directly, too.
+/// Callers that look again so soon look at the busiest flow only.
 const SOON_NS: u64 = 5_000;
 
 /// Payload that nobody wants is read to here.
@@ -129,16 +129,20 @@ impl Core {
         self.poll(poller)
     }
 
-    /// The same for callers who may look again at once, or much later.
-    pub(super) fn poll_for_caller(&mut self, poller: &Poller, now: u64) {
-        if let Some(hot) = self.hot
-            && now.saturating_sub(self.polled_at) < SOON_NS
-        {
-            self.mark_readable(hot);
-            return;
+    /// For callers: has the flow that brought bytes last read again; says whether there is one.
+    pub(super) fn mark_hot(&mut self) -> bool {
+        let hot = self.hot.filter(|hot| self.flows.contains(*hot));
+        hot.inspect(|hot| self.mark_readable(*hot)).is_some()
+    }
+
+    /// For callers, who may look again at once or much later: looks for events of all flows, unless
+    /// that was done just now.
+    pub(super) fn poll_if_due(&mut self, poller: &Poller, now: u64) -> bool {
+        let is_due = now.saturating_sub(self.polled_at) >= SOON_NS;
+        if is_due {
+            self.polled_at = now;
         }
-        self.polled_at = now;
-        self.poll(poller);
+        is_due && self.poll(poller)
     }
 
     pub(super) fn mark_readable(&mut self, key: usize) {
