@@ -56,8 +56,13 @@ impl End {
     }
 
     /// A message for the other end.
+    pub(crate) fn message<'a>(&self, body: Body<'a>) -> Message<'a> {
+        Message { to: self.remote.get().copied().unwrap_or_default(), body }
+    }
+
+    /// The same, as it travels.
     pub(crate) fn encode(&self, body: Body<'_>) -> Vec<u8> {
-        Message { to: self.remote.get().copied().unwrap_or_default(), body }.encode()
+        self.message(body).encode()
     }
 
     /// Sends a message to the other end's engine.

@@ -1,15 +1,16 @@
 //! All ends of a process by number, and where messages to them go.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use polyrail::{Engine, Observer, Peer};
 
+use crate::batch::Batch;
 use crate::express::Express;
 use crate::log;
 use crate::recv::RecvEnd;
 use crate::send::{Clearance, SendEnd};
-use crate::wire::{Body, Message};
+use crate::wire::{Body, Message, parts};
 
 /// Whom an engine tells of messages and lost peers.
 #[derive(Default)]
@@ -17,6 +18,8 @@ pub(crate) struct Hub {
     ends: RwLock<Table>,
     /// Engines by which to answer; each knows the hub, so they are taken out in the end.
     engines: Mutex<Vec<Engine>>,
+    /// One for each process that receiving ends have something to say to.
+    batches: Mutex<Vec<Weak<Batch>>>,
 }
 
 #[derive(Default)]
@@ -98,6 +101,18 @@ impl Hub {
         table.slots.iter().all(|slot| slot.any.is_none())
     }
 
+    /// What receiving ends here say to a process is gathered there.
+    pub(crate) fn batch(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        batches.retain(|batch| batch.strong_count() > 0);
+        let known = batches.iter().filter_map(Weak::upgrade).find(|b| b.is_of(engine, peer));
+        known.unwrap_or_else(|| {
+            let batch = Arc::new(Batch::new(engine.clone(), peer.clone()));
+            batches.push(Arc::downgrade(&batch));
+            batch
+        })
+    }
+
     pub(crate) fn attach(&self, engine: &Engine) {
         self.engines().push(engine.clone());
     }
@@ -163,8 +178,20 @@ impl Hub {
                 send.posted(count);
             }
             (None, Body::Hello { from, .. }) => self.refuse(peer, from),
+            (_, Body::Many { parts }) => self.deliver_many(peer, parts),
             // An end that was closed, or of which the peer knows nothing.
             _ => {}
+        }
+    }
+
+    fn deliver_many(&self, peer: &Peer, bytes: &[u8]) {
+        for part in parts(bytes) {
+            match part {
+                // Nobody puts them into each other.
+                Ok(Message { body: Body::Many { .. }, .. }) => {}
+                Ok(message) => self.deliver(peer, message),
+                Err(error) => log::warn(&format!("from {}: {error}", peer.name())),
+            }
         }
     }
 }

@@ -10,6 +10,7 @@
 //! `wire.rs`. There is one engine-level peer for each other process, whatever the number of
 //! communicators and channels, so the number of TCP connections does not grow with them.
 
+mod batch;
 mod device;
 mod end;
 mod entry;
@@ -32,6 +33,11 @@ mod wire;
 #[cfg(test)]
 #[path = "../../../fuzz/src/nccl.rs"]
 mod fuzzer;
+
+/// What NCCL's thread allocates for a message a proxy frees. glibc has threads wait for each other
+/// there: a third of the time of NCCL's thread at 140,000 messages a second and twelve proxies.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 pub use tables::*;
 pub use tuner::*;

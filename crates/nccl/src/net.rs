@@ -8,7 +8,7 @@ use polyrail_config::Config;
 use polyrail_nccl_abi::HANDLE_BYTES;
 
 use crate::error::CallError;
-use crate::express::Express;
+use crate::express::{Express, Way};
 use crate::hub::{Any, Arrival, Hub, Listener};
 use crate::recv::RecvEnd;
 use crate::send::SendEnd;
@@ -176,9 +176,11 @@ impl Drop for Net {
 pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEnd>>, CallError> {
     let Some(arrival) = listener.pop() else { return Ok(None) };
     let Arrival { peer, from, express } = arrival;
+    let engine = &listener.engine;
+    let batch = hub.batch(engine, &peer);
+    let way = listener.express.as_ref().zip(express).map(|(here, there)| Way::to(here, there));
     let (key, recv) = hub.insert(|key| {
-        let express = listener.express.clone().zip(express);
-        let recv = RecvEnd::new(listener.engine.clone(), peer.clone(), key, express);
+        let recv = RecvEnd::new(engine.clone(), peer.clone(), key, way, batch);
         recv.end.set_remote(from);
         (Any::Recv(recv.clone()), recv)
     });

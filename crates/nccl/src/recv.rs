@@ -9,12 +9,13 @@ use polyrail::{
 };
 use polyrail_nccl_abi::MAX_REQUESTS;
 
+use crate::batch::Batch;
 use crate::end::{End, slot};
 use crate::error::CallError;
-use crate::express::{Express, Way};
+use crate::express::Way;
 use crate::regions::Stretch;
 use crate::request::{Handle, Owner, SLOTS};
-use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
+use crate::wire::{Body, ExpressCard, MAILED_BYTES, Message, REGION_BYTES, WINDOW, mail_place};
 
 pub(crate) struct RecvEnd {
     pub(crate) end: End,
@@ -22,6 +23,8 @@ pub(crate) struct RecvEnd {
     mailbox: Mutex<Option<OpenMailbox>>,
     /// Where small messages may come from besides the peer, and where they are asked for.
     way: Option<Way>,
+    /// Where what it says waits for what others say to the same process.
+    batch: Arc<Batch>,
     state: Mutex<State>,
 }
 
@@ -33,8 +36,8 @@ struct State {
     slots: [Slot; SLOTS],
     /// Memory for messages that land aside, used again.
     spare: Vec<Region>,
-    /// What the engine had no room for.
-    untold: Vec<Told>,
+    /// The same for what goes on from there.
+    copied: Vec<u8>,
     /// The other end is closed; it sent this many messages.
     closed: Option<u64>,
 }
@@ -73,33 +76,33 @@ enum Here {
 enum Told {
     /// Its message may land there.
     Clear { seq: u64, into: Stretch },
-    /// It is posted.
-    Posted { seq: u64 },
+    /// So many are posted.
+    Posted { count: u64 },
 }
 
 // A receive that is under way and a message that is ahead of it never share a place.
 const _: () = assert!(MAX_REQUESTS as u64 + WINDOW <= SLOTS as u64);
 
 impl RecvEnd {
-    /// `express`: the engine here for small messages, and the number of the sender's.
     pub(crate) fn new(
         engine: Engine,
         peer: Peer,
         key: u64,
-        express: Option<(Arc<Express>, u128)>,
+        way: Option<Way>,
+        batch: Arc<Batch>,
     ) -> Arc<Self> {
-        let way = express.map(|(express, instance)| Way::to(&express, instance));
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
             mailbox: Mutex::default(),
             way,
+            batch,
             state: Mutex::new(State {
                 next: 0,
                 told: 0,
                 slots: [const { Slot::Empty }; SLOTS],
                 spare: Vec::new(),
-                untold: Vec::new(),
+                copied: Vec::new(),
                 closed: None,
             }),
         })
@@ -129,8 +132,6 @@ impl RecvEnd {
         len: usize,
     ) -> Result<Option<&Handle>, CallError> {
         self.end.check()?;
-        // What nobody tests any more may still have to be told.
-        self.retry();
         let into = self.end.regions.find(handle, address, len)?;
         let mut state = self.state();
         let seq = state.next;
@@ -283,7 +284,7 @@ impl RecvEnd {
 
     /// Tells the other end of a receive. No lock is held: the answer may come before this returns.
     fn tell(&self, what: Option<Told>) {
-        let message = match &what {
+        let told = match what {
             None => return,
             Some(Told::Clear { seq, into }) => {
                 let region = into.region.describe();
@@ -291,30 +292,28 @@ impl RecvEnd {
                     self.end.fail("the engine describes regions in other words");
                     return;
                 };
-                let (seq, offset, capacity) = (*seq, into.offset, into.len);
-                self.end.encode(Body::Clear { seq, offset, capacity, region })
+                let (offset, capacity) = (into.offset, into.len);
+                self.batch.push(&self.end.message(Body::Clear { seq, offset, capacity, region }))
             }
-            Some(Told::Posted { seq }) => self.end.encode(Body::Posted { count: seq + 1 }),
-        };
-        let by_way = |way: &Way| {
-            // No thread but those that test anyway has to wake up for it.
-            let is_count = matches!(what, Some(Told::Posted { .. }));
-            let peer = way.take(message.len() as u64).filter(|_| is_count)?.clone();
-            Some((peer, self.me.upgrade()?))
-        };
-        let told = match self.way.as_ref().and_then(|way| Some((way, by_way(way)?))) {
-            Some((way, (peer, me))) => way.tell(&peer, message, me),
-            None => self.end.tell(message),
-        };
-        match (told, what) {
-            (Err(error), Some(what)) if error.is_busy() => {
-                let (Told::Clear { seq, .. } | Told::Posted { seq }) = what;
-                self.state().untold.push(what);
-                self.end.request(seq).stall();
+            Some(Told::Posted { count }) => {
+                let message = self.end.message(Body::Posted { count });
+                if self.tell_by_express(&message) { Ok(()) } else { self.batch.push(&message) }
             }
-            // What it sent before it left can still be taken; whether that is all, `lost` decides.
-            (Ok(()) | Err(PostError::PeerGone { .. }), _) => {}
-            (Err(error), _) => drop(self.end.fail(&error.to_string())),
+        };
+        self.conclude(told);
+    }
+
+    /// Says by the express way how many receives are posted, for which no thread has to wake up.
+    fn tell_by_express(&self, message: &Message<'_>) -> bool {
+        let (Some(way), Some(me)) = (&self.way, self.me.upgrade()) else { return false };
+        let message = message.encode();
+        way.take(message.len() as u64).is_some_and(|peer| way.tell(peer, message, me).is_ok())
+    }
+
+    fn conclude(&self, told: Result<(), PostError>) {
+        // What it sent before it left can still be taken; whether that is all, `lost` decides.
+        if let Err(error) = told {
+            self.end.fail(&error.to_string());
         }
     }
 
@@ -331,12 +330,15 @@ impl RecvEnd {
 
     /// Puts a message that landed aside where it belongs.
     fn take_aside(&self, seq: u64, into: &Stretch, aside: Region, len: u64) {
-        let mut bytes = vec![0; len.min(MAILED_BYTES as u64) as usize];
+        let mut bytes = std::mem::take(&mut self.state().copied);
+        bytes.resize(len.min(MAILED_BYTES as u64) as usize, 0);
         match aside.read_at(0, &mut bytes) {
             Ok(()) => self.take(seq, into, &bytes),
             Err(error) => drop(self.end.fail(&error.to_string())),
         }
-        self.state().spare.push(aside);
+        let mut state = self.state();
+        state.spare.push(aside);
+        state.copied = bytes;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -380,12 +382,8 @@ impl Mailbox for RecvEnd {
 }
 
 impl Owner for RecvEnd {
-    fn retry(&self) {
-        let untold = std::mem::take(&mut self.state().untold);
-        untold.into_iter().for_each(|what| self.tell(Some(what)));
-    }
-
     fn look(&self, request: &Handle) {
+        self.conclude(self.batch.flush());
         if let Some(way) = &self.way {
             way.express().look(request);
         }
@@ -399,8 +397,8 @@ impl OnEnd for RecvEnd {
         }
         if result.is_err() {
             // The express way is lost, and with it what was said last.
-            let last = self.state().told.saturating_sub(1);
-            self.tell(Some(Told::Posted { seq: last }));
+            let count = self.state().told;
+            self.conclude(self.batch.push(&self.end.message(Body::Posted { count })));
         }
     }
 }
@@ -417,7 +415,7 @@ impl State {
         if clears {
             Some(Told::Clear { seq, into: into.clone() })
         } else {
-            Some(Told::Posted { seq })
+            Some(Told::Posted { count: seq + 1 })
         }
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Handle {
 
 /// The end that a request is of.
 pub(crate) trait Owner: Send + Sync {
-    /// Posts again what the engine had no room for.
-    fn retry(&self);
+    /// Posts again what the engine had no room for. What a receiving end says waits in its batch.
+    fn retry(&self) {}
 
     /// Looks for what may have come that no proxy reads, for this request.
     fn look(&self, request: &Handle);
@@ -114,8 +114,6 @@ mod tests {
     struct Never;
 
     impl Owner for Never {
-        fn retry(&self) {}
-
         fn look(&self, _: &Handle) {}
     }
 

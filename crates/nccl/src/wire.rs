@@ -17,7 +17,7 @@ pub(crate) const TOLD_BYTES: usize = 1 << 10;
 pub(crate) const EXPRESS_BYTES: usize = 32 << 10;
 /// Messages up to this size are mailed: the other end decides on arrival where they belong. Larger
 /// ones wait until a place is cleared for them.
-pub(crate) const MAILED_BYTES: usize = 128 << 10;
+pub(crate) const MAILED_BYTES: usize = 64 << 10;
 /// Bytes of the description of a region.
 pub(crate) const REGION_BYTES: usize = 46;
 /// Messages that may be under way towards an end that has not posted a receive for them.
@@ -60,6 +60,8 @@ pub(crate) enum Body<'a> {
     Closed { count: u64 },
     /// To a receiving end: message `seq` is longer than its place.
     TooLong { seq: u64, len: u64 },
+    /// To nobody in particular: messages to ends of this process, see [`parts`].
+    Many { parts: &'a [u8] },
 }
 
 /// How an engine for small messages is found.
@@ -108,6 +110,7 @@ impl<'a> Message<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let more = match self.body {
             Body::Told { bytes, .. } => bytes.len(),
+            Body::Many { parts } => parts.len(),
             Body::Hello { express: Some(card), .. } | Body::Welcome { express: Some(card), .. } => {
                 card.metadata.len()
             }
@@ -144,6 +147,7 @@ impl<'a> Message<'a> {
                 put(seq);
                 put(len);
             }
+            Body::Many { parts } => out.extend_from_slice(parts),
         }
         out
     }
@@ -192,10 +196,38 @@ impl<'a> Message<'a> {
             7 => Body::Landed { seq: word()?, len: word()? },
             8 => Body::Closed { count: word()? },
             9 => Body::TooLong { seq: word()?, len: word()? },
+            10 => Body::Many { parts: std::mem::take(&mut rest) },
             other => return Err(WireError::Kind(other)),
         };
         if rest.is_empty() { Ok(Self { to, body }) } else { Err(wrong) }
     }
+}
+
+/// Adds a message to [`Body::Many`]: two bytes of length, then the message.
+pub(crate) fn put_part(message: &[u8], parts: &mut Vec<u8>) {
+    // Those that are put together say where a message belongs, and bring none.
+    debug_assert!(message.len() <= usize::from(u16::MAX));
+    parts.extend_from_slice(&(message.len() as u16).to_le_bytes());
+    parts.extend_from_slice(message);
+}
+
+/// The messages of [`Body::Many`], up to the first that is none.
+pub(crate) fn parts(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message<'_>, WireError>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let wrong = WireError::Length { kind: 10, got: bytes.len() };
+        let part = bytes.split_first_chunk().and_then(|(len, rest)| {
+            let part = rest.split_at_checked(u16::from_le_bytes(*len).into());
+            part.inspect(|(_, after)| bytes = after)
+        });
+        let message = part.ok_or(wrong).and_then(|(part, _)| Message::decode(part));
+        if message.is_err() {
+            bytes = &[];
+        }
+        Some(message)
+    })
 }
 
 /// What ends a message that may have a card: nothing, or the card.
@@ -227,6 +259,7 @@ impl Body<'_> {
             Self::Landed { .. } => 7,
             Self::Closed { .. } => 8,
             Self::TooLong { .. } => 9,
+            Self::Many { .. } => 10,
         }
     }
 }

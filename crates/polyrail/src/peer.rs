@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -255,6 +255,16 @@ impl PeerShared {
     /// before the lock is released.
     pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
+    /// it is not worth to wait for.
+    pub(crate) fn pending(&self) -> Option<usize> {
+        match self.tx.try_lock() {
+            Ok(tx) => Some(tx.sender.pending()),
+            Err(TryLockError::Poisoned(tx)) => Some(tx.into_inner().sender.pending()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The receiving half. See [`Self::tx`].

@@ -123,6 +123,13 @@ pub(crate) enum Command {
     Resume,
 }
 
+/// Whether a pass reads what has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Yes,
+    No,
+}
+
 /// What a pass over the flows has at hand.
 pub(crate) struct Pass<'a> {
     pub(crate) engine: &'a Arc<EngineShared>,
@@ -189,9 +196,12 @@ impl Proxy {
         }
     }
 
-    /// Drives the proxy for one pass and says whether anything moved; `None` if somebody else drives
-    /// it at each of so many tries. `now` is the machine's monotonic clock.
-    pub(crate) fn try_pass(
+    /// Has the proxy send what there is to send and says whether anything moved; `None` if somebody
+    /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
+    ///
+    /// What has come is left to whoever drives it next: it may be large, and the caller, who has
+    /// something small to send, waits for none of it.
+    pub(crate) fn try_send(
         &self,
         engine: &Arc<EngineShared>,
         now: u64,
@@ -199,20 +209,20 @@ impl Proxy {
     ) -> Option<bool> {
         for _ in 1..tries {
             if let Some(core) = self.try_core() {
-                return Some(self.pass_of_caller(core, engine, now));
+                return Some(self.send_for_caller(core, engine, now));
             }
             std::hint::spin_loop();
         }
-        self.try_core().map(|core| self.pass_of_caller(core, engine, now))
+        self.try_core().map(|core| self.send_for_caller(core, engine, now))
     }
 
-    fn pass_of_caller(
+    fn send_for_caller(
         &self,
         mut core: MutexGuard<'_, Core>,
         engine: &Arc<EngineShared>,
         now: u64,
     ) -> bool {
-        let worked = self.pass(&mut core, engine, now);
+        let worked = self.pass(&mut core, engine, now, Reads::No);
         let is_copying = core.is_copying();
         drop(core);
         if is_copying {
@@ -222,17 +232,19 @@ impl Proxy {
         worked
     }
 
-    /// Like [`Self::try_pass`], but also looks for events first.
+    /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
+    /// anything moved.
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
         let Some(mut core) = self.try_core() else { return false };
         let now = monotonic_ns();
         // What is waited for mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
-            return self.pass(&mut core, engine, now)
-                || core.poll_if_due(&self.poller, now) && self.pass(&mut core, engine, now);
+            return self.pass(&mut core, engine, now, Reads::Yes)
+                || core.poll_if_due(&self.poller, now)
+                    && self.pass(&mut core, engine, now, Reads::Yes);
         }
         core.poll(&self.poller);
-        self.pass(&mut core, engine, now)
+        self.pass(&mut core, engine, now, Reads::Yes)
     }
 
     /// The proxy thread: drives until the engine closes.
@@ -264,7 +276,7 @@ impl Proxy {
     /// over soon. Nobody else will.
     pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core() {
-            self.pass(&mut core, engine, monotonic_ns());
+            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
             if !core.is_copying_directly() {
                 return;
             }
@@ -301,7 +313,7 @@ impl Proxy {
             let mut lingers = false;
             let mut note_at = now + CHECK_NS;
             loop {
-                let worked = self.pass(&mut core, engine, now);
+                let worked = self.pass(&mut core, engine, now, Reads::Yes);
                 if stop() {
                     return;
                 }
@@ -356,7 +368,7 @@ impl Proxy {
             last_busy = None;
             if !core.owing.is_empty() {
                 core.hold_acks_until = 0;
-                if self.pass(&mut core, engine, monotonic_ns()) {
+                if self.pass(&mut core, engine, monotonic_ns(), Reads::Yes) {
                     continue;
                 }
             }
@@ -440,7 +452,7 @@ impl Proxy {
     }
 
     /// One look at everything that has something to do. Says whether anything moved.
-    fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64) -> bool {
+    fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64, reads: Reads) -> bool {
         self.counters.passes.fetch_add(1, Ordering::Relaxed);
         let _driving = Driving::begin();
         let scratch = core.scratch.clone();
@@ -453,7 +465,9 @@ impl Proxy {
         }
         core.note_events();
         let mut worked = core.collect_copied(self, &mut pass);
-        worked |= core.read_ready(self, &mut pass);
+        if reads == Reads::Yes {
+            worked |= core.read_ready(self, &mut pass);
+        }
         worked |= core.write_wanted(self, &mut pass);
         if pass.now >= core.next_check {
             core.check_stalls(self, &mut pass);

@@ -262,8 +262,9 @@ impl EngineShared {
         let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
         let lanes = match prepared.kind.sends() {
             // What is large keeps those busy who have it, so that others are needed for the next.
+            // Where that can't be seen, each that is asked finds more and asks another.
             true if bytes >= LARGE_BYTES => {
-                prepared.plan.chunk_count() as usize + peer.tx().sender.pending()
+                prepared.plan.chunk_count() as usize + peer.pending().unwrap_or(1)
             }
             _ => 1,
         };
@@ -459,10 +460,10 @@ impl EngineShared {
         let few = if self.config.proxy_spin_us > 0 { DIRECT_PENDING } else { 0 };
         let direct = small
             && (peer.posted.len() >= self.config.append_batch as usize
-                || peer.tx().sender.pending() <= few);
+                || self.pending_of(peer) <= few);
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if few > 0 { DRIVE_TRIES } else { 1 };
-        let drive = |proxy: &usize| self.proxies.all[*proxy].try_pass(self, now, tries);
+        let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
         if direct && asked.iter().any(|proxy| drive(proxy) == Some(true)) {
             return;
         }
@@ -471,10 +472,18 @@ impl EngineShared {
         } else if direct && !is_driving() {
             // No thread comes to send it: either whoever drives just now does, or this one.
             let proxy = &self.proxies.all[0];
-            while peer.lanes.wants(0) && proxy.try_pass(self, now, DRIVE_TRIES).is_none() {
+            while peer.lanes.wants(0) && proxy.try_send(self, now, DRIVE_TRIES).is_none() {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Chunks that wait to be sent. Of a proxy with a thread of its own that is not worth waiting for.
+    fn pending_of(&self, peer: &PeerShared) -> usize {
+        if self.settings.caller_driven {
+            return peer.tx().sender.pending();
+        }
+        peer.pending().unwrap_or(usize::MAX)
     }
 
     fn connect_flows(&self, peer: &Arc<PeerShared>) {
