@@ -12,7 +12,7 @@
 //! | queued | cancel, deadline, peer lost, region dropped | failed |
 //! | active | the last chunk is acknowledged, and written | done |
 //! | active | final refusal, cancel, deadline, peer lost, region dropped | failed, or draining |
-//! | draining | the last frame that was begun is written, or its flow is gone | failed |
+//! | draining | the last frame that was begun is written, handed back, or its flow is gone | failed |
 //! | draining | the same, and every chunk is acknowledged by now | done |
 //!
 //! `tests/transitions.rs` tries every sequence of calls against this table.
@@ -35,8 +35,9 @@ use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 const SMALL_BYTES: u64 = 64 << 10;
 /// Every so many pulls a large transfer goes first all the same, so that it is never starved.
 const BULK_TURN: u32 = 8;
-/// How often chunks of a transfer may arrive damaged, or in memory that the peer can't open, before
-/// it fails. Of the latter each chunk may be once for some flows, which all learn of it late.
+/// How often chunks of a transfer may arrive damaged, in memory that the peer can't open, or on flows
+/// that it has no memory for, before it fails. Each chunk may be once for some flows, which all learn
+/// of it late.
 const RETRIES_MAX: u32 = 1000;
 const RETRIES_OF_CHUNK_MAX: u32 = 4;
 
@@ -311,6 +312,21 @@ impl<S: Source> Sender<S> {
         Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
     }
 
+    /// The chunk that `flow` pulled last can't be sent there just now: it is given back, for others
+    /// to pull. No word of it may have gone out, and `handle_written` is not owed for it.
+    pub fn hand_back(&mut self, flow: FlowIndex) {
+        let state = &mut self.flows[flow.0 as usize];
+        debug_assert!(state.written < state.pulled);
+        let Some((ticket, chunk)) = state.in_flight.pop_back() else { return };
+        state.pulled -= 1;
+        let channel = self.channel_of(flow);
+        self.channels[channel].in_flight -= 1;
+        if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
+            self.given_back.push_back((ticket, chunk));
+        }
+        self.writing_ended(ticket);
+    }
+
     /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
     /// reads its memory any more. Owed for each frame that was pulled, even if its acknowledgement
     /// was faster; a transfer is not over before.
@@ -527,12 +543,14 @@ impl<S: Source> Sender<S> {
     fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         let ending = outgoing.ending.is_some();
-        let again = matches!(code, RefusalCode::Checksum | RefusalCode::NoRing);
+        let again =
+            matches!(code, RefusalCode::Checksum | RefusalCode::NoRing | RefusalCode::NoStaging);
         outgoing.retries += u32::from(again);
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
             RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
-            // The driver puts nothing more into rings that the peer can't open.
+            // The driver puts nothing more into rings that the peer can't open, and for a while
+            // nothing on flows that the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
                 self.given_back.push_back((ticket, chunk));
             }

@@ -213,11 +213,14 @@ pub enum RefusalCode {
     Device = 9,
     /// The receiver can't open the sender's ring: send the chunk again, with its payload.
     NoRing = 10,
+    /// The receiver has no pinned memory for this flow, and has some for others: send the chunk
+    /// again, on one of those.
+    NoStaging = 11,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::UnknownRegion,
         Self::StaleKey,
         Self::OutOfBounds,
@@ -228,11 +231,12 @@ impl RefusalCode {
         Self::Busy,
         Self::Device,
         Self::NoRing,
+        Self::NoStaging,
     ];
 
     /// Whether the same chunk may be taken when it is sent again.
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Checksum | Self::Busy | Self::NoRing)
+        matches!(self, Self::Checksum | Self::Busy | Self::NoRing | Self::NoStaging)
     }
 
     /// The code with this number.
@@ -253,6 +257,7 @@ impl RefusalCode {
             Self::Busy => "the peer's limits are reached",
             Self::Device => "the peer's device failed to copy the bytes into its memory",
             Self::NoRing => "the peer can't open the shared memory that the bytes are in",
+            Self::NoStaging => "the peer has no pinned memory left for the flow",
         }
     }
 }

@@ -41,6 +41,7 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Call {
     Pull,
+    HandBack,
     Written,
     Ack,
     RefusalPassing,
@@ -50,10 +51,11 @@ enum Call {
     End,
 }
 
-use Call::{Ack, End, FlowDown, FlowUp, Pull, RefusalFinal, RefusalPassing, Written};
+use Call::{Ack, End, FlowDown, FlowUp, HandBack, Pull, RefusalFinal, RefusalPassing, Written};
 use State::{Active, Done, Draining, Failed, Queued};
 
-const CALLS: [Call; 8] = [Pull, Written, Ack, RefusalPassing, RefusalFinal, FlowDown, FlowUp, End];
+const CALLS: [Call; 9] =
+    [Pull, HandBack, Written, Ack, RefusalPassing, RefusalFinal, FlowDown, FlowUp, End];
 
 /// What each call may make of a transfer, beside leaving it as it is. Nothing leads away from an
 /// end. A frame may be acknowledged before the driver has said that it is written.
@@ -71,6 +73,7 @@ const TRANSITIONS: &[(State, Call, State)] = &[
     (Active, RefusalFinal, Failed),
     (Active, RefusalFinal, Draining),
     (Draining, Written, Failed),
+    (Draining, HandBack, Failed),
     (Draining, FlowDown, Failed),
     // It was complete before its end was.
     (Draining, Written, Done),
@@ -132,6 +135,10 @@ impl Run {
                 state.pulled += 1;
                 assert!(matches!(self.state, Queued | Active), "pulled in {:?}", self.state);
                 to = Active;
+            }
+            HandBack if state.written < state.pulled && owed => {
+                self.sender.hand_back(flow);
+                state.pulled -= 1;
             }
             Written if state.written < state.pulled => {
                 self.sender.handle_written(flow);

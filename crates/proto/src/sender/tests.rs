@@ -147,7 +147,7 @@ fn a_refusal_for_good_fails_the_transfer_and_a_passing_one_is_tried_again() {
 
 #[test]
 fn a_peer_that_refuses_again_and_again_in_passing_ends_the_transfer() {
-    for code in [RefusalCode::Checksum, RefusalCode::NoRing] {
+    for code in [RefusalCode::Checksum, RefusalCode::NoRing, RefusalCode::NoStaging] {
         let mut s = sender(1, 8);
         s.submit(NOW, transfer(1, 1));
         let refusals = (1..10_000u64).take_while(|sequence| {
@@ -162,6 +162,36 @@ fn a_peer_that_refuses_again_and_again_in_passing_ends_the_transfer() {
         let Some(TxEvent::Failed { failure, .. }) = event else { panic!("{event:?}") };
         assert_eq!(failure, Failure::Refused(code));
     }
+}
+
+#[test]
+fn a_chunk_that_is_handed_back_goes_on_another_flow_and_leaves_no_trace_on_its_own() {
+    let mut s = sender(2, 1);
+    s.submit(NOW, transfer(1, 2));
+    assert_eq!(s.pull(NOW, A).unwrap().header.chunk, 0);
+    assert!(!s.has_room(A));
+    s.hand_back(A);
+    assert!(s.has_work() && s.has_room(A) && s.in_flight(A) == 0);
+    assert_eq!(pull(&mut s, B), Some((1, 0)));
+    assert_eq!(pull(&mut s, A), Some((1, 1)));
+    let ahead = s.handle_ack(NOW, A, AckFrame::Ack { sequence: 2 });
+    assert_eq!(ahead, Err(WireError::AckBeyondSent { got: 2, sent: 1 }), "it was never sent");
+    ack(&mut s, A, 1);
+    ack(&mut s, B, 1);
+    assert_eq!(s.poll_event(), Some(TxEvent::Done { token: 1 }));
+}
+
+#[test]
+fn a_chunk_that_is_handed_back_ends_with_its_transfer() {
+    let mut s = sender(1, 8);
+    let id = s.submit(NOW, transfer(1, 2));
+    s.pull(NOW, A).unwrap();
+    s.end(id, Failure::Cancelled);
+    assert_eq!(s.poll_event(), None, "a frame of it is begun");
+    s.hand_back(A);
+    let event = s.poll_event();
+    assert!(matches!(event, Some(TxEvent::Failed { token: 1, .. })), "{event:?}");
+    assert!(!s.has_work() && !s.is_busy());
 }
 
 #[test]
