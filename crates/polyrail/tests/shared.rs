@@ -550,7 +550,14 @@ fn a_device_that_never_copies_here_is_given_up_and_its_transfer_ends() {
     finished(&prepared.post().unwrap());
 }
 
-const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+/// A size of rings that no other test has.
+const QUICK_RING: u64 = 1_331_200;
+const QUICK: &[(&str, &str)] = &[
+    ("peer_timeout_ms", "1200"),
+    ("reconnect_min_ms", "20"),
+    ("staging_bytes", "1300KiB"),
+    ("gpu_chunk_bytes", "512KiB"),
+];
 
 #[test]
 fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
@@ -588,6 +595,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     let prepared = engine.prepare(request).unwrap();
     let writes: Vec<_> = (0..20).map(|_| prepared.post().unwrap()).collect();
     std::thread::sleep(Duration::from_millis(20));
+    assert!(rings_mapped(QUICK_RING) >= 2, "for both directions");
     puppet.kill();
     here.hold(false);
     for write in writes {
@@ -596,6 +604,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     }
     wait_for("the peer to be lost", || peer.lost().is_some());
     assert!(FakeDevice::contents(&memory) == pattern(PUPPET_BYTES, PUPPET_SEED));
+    wait_for("the rings to be let go of", || rings_mapped(QUICK_RING) == 0);
     drop((near, other));
 }
 
