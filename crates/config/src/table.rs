@@ -175,8 +175,9 @@ settings! {
     /// those that the GPU copies meanwhile: `staging_bytes` / `gpu_chunk_bytes` of them.
     staging_bytes: u64 = 8 * MIB, Kind::bytes(64 * KIB, GIB);
 
-    /// Pinned host memory of all flows together. When it is used up new flows get smaller rings, and
-    /// at last none, which is an error of their transfers.
+    /// Pinned host memory of all flows together: one half is for sending and one for receiving. When
+    /// it is used up new flows get smaller rings, and at last none: then flows to the same peer that
+    /// have one do the work, and where no flow of a peer has any it is an error of the transfers.
     staging_limit_bytes: u64 = 8 * GIB, Kind::bytes(MIB, 1024 * GIB);
 }
 

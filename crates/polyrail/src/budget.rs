@@ -103,8 +103,18 @@ impl Stock {
         self.budget.used().has_left(self.budget.limit, self.direction, bytes, bytes)
     }
 
-    /// Whoever tries to get memory enters before, so that of several who fail at the same time the
-    /// last knows that it is the last.
+    /// Makes something of pinned memory, which enters. Whoever tries counts as one that has some, so
+    /// that of several who fail at the same time the last knows that it is the last. And whoever fails
+    /// though nobody has any tries once more: somebody has let go of it meanwhile.
+    pub(crate) fn insist<T, E>(self: &Arc<Self>, make: impl Fn() -> Result<T, E>) -> Result<T, E> {
+        let _trying = self.enter();
+        match make() {
+            Err(_) if self.holders() == 1 => make(),
+            made => made,
+        }
+    }
+
+    /// One more has pinned memory.
     pub(crate) fn enter(self: &Arc<Self>) -> Holder {
         self.holders.fetch_add(1, Ordering::AcqRel);
         Holder(self.clone())
@@ -149,6 +159,23 @@ mod tests {
         let _other = r#in.take(500, 100).unwrap();
         drop(first);
         assert!(out.has_left(400) && !out.has_left(401));
+    }
+
+    #[test]
+    fn whoever_fails_alone_tries_once_more_and_others_do_not() {
+        let stock = Budget::new(1000).stock(Direction::Out);
+        let tries = std::cell::Cell::new(0);
+        let fail = || -> Result<(), ()> {
+            tries.set(tries.get() + 1);
+            assert!(stock.holders() > 0, "others may fail meanwhile");
+            Err(())
+        };
+        stock.insist(fail).unwrap_err();
+        assert_eq!((tries.replace(0), stock.holders()), (2, 0));
+        let other = stock.enter();
+        stock.insist(fail).unwrap_err();
+        assert_eq!((tries.get(), stock.holders()), (1, 1));
+        drop(other);
     }
 
     #[test]

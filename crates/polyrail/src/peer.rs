@@ -17,11 +17,13 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::budget::{Budget, Stock};
 use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
 use crate::sharing::Sharing;
+use crate::staging::Direction;
 use crate::stats::{ArrivalStats, FlowStats};
 use crate::suspects::Suspects;
 
@@ -37,6 +39,9 @@ pub(crate) struct PeerShared {
     pub(crate) shared_bytes: AtomicU64,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
+    /// Pinned memory of the flows towards it, and of those from it.
+    pub(crate) tx_stock: Arc<Stock>,
+    pub(crate) rx_stock: Arc<Stock>,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -179,7 +184,7 @@ impl PeerShared {
         card: Card,
         layout: Layout,
         proxies: &Placement,
-        options: PeerOptions,
+        options: PeerOptions<'_>,
     ) -> Self {
         let config = SenderConfig {
             window_chunks: options.window_chunks,
@@ -205,6 +210,8 @@ impl PeerShared {
             peer_copy_bytes: AtomicU64::new(0),
             shared_bytes: AtomicU64::new(0),
             sharing: Sharing::default(),
+            tx_stock: options.staging.stock(Direction::Out),
+            rx_stock: options.staging.stock(Direction::In),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
@@ -375,13 +382,15 @@ fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
 }
 
 /// What of the configuration a peer needs.
-pub(crate) struct PeerOptions {
+pub(crate) struct PeerOptions<'a> {
     pub(crate) window_chunks: u32,
     pub(crate) ops_pool: u32,
     pub(crate) flow_limit: u32,
     pub(crate) same_host: bool,
     /// Local rails.
     pub(crate) rails: usize,
+    /// Pinned memory of all peers together.
+    pub(crate) staging: &'a Arc<Budget>,
 }
 
 /// Why a peer that was not heard of for `silence` is given up.

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use socket2::Socket;
 
 use self::acks::Acks;
+use crate::budget::Stock;
 use crate::landing::{Arrival, Arrivals, End};
 use crate::peer::{PeerShared, RxSide, covers};
 use crate::pin::Pin;
@@ -195,15 +196,32 @@ impl RxFlow {
         if self.arrivals.is_full() {
             return Ok(false);
         }
-        let opened = self.arrivals.peers_ring.as_mut().map_or(Ok(()), |ring| {
-            ring.open(self.current.device().map(|device| &**device), &pass.engine.staging)
-        });
-        if let Err(why) = opened {
-            let name = self.peer.name();
-            tracing::error!(target: "polyrail::staging", peer = name, why, "no shared memory");
+        let stock = self.peer.rx_stock.clone();
+        let lacks = |ring: &PeersRing| ring.memory().is_none() && !stock.has_left(ring.place.bytes);
+        let is_short = |arrivals: &Arrivals| arrivals.peers_ring.as_ref().is_some_and(lacks);
+        if self.arrivals.ring.is_some() && is_short(&self.arrivals) {
+            if !self.arrivals.is_empty() {
+                return Ok(false);
+            }
+            // There may be enough for one of both.
+            self.arrivals.ring = None;
+            pass.copiers.let_go();
         }
+        let code = if is_short(&self.arrivals) && stock.holders() > 0 {
+            self.tell_short(&stock, "no room for the peer's ring");
+            RefusalCode::NoStaging
+        } else {
+            let device = self.current.device().map(|device| &**device);
+            let peers_ring = self.arrivals.peers_ring.as_mut();
+            let opened = peers_ring.map_or(Ok(()), |ring| ring.open(device, &stock));
+            if let Err(why) = opened {
+                let name = self.peer.name();
+                tracing::error!(target: "polyrail::staging", peer = name, why, "no shared memory");
+            }
+            RefusalCode::NoRing
+        };
         if self.arrivals.peers_ring.as_ref().is_none_or(|ring| ring.memory().is_none()) {
-            self.peer.rx().receiver.bar(self.flow, RefusalCode::NoRing);
+            self.peer.rx().receiver.bar(self.flow, code);
             self.current.land = false;
         }
         self.waits_for_room = false;
@@ -239,20 +257,35 @@ impl RxFlow {
             if !self.arrivals.is_empty() {
                 return Ok(false);
             }
-            let made = self.current.device().map(|device| {
-                let (engine, least) = (pass.engine, payload.into());
-                // The old one, which is too small, gives its part back first. Copies from it are
-                // done, and queues need not keep it.
-                self.arrivals.ring = None;
+            // The old one, which is too small, gives its part back first. Copies from it are done,
+            // and queues need not keep it.
+            self.arrivals.ring = None;
+            pass.copiers.let_go();
+            let stock = self.peer.rx_stock.clone();
+            let wanted = pass.engine.settings.staging_bytes;
+            let make =
+                |device: &Arc<dyn Device>| Ring::new(&**device, wanted, payload.into(), &stock);
+            let mut made = self.current.device().map(make);
+            if matches!(made, Some(Err(_)))
+                && self.arrivals.peers_ring.as_mut().is_some_and(PeersRing::close)
+            {
+                // There may be enough for one of both.
                 pass.copiers.let_go();
-                Ring::new(&**device, engine.settings.staging_bytes, least, &engine.staging)
-            });
+                made = self.current.device().map(make);
+            }
             match made {
                 Some(Ok(ring)) => self.arrivals.ring = Some(ring),
                 Some(Err(error)) => {
-                    let name = self.peer.name();
-                    tracing::error!(target: "polyrail::staging", peer = name, ?error, "no staging");
-                    self.peer.rx().receiver.bar(self.flow, RefusalCode::Device);
+                    let why = format!("{error:?}");
+                    let code = if stock.holders() > 0 {
+                        self.tell_short(&stock, &why);
+                        RefusalCode::NoStaging
+                    } else {
+                        let name = self.peer.name();
+                        tracing::error!(target: "polyrail::staging", peer = name, why, "no staging");
+                        RefusalCode::Device
+                    };
+                    self.peer.rx().receiver.bar(self.flow, code);
                     self.current.land = false;
                 }
                 None => self.current.land = false,
@@ -267,6 +300,15 @@ impl RxFlow {
         self.waits_for_room = false;
         self.take_in(pass)?;
         Ok(true)
+    }
+
+    /// Says once that there is pinned memory for some flows of the peer only.
+    fn tell_short(&self, stock: &Stock, why: &str) {
+        if stock.is_news() {
+            let name = self.peer.name();
+            tracing::warn!(target: "polyrail::staging", peer = name, why,
+                "only flows that have pinned memory are used");
+        }
     }
 
     /// Acknowledges what landed, if it is time to.

@@ -13,6 +13,7 @@ use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::Memory;
 use polyrail_sys::threads::monotonic_ns;
 
+use crate::budget::Budget;
 use crate::control::ControlHandle;
 use crate::direct::DirectQueues;
 use crate::engine::Peer;
@@ -29,7 +30,7 @@ use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
-use crate::staging::{Budget, Copiers, wait_all, wait_patiently};
+use crate::staging::{Copiers, wait_all, wait_patiently};
 use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -164,6 +165,7 @@ impl EngineShared {
             flow_limit: self.config.flow_limit,
             same_host: card.host == self.card.host,
             rails: self.rails.len(),
+            staging: &self.staging,
         };
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let peer = Arc::new(PeerShared::new(number, card, layout, &self.proxies.tx, options));

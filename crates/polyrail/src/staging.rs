@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_gpu::{Device, GpuError, Place, Queue, Ticket};
 use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
+use crate::budget::Stock;
 use crate::pin::Pin;
 use crate::proxy::COPY_SLEEP;
 use crate::region::RegionCore;
@@ -38,18 +38,6 @@ pub(crate) struct Ring {
     /// Where chunks are, oldest first.
     live: VecDeque<u64>,
     next: u64,
-}
-
-/// How much pinned memory the rings of an engine may have together.
-pub(crate) struct Budget {
-    used: AtomicU64,
-    limit: u64,
-}
-
-/// What a ring has of it: kept with the ring's memory, which copies keep longer than the ring.
-pub(crate) struct Share {
-    budget: Arc<Budget>,
-    bytes: u64,
 }
 
 /// The queues of a proxy.
@@ -89,13 +77,13 @@ impl Ring {
         device: &dyn Device,
         wanted: u64,
         least: u64,
-        budget: &Arc<Budget>,
+        stock: &Arc<Stock>,
     ) -> Result<Self, CopyError> {
         let make = |bytes| -> Result<Self, CopyError> {
-            let share = budget.take(bytes).map_err(CopyError::Device)?;
-            Ok(Self::of(device.pinned(bytes)?.with(share)))
+            let share = stock.take(bytes, least).map_err(CopyError::Device)?;
+            Ok(Self::of(device.pinned(bytes)?.with((share, stock.enter()))))
         };
-        as_much_as_there_is(wanted, least, make)
+        stock.insist(|| as_much_as_there_is(wanted, least, make))
     }
 
     /// A ring in this memory.
@@ -123,6 +111,11 @@ impl Ring {
     /// The oldest chunk is not needed any more.
     pub(crate) fn release(&mut self) {
         self.live.pop_front();
+    }
+
+    /// Whether nothing is out.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.live.is_empty()
     }
 
     pub(crate) fn has_room(&self, len: u64) -> bool {
@@ -167,30 +160,6 @@ pub(crate) fn as_much_as_there_is<T, E>(
             Err(error) if bytes == least => return Err(error),
             Err(_) => bytes = (bytes / 2).max(least),
         }
-    }
-}
-
-impl Budget {
-    pub(crate) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { used: AtomicU64::new(0), limit })
-    }
-
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Share, String> {
-        let added = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added) {
-            Ok(_) => Ok(Share { budget: self.clone(), bytes }),
-            Err(used) => Err(format!(
-                "{bytes} bytes of pinned memory for a flow are more than is left of \
-                 staging_limit_bytes: {used} of {} are used",
-                self.limit
-            )),
-        }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -375,10 +344,15 @@ mod tests {
     use polyrail_gpu::fake::FakeDevice;
 
     use super::*;
+    use crate::budget::Budget;
+
+    fn stock(limit: u64) -> Arc<Stock> {
+        Budget::new(limit).stock(Direction::Out)
+    }
 
     fn ring(bytes: u64) -> Ring {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
-        Ring::new(&*device, bytes, bytes, &Budget::new(u64::MAX)).unwrap()
+        Ring::new(&*device, bytes, bytes, &stock(u64::MAX)).unwrap()
     }
 
     #[test]
@@ -416,23 +390,26 @@ mod tests {
     fn a_ring_is_smaller_where_pinned_memory_is_short_and_fails_below_a_chunk() {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
         device.limit_pinned(3000);
-        let budget = Budget::new(u64::MAX);
-        assert_eq!(Ring::new(&*device, 8192, 1024, &budget).unwrap().memory().len(), 2048);
-        assert!(Ring::new(&*device, 8192, 1024, &budget).is_err());
+        let stock = stock(u64::MAX);
+        assert_eq!(Ring::new(&*device, 8192, 1024, &stock).unwrap().memory().len(), 2048);
+        assert!(Ring::new(&*device, 8192, 1024, &stock).is_err());
     }
 
     #[test]
     fn rings_share_a_budget_and_give_their_part_back() {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
-        let budget = Budget::new(10_000);
-        let ring = |wanted| Ring::new(&*device, wanted, 1024, &budget);
+        // The half of it is for sending.
+        let stock = stock(20_000);
+        let ring = |wanted| Ring::new(&*device, wanted, 1024, &stock);
         let first = ring(8192).unwrap();
         assert_eq!(first.memory().len(), 8192);
         assert_eq!(ring(8192).unwrap().memory().len(), 1024, "for a moment");
         let _second = ring(1024).unwrap();
         let Err(CopyError::Device(why)) = ring(1024) else { panic!("more than there is") };
-        assert!(why.contains("staging_limit_bytes: 9216 of 10000"), "{why}");
+        assert!(why.contains("staging_limit_bytes: 9216 of 20000"), "{why}");
+        assert_eq!(stock.holders(), 2);
         drop(first);
+        assert_eq!(stock.holders(), 1);
         assert_eq!(ring(8192).unwrap().memory().len(), 8192);
     }
 }

@@ -16,7 +16,7 @@ use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send, tcp};
 use smallvec::SmallVec;
 use socket2::Socket;
 
-use self::staged::{Staged, copy_staged};
+use self::staged::{Rest, Staged, copy_staged};
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
@@ -51,6 +51,8 @@ pub(crate) struct TxFlow {
     ring: Option<Ring>,
     /// Memory that the peer has open, from the first chunk on that it takes itself.
     shared: Option<SharedRing>,
+    /// While others send what this flow, or the peer for this flow, has no pinned memory for.
+    rest: Rest,
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
@@ -94,6 +96,8 @@ enum Body {
     Ring(u64),
     /// Not at all: the peer takes it from this place of the shared ring.
     Shared(u64),
+    /// This place of the shared ring, which the peer does not take it from.
+    Lent(u64),
 }
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
@@ -126,6 +130,7 @@ impl TxFlow {
             staged: VecDeque::new(),
             ring: None,
             shared: None,
+            rest: Rest::default(),
             sequence: 0,
             acknowledged: 0,
             batch: Vec::new(),
@@ -288,6 +293,10 @@ impl TxFlow {
     /// Takes what is to be sent next. Says whether there is room for more at once: a device that
     /// copies a chunk can be given the next.
     fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        if self.rests(pass) {
+            self.stuck = true;
+            return Ok(false);
+        }
         // Whether a chunk needs room in a ring is known only when it is pulled.
         if self.lacks_room(pass) {
             // Room in the shared ring comes with acknowledgements only: others may go on meanwhile.
@@ -339,8 +348,7 @@ impl TxFlow {
             }
         }
         let Some(chunk) = staged else { return Ok(false) };
-        self.stage(chunk, pass)?;
-        Ok(true)
+        self.stage(chunk, pass)
     }
 
     fn queue(&mut self, chunk: Chunk<Outgoing>, body: Body, pass: &Pass<'_>) -> Result<(), Down> {
@@ -351,20 +359,24 @@ impl TxFlow {
         }
         let begin = self.batch.len();
         self.sequence += 1;
-        if let (Body::Shared(at), Some(shared)) = (body, &mut self.shared) {
-            if let Some(place) = shared.note(self.sequence) {
-                self.batch.extend_from_slice(&place.encode());
+        match (body, &mut self.shared) {
+            (Body::Shared(at), Some(shared)) => {
+                if let Some(place) = shared.note(self.sequence) {
+                    self.batch.extend_from_slice(&place.encode());
+                }
+                if !header.set_place_in_ring(at) {
+                    return Err(Down(format!("no frame can name place {at} of a ring")));
+                }
             }
-            if !header.set_place_in_ring(at) {
-                return Err(Down(format!("no frame can name place {at} of a ring")));
-            }
+            (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
+            _ => {}
         }
         let head = self.batch.len();
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
         header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
         if pass.engine.settings.checksum {
             let crc = crc32c::crc32c(&self.batch[head + CHUNK_HEADER_BYTES..]);
-            let crc = match self.staged_at(body) {
+            let crc = match staged_at(body, &self.ring, &self.shared) {
                 Some((ring, at)) => {
                     let continued = ring.memory().crc32c(crc, at, header.payload_len.into());
                     continued.map_err(|error| Down(error.to_string()))?
@@ -374,9 +386,9 @@ impl TxFlow {
             ChunkHeader::set_checksum(&mut self.batch[head..], crc);
         }
         let is_small = header.payload_len <= BATCHED_BYTES;
-        let inside = match (body, &self.ring) {
+        let inside = match (body, staged_at(body, &self.ring, &self.shared)) {
             (Body::Shared(_), _) => true,
-            (Body::Ring(at), Some(ring)) => {
+            (_, Some((ring, at))) => {
                 is_small && copy_staged(ring, at, header.payload_len, &mut self.batch)
             }
             _ => is_small && copy_payload(&source, header.chunk, &mut self.batch),
@@ -407,15 +419,6 @@ impl TxFlow {
         Ok(())
     }
 
-    /// The ring that a chunk was copied to, and where.
-    fn staged_at(&self, body: Body) -> Option<(&Ring, u64)> {
-        match body {
-            Body::Regions => None,
-            Body::Ring(at) => Some((self.ring.as_ref()?, at)),
-            Body::Shared(at) => Some((&self.shared.as_ref()?.ring, at)),
-        }
-    }
-
     /// One system call over all that is queued.
     fn send_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
@@ -439,7 +442,7 @@ impl TxFlow {
                 listed = end;
             }
             let mut skip = u64::from(frame.payload - frame.outside);
-            if let (Body::Ring(at), Some(ring)) = (frame.body, &self.ring) {
+            if let Some((ring, at)) = staged_at(frame.body, &self.ring, &self.shared) {
                 if from.is_full() {
                     whole = false;
                     break;
@@ -566,7 +569,7 @@ impl TxFlow {
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
-            self.heard(ack);
+            self.heard(ack, pass.now);
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
                 tx.patience = Duration::ZERO;
@@ -580,6 +583,9 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
             peer.lanes.want_all();
+            if self.rest.is_on(pass.now) {
+                pass.engine.wake_tx(&peer);
+            }
         }
         Ok(())
     }
@@ -608,6 +614,19 @@ impl TxFlow {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
             stats.socket_full_ns.add(pass.now.saturating_sub(since));
         }
+    }
+}
+
+/// The ring that a chunk was copied to, and where.
+fn staged_at<'a>(
+    body: Body,
+    ring: &'a Option<Ring>,
+    shared: &'a Option<SharedRing>,
+) -> Option<(&'a Ring, u64)> {
+    match body {
+        Body::Regions => None,
+        Body::Ring(at) => Some((ring.as_ref()?, at)),
+        Body::Shared(at) | Body::Lent(at) => Some((&shared.as_ref()?.ring, at)),
     }
 }
 

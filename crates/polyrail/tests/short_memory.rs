@@ -9,7 +9,7 @@ use common::*;
 use polyrail::{Engine, PathKind, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 
-const BYTES: usize = 12 << 20;
+const BYTES: usize = 6 << 20;
 /// One way of sending, and flows enough.
 const FLOWS: [&[(&str, &str)]; 3] = [
     &[("path", "shared"), ("channels", "8")],
@@ -91,28 +91,101 @@ fn what_is_sent_leaves_pinned_memory_for_what_comes() {
     }
 }
 
-/// The sender has memory for two flows and the receiver for two, which need not be the same.
+#[test]
+fn connections_that_carry_data_both_ways_make_do_with_little_too() {
+    let caller = [("path", "tcp"), ("progress", "caller"), ("rails", "127.0.0.1")];
+    for short in SHORT {
+        let settings = [&caller[..], &[("channels", "6")], short].concat();
+        let (a, b) = (engine(&settings), engine(&settings));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let to_a = b.accept_peer(LONG).unwrap();
+        let (here, there) = (device(0), device(1));
+        let ends = [0, 1].map(|way| {
+            let (from, to) = if way == 0 { (&a, &b) } else { (&b, &a) };
+            let (source, _) = on(&here, from, &pattern(BYTES / 2, way));
+            let (target, memory) = on(&there, to, &vec![0; BYTES / 2]);
+            let all = remote(from, &target).all();
+            let peer = if way == 0 { &to_b } else { &to_a };
+            (from.write(peer, &source.all(), &all).unwrap(), memory, (source, target))
+        });
+        wait_for("both", || {
+            a.progress();
+            b.progress();
+            ends.iter().all(|(transfer, ..)| transfer.is_over())
+        });
+        for (way, (transfer, memory, _)) in ends.iter().enumerate() {
+            finished(transfer);
+            assert!(FakeDevice::contents(memory) == pattern(BYTES / 2, way as u64), "{short:?}");
+        }
+    }
+}
+
+/// One flow, with memory for one ring at one end, and payload that takes turns in going by rails and
+/// lying in shared memory.
+#[test]
+fn a_flow_with_memory_for_one_ring_uses_it_both_ways() {
+    let flow = [
+        ("rails", "127.0.0.1"),
+        ("channels", "1"),
+        ("gpu_chunk_bytes", "64KiB"),
+        ("staging_bytes", "512KiB"),
+    ];
+    let short = [&flow[..], &[("staging_limit_bytes", "1MiB")]].concat();
+    for (a, b) in [(&short[..], &flow[..]), (&flow[..], &short[..])] {
+        let (here, there) = (lone_device(0), lone_device(1));
+        let p = apart(a, b);
+        let (source, _) = on(&here, &p.a, &vec![0; BYTES]);
+        let (target, memory) = on(&there, &p.b, &vec![0; BYTES]);
+        let request = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
+        // A request that is prepared while there is no shared memory keeps the rails.
+        here.limit_pinned(0);
+        let by_rails = p.a.prepare(request.clone()).unwrap();
+        here.limit_pinned(1 << 30);
+        assert_eq!(by_rails.path().kind, PathKind::Tcp);
+        let is_shared = || p.a.prepare(request.clone()).unwrap().path().kind == PathKind::Shared;
+        wait_for("memory to be shared", is_shared);
+        let shared = p.a.prepare(request.clone()).unwrap();
+        for round in 0..6 {
+            let want = pattern(BYTES, round);
+            source.write_at(0, &want).unwrap();
+            let prepared = if round % 2 == 0 { &shared } else { &by_rails };
+            finished(&prepared.post().unwrap());
+            assert!(FakeDevice::contents(&memory) == want, "round {round}, {a:?} to {b:?}");
+        }
+        let left = p.a.stats().peers[0].shared_bytes;
+        assert_eq!(left, 3 * BYTES as u64, "{a:?} to {b:?}");
+        assert_eq!(lost_flows(&p.a), 0);
+    }
+}
+
+/// The sender has memory for one flow and the receiver for another.
 #[test]
 fn ends_with_memory_for_different_flows_find_one_that_both_have() {
-    let settings = [&[("path", "tcp"), ("channels", "6")], SHORT[0]].concat();
-    for round in 0..6 {
-        let (here, there) = (device(0), device(1));
-        let p = apart(&settings, &settings);
-        // From the host to the device whichever flows are first at the receiver have its memory, and
-        // from the device to the host whichever are first at the sender.
-        let want = pattern(BYTES, round);
-        let (near, far) = (filled(&p.a, BYTES, round), zeroed(&p.b, BYTES));
-        let (source, _) = on(&here, &p.a, &want);
-        let (target, memory) = on(&there, &p.b, &vec![0; BYTES]);
-        assert_eq!(write(&p, &near, &remote(&p.a, &target)), Ok(PathKind::Tcp));
-        assert!(FakeDevice::contents(&memory) == want);
-        assert_eq!(write(&p, &source, &remote(&p.a, &far)), Ok(PathKind::Tcp));
-        assert!(bytes(&far) == want);
-        let want = pattern(BYTES, 100 + round);
-        source.write_at(0, &want).unwrap();
-        assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Tcp));
-        assert!(FakeDevice::contents(&memory) == want, "round {round}");
-    }
+    let flows = [("path", "tcp"), ("channels", "4")];
+    let patient = [("rail_stall_ms", "9000"), ("chunk_bytes", "512KiB")];
+    let p = RelayedPair::new(&[&flows[..], &patient, SHORT[1]].concat());
+    let (here, there) = (device(0), device(1));
+    // More than what is on the way to the other flows holds.
+    const MUCH: usize = 8 * BYTES;
+    let (near, far) = (filled(&p.a, MUCH, 1), zeroed(&p.b, BYTES));
+    let (source, _) = on(&here, &p.a, &pattern(MUCH, 2));
+    let (target, memory) = on(&there, &p.b, &vec![0; MUCH]);
+    let (target, far) = (remote(&p.a, &target), remote(&p.a, &far));
+    wait_for("all rails", || p.to_b.flows_up().0 == 4);
+    // What is on the last rail arrives first.
+    p.ways_to_b[..3].iter().for_each(|way| way.set(|mood| mood.stalled = true));
+    let before = p.ways_to_b[3].bytes();
+    let transfer = p.a.write(&p.to_b, &near.all(), &target.all()).unwrap();
+    wait_for("a chunk on the last rail", || p.ways_to_b[3].bytes() > before + (512 << 10));
+    p.ways_to_b[..3].iter().for_each(|way| way.set(|mood| mood.stalled = false));
+    finished(&transfer);
+    assert!(FakeDevice::contents(&memory) == pattern(MUCH, 1));
+    // What is alone goes by the first.
+    let one = |region: &Region| region.slice(0, 512 << 10).unwrap();
+    finished(&p.a.write(&p.to_b, &one(&source), &far.slice(0, 512 << 10).unwrap()).unwrap());
+    finished(&p.a.write(&p.to_b, &source.all(), &target.all()).unwrap());
+    assert!(FakeDevice::contents(&memory) == pattern(MUCH, 2));
+    assert_eq!(lost_flows(&p.a), 0);
 }
 
 #[test]
@@ -122,9 +195,9 @@ fn flows_without_memory_take_over_from_those_that_are_cut() {
         let settings = [flows, SHORT[0], &[("reconnect_min_ms", "20")]].concat();
         let p = RelayedPair::new(&settings);
         for round in 0..8 {
-            let want = pattern(BYTES, round);
+            let want = pattern(2 * BYTES, round);
             let (source, _) = on(&here, &p.a, &want);
-            let (target, memory) = on(&there, &p.b, &vec![0; BYTES]);
+            let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
             let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(3));
             p.ways_to_b[round as usize % 4].cut(Cut::Reset);

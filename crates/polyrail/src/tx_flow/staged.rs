@@ -20,6 +20,30 @@ pub(super) struct Staged {
     pub(super) began_ns: u64,
 }
 
+/// A time in which a flow takes nothing, since others can send it and this one can't: it has no pinned
+/// memory, or the peer has none for it. Longer each time, until the peer has taken something.
+#[derive(Default)]
+pub(super) struct Rest {
+    until_ns: u64,
+    length_ns: u64,
+    /// The peer has no memory for the flow: others may have what this one has.
+    gives_up: bool,
+}
+
+impl Rest {
+    const SHORTEST_NS: u64 = 20_000_000;
+    const LONGEST_NS: u64 = 640_000_000;
+
+    fn begin(&mut self, now: u64, gives_up: bool) {
+        let length_ns = (self.length_ns * 2).clamp(Self::SHORTEST_NS, Self::LONGEST_NS);
+        *self = Self { until_ns: now + length_ns, length_ns, gives_up };
+    }
+
+    pub(super) fn is_on(&self, now: u64) -> bool {
+        now < self.until_ns
+    }
+}
+
 impl TxFlow {
     /// Whether a chunk is copied to a ring before it is sent.
     pub(super) fn is_staged(&self, chunk: &Chunk<Outgoing>) -> bool {
@@ -31,30 +55,77 @@ impl TxFlow {
         chunk.header.payload_len > 0 && chunk.source.is_shared() && self.peer.sharing.may_work()
     }
 
-    /// Has a chunk copied to a ring, where there is room for it.
+    /// Has a chunk copied to a ring, where there is room for it. Says whether it could: if there is no
+    /// memory for a ring and other flows have some, the chunk is left to them.
     pub(super) fn stage(
         &mut self,
         chunk: Chunk<Outgoing>,
         pass: &mut Pass<'_>,
-    ) -> Result<(), Down> {
+    ) -> Result<bool, Down> {
         let mut is_shared = self.is_shared(&chunk);
         if is_shared && let Err(why) = self.prepare_shared(&chunk, pass) {
+            if self.shared.is_none() && self.others_have_memory() {
+                self.leave_to_others(&why, pass);
+                return Ok(false);
+            }
             self.stop_sharing(why);
             is_shared = false;
         }
         if !is_shared && !is_on_device(&chunk) {
             self.put_behind(chunk, pass);
-            return Ok(());
+            return Ok(true);
+        }
+        let ready = if is_shared { Ok(()) } else { self.prepare_ring(&chunk, pass) };
+        if let Err(CopyError::Device(why)) = &ready
+            && self.others_have_memory()
+        {
+            self.leave_to_others(why, pass);
+            return Ok(false);
         }
         let len = u64::from(chunk.header.payload_len);
-        match self.copy_to_ring(&chunk, len, is_shared, pass) {
-            Ok((at, tickets)) => {
-                let body = if is_shared { Body::Shared(at) } else { Body::Ring(at) };
+        match ready.and_then(|()| self.copy_to_ring(&chunk, len, is_shared, pass)) {
+            Ok((body, tickets)) => {
                 self.staged.push_back(Staged { chunk, body, tickets, began_ns: pass.now });
-                Ok(())
+                Ok(true)
             }
             Err(error) => Err(self.fail(&chunk, error, pass)),
         }
+    }
+
+    /// Whether the flow takes nothing just now.
+    pub(super) fn rests(&mut self, pass: &mut Pass<'_>) -> bool {
+        let rests = self.rest.is_on(pass.now);
+        // Only one that the peer takes bytes on has a use for it.
+        if rests && self.rest.gives_up && self.ring.as_ref().is_some_and(Ring::is_idle) {
+            self.ring = None;
+            pass.copiers.let_go();
+        }
+        rests
+    }
+
+    /// Whether other flows to the peer have pinned memory. If several fail to get any at the same
+    /// time, the last of them hears that nobody has.
+    fn others_have_memory(&self) -> bool {
+        let shared = self.shared.as_ref().is_some_and(SharedRing::is_pinned);
+        self.peer.tx_stock.holders() > usize::from(self.ring.is_some()) + usize::from(shared)
+    }
+
+    /// The chunk that was pulled last needs pinned memory that can't be had.
+    fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
+        self.rest.begin(pass.now, false);
+        let peer = self.peer.clone();
+        if peer.tx_stock.is_news() {
+            let name = peer.name();
+            tracing::warn!(target: "polyrail::staging", peer = name, why,
+                "only flows that have pinned memory are used");
+        }
+        let mut tx = peer.tx();
+        tx.sender.hand_back(self.flow);
+        drain_tx(&mut tx, pass);
+        drop(tx);
+        // Who has found nothing left in between may sleep.
+        peer.lanes.want_all();
+        pass.engine.wake_tx(&peer);
     }
 
     /// Has a chunk that needs no device sent after those that do.
@@ -72,14 +143,19 @@ impl TxFlow {
     }
 
     /// The peer is done with all frames up to one, and what lies in shared memory of them.
-    pub(super) fn heard(&mut self, ack: AckFrame) {
+    pub(super) fn heard(&mut self, ack: AckFrame, now: u64) {
         let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
         self.acknowledged = self.acknowledged.max(sequence);
         if let Some(shared) = &mut self.shared {
             shared.release(sequence);
         }
-        if let AckFrame::Refusal { code: RefusalCode::NoRing, .. } = ack {
-            self.stop_sharing("the peer could not open or pin a ring".to_owned());
+        match ack {
+            AckFrame::Ack { .. } => self.rest = Rest::default(),
+            AckFrame::Refusal { code: RefusalCode::NoRing, .. } => {
+                self.stop_sharing("the peer could not open or pin a ring".to_owned());
+            }
+            AckFrame::Refusal { code: RefusalCode::NoStaging, .. } => self.rest.begin(now, true),
+            AckFrame::Refusal { .. } => {}
         }
     }
 
@@ -91,14 +167,39 @@ impl TxFlow {
         }
     }
 
-    fn prepare_shared(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), String> {
+    fn prepare_shared(
+        &mut self,
+        chunk: &Chunk<Outgoing>,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), String> {
         let device = device_of(chunk);
         if let Some(shared) = &mut self.shared {
             return shared.pin_for(device);
         }
-        let (settings, budget) = (&pass.engine.settings, &pass.engine.staging);
+        let settings = &pass.engine.settings;
         let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
-        self.shared = Some(SharedRing::new(device, wanted, least, budget)?);
+        let make = || SharedRing::new(device, wanted, least, &self.peer.tx_stock);
+        let mut made = make();
+        if made.is_err() && self.ring.as_ref().is_some_and(Ring::is_idle) {
+            // There may be enough for one of both.
+            self.ring = None;
+            pass.copiers.let_go();
+            made = make();
+        }
+        self.shared = Some(made?);
+        Ok(())
+    }
+
+    /// Makes sure of a ring to send from. Memory that the peer has open does as well.
+    fn prepare_ring(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), CopyError> {
+        let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
+        let lent = |shared: &mut SharedRing| shared.pin_for(Some(device)).is_ok();
+        if self.ring.is_some() || self.shared.as_mut().is_some_and(lent) {
+            return Ok(());
+        }
+        let settings = &pass.engine.settings;
+        let least = settings.gpu_chunk_bytes.max(chunk.header.payload_len.into());
+        self.ring = Some(Ring::new(device, settings.staging_bytes, least, &self.peer.tx_stock)?);
         Ok(())
     }
 
@@ -108,28 +209,23 @@ impl TxFlow {
         len: u64,
         is_shared: bool,
         pass: &mut Pass<'_>,
-    ) -> Result<(u64, Tickets), CopyError> {
+    ) -> Result<(Body, Tickets), CopyError> {
         let (source, number) = (&chunk.source, chunk.header.chunk);
         let parts = || {
             let pieces = source.plan().pieces(number);
             pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
         };
-        let ring = match (&mut self.shared, &mut self.ring) {
-            (Some(shared), _) if is_shared => &mut shared.ring,
-            (_, Some(ring)) => ring,
-            (_, none) => {
-                let settings = &pass.engine.settings;
-                let least = settings.gpu_chunk_bytes.max(len);
-                let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
-                let wanted = settings.staging_bytes;
-                none.insert(Ring::new(device, wanted, least, &pass.engine.staging)?)
-            }
-        };
         // `pull` looked for room before.
         let no_room = || CopyError::Device("no room in the staging ring".into());
+        let (ring, body): (_, fn(u64) -> Body) = match (&mut self.shared, &mut self.ring) {
+            (Some(shared), _) if is_shared => (&mut shared.ring, Body::Shared),
+            (_, Some(ring)) => (ring, Body::Ring),
+            (Some(shared), None) => (&mut shared.ring, Body::Lent),
+            (None, None) => return Err(no_room()),
+        };
         let at = ring.take(len).ok_or_else(no_room)?;
         let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
-        Ok((at, tickets))
+        Ok((body(at), tickets))
     }
 
     /// What devices may still copy, when the flow is gone.
