@@ -34,10 +34,5 @@ mod wire;
 #[path = "../../../fuzz/src/nccl.rs"]
 mod fuzzer;
 
-/// What NCCL's thread allocates for a message a proxy frees. glibc has threads wait for each other
-/// there: a third of the time of NCCL's thread at 140,000 messages a second and twelve proxies.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 pub use tables::*;
 pub use tuner::*;
