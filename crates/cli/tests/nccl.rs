@@ -56,9 +56,22 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
 #[test]
 fn what_env_prints_is_for_a_shell() {
     let env = text(&polyrail(&["env"]).stdout);
-    let script = format!("{env}\necho \"$NCCL_NET $NCCL_BUFFSIZE\"");
+    let script = format!("{env}\necho \"$NCCL_NET $NCCL_MIN_NCHANNELS\"");
     let shell = Command::new("sh").args(["-c", &script]).output().unwrap();
-    assert_eq!(text(&shell.stdout), "Polyrail 8388608\n");
+    assert_eq!(text(&shell.stdout), "Polyrail 8\n");
+}
+
+#[test]
+fn messages_are_smaller_where_more_gpus_share_the_cache() {
+    let chunk = |gpus: &str| {
+        let env = text(&polyrail(&["env", "--gpus", gpus]).stdout);
+        let line = env.lines().find_map(|line| line.strip_prefix("export NCCL_P2P_NET_CHUNKSIZE="));
+        line.and_then(|line| line.split(' ').next()).unwrap().to_owned()
+    };
+    assert_eq!(["1", "2", "3", "8"].map(chunk), ["524288", "524288", "262144", "262144"]);
+    let wrong = polyrail(&["env", "--gpus", "0"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("--gpus"), "{}", text(&wrong.stderr));
 }
 
 #[test]

@@ -5,7 +5,7 @@ set -uo pipefail
 lib=$1 out=$2
 here=$(dirname "$0")
 export NCCL_DEBUG=WARN
-settings=NCCL_MIN_NCHANNELS=8,NCCL_BUFFSIZE=8388608,NCCL_P2P_NET_CHUNKSIZE=1048576,NCCL_NCHANNELS_PER_NET_PEER=16
+settings=NCCL_MIN_NCHANNELS=8,NCCL_P2P_NET_CHUNKSIZE=524288,NCCL_NCHANNELS_PER_NET_PEER=8
 # The transport, or what NCCL chooses because of what the plugin tells it of itself?
 python3 "$here/nccl_latency.py" --lib "$lib" --launches 8 --choices --budget 200 --sizes 8,1024,8192,16384 \
     --variant "env:$settings" --variant "ring:NCCL_ALGO=Ring" --variant "tree:NCCL_ALGO=Tree" \
@@ -18,7 +18,7 @@ python3 "$here/nccl_latency.py" --lib "$lib" --launches 3 --choices --budget 120
     --out "$out/nccl-protocols.json" > "$out/nccl-protocols.txt" 2>&1
 # Without settings of NCCL: does it take more connections where it sees more devices? And of the settings
 # those only that NCCL 2.28 reads after it has loaded its plugin.
-late=NCCL_MIN_NCHANNELS=8,NCCL_BUFFSIZE=8388608,NCCL_P2P_NET_CHUNKSIZE=1048576
+late=NCCL_MIN_NCHANNELS=8,NCCL_P2P_NET_CHUNKSIZE=524288
 POLYRAIL_RAILS=127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4 python3 "$here/torch_nccl.py" --lib "$lib" \
     --rounds 2 --seconds 0.05 --limit 60 --configs polyrail --variant "nic:POLYRAIL_NCCL_DEVICES=nic" \
     --variant "env:$settings" --variant "nic+env:POLYRAIL_NCCL_DEVICES=nic,$settings" \

@@ -5,7 +5,7 @@ lib=$1 out=$2
 here=$(dirname "$0")
 export NCCL_DEBUG=WARN TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING=false
 # What `polyrail nccl env` prints, and the same for NCCL's own transport.
-settings=NCCL_MIN_NCHANNELS=8,NCCL_BUFFSIZE=8388608,NCCL_P2P_NET_CHUNKSIZE=1048576,NCCL_NCHANNELS_PER_NET_PEER=16
+settings=NCCL_MIN_NCHANNELS=8,NCCL_P2P_NET_CHUNKSIZE=524288,NCCL_NCHANNELS_PER_NET_PEER=8
 sockets=NCCL_NET_PLUGIN=none,NCCL_NET=Socket,NCCL_SOCKET_NTHREADS=4,NCCL_NSOCKS_PERTHREAD=4
 timeout 150 python3 "$here/torch_jobs.py" cycles --lib "$lib" > "$out/nccl-cycles.txt" 2>&1
 python3 "$here/torch_nccl.py" --lib "$lib" --rounds 3 --seconds 0.05 --limit 60 \

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, NCCL_RELEASES};
 use polyrail_report::{Align, Table, exit};
 
@@ -13,14 +14,24 @@ const BUILT: &str = "libnccl_net_polyrail.so";
 const FOR_NCCL: &str = "libnccl-net-polyrail.so";
 const FOR_RCCL: &str = "librccl-net-polyrail.so";
 
-/// Settings of NCCL that suit the plugin, and why. Measured: docs/nccl.md.
-const SETTINGS: [(&str, &str, &str); 5] = [
-    ("NCCL_MIN_NCHANNELS", "8", "large collectives: messages on 8 connections at a time"),
-    ("NCCL_BUFFSIZE", "8388608", "room for messages of 1 MiB"),
-    ("NCCL_P2P_NET_CHUNKSIZE", "1048576", "send, receive, alltoall: messages of 1 MiB"),
-    ("NCCL_NCHANNELS_PER_NET_PEER", "16", "send, receive, alltoall: 16 connections to a peer"),
-    ("NCCL_NET_PLUGIN_REF_COUNT", "1", "NCCL 2.28 forgets a plugin that it unloads"),
-];
+/// GPUs of a machine whose buffers fit into its last cache beside each other with messages of 512 KiB.
+const FEW_GPUS: usize = 2;
+
+/// Settings of NCCL that suit the plugin on a machine with so many GPUs, and why. Measured:
+/// docs/nccl.md.
+fn settings(gpus: usize) -> [(&'static str, &'static str, &'static str); 4] {
+    let chunk = if gpus <= FEW_GPUS {
+        ("524288", "send, receive, alltoall: messages of 512 KiB, as for up to 2 GPUs")
+    } else {
+        ("262144", "send, receive, alltoall: messages of 256 KiB, as for more than 2 GPUs")
+    };
+    [
+        ("NCCL_MIN_NCHANNELS", "8", "large collectives: messages on 8 connections at a time"),
+        ("NCCL_P2P_NET_CHUNKSIZE", chunk.0, chunk.1),
+        ("NCCL_NCHANNELS_PER_NET_PEER", "8", "send, receive, alltoall: 8 connections to a peer"),
+        ("NCCL_NET_PLUGIN_REF_COUNT", "1", "NCCL 2.28 forgets a plugin that it unloads"),
+    ]
+}
 
 const NO_FALL_BACK: &str = "no silent fall-back to NCCL's own transport";
 
@@ -48,6 +59,10 @@ enum Command {
         /// As NCCL reads it from ~/.nccl.conf and /etc/nccl.conf: jobs then need no variables.
         #[arg(long)]
         conf: bool,
+
+        /// GPUs of the machine that it is for [those of this one; where none is seen, many].
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        gpus: Option<u16>,
     },
     /// Copy the plugin to a folder under the names that NCCL and RCCL look for.
     Install {
@@ -64,7 +79,7 @@ enum Command {
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Check { library } => check(library),
-        Command::Env { folder, conf } => env(folder.as_deref(), conf),
+        Command::Env { folder, conf, gpus } => env(folder.as_deref(), conf, gpus),
         Command::Install { folder, from } => install(&folder, from),
     };
     match done {
@@ -135,7 +150,7 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn env(folder: Option<&Path>, conf: bool) -> Result<(), Refusal> {
+fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refusal> {
     if let Some(folder) = folder
         && !folder.join(FOR_NCCL).exists()
     {
@@ -145,28 +160,35 @@ fn env(folder: Option<&Path>, conf: bool) -> Result<(), Refusal> {
     }
     // A job may be started from elsewhere.
     let folder = folder.map(|folder| fs::canonicalize(folder).unwrap_or_else(|_| folder.into()));
+    let gpus = gpus.map_or_else(gpus_here, usize::from);
     if conf {
-        return print_conf(folder.as_deref());
+        return print_conf(folder.as_deref(), gpus);
     }
-    print_exports(folder.as_deref());
+    print_exports(folder.as_deref(), gpus);
     Ok(())
 }
 
-fn print_exports(folder: Option<&Path>) {
+/// As the system's files tell; many if none is seen, as where jobs are prepared for other machines.
+fn gpus_here() -> usize {
+    let seen = Topology::read(&Sysroot::live()).map_or(0, |topology| topology.gpus.len());
+    if seen > 0 { seen } else { usize::MAX }
+}
+
+fn print_exports(folder: Option<&Path>, gpus: usize) {
     if let Some(folder) = folder {
         let folder = quoted(folder);
         println!("export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}");
     }
     println!("export NCCL_NET_PLUGIN=polyrail");
     println!("export NCCL_NET=Polyrail  # {NO_FALL_BACK}");
-    for (name, value, why) in SETTINGS {
+    for (name, value, why) in settings(gpus) {
         println!("export {name}={value}  # {why}");
     }
 }
 
 /// The form of `setEnvFile` (`src/misc/param.cc` of NCCL 2.18 to 2.30): a line is a comment if it
 /// begins with #, and all behind the first = is the value, of which 1023 bytes count.
-fn print_conf(folder: Option<&Path>) -> Result<(), Refusal> {
+fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
     let library = folder.map_or("polyrail".into(), |folder| folder.join(FOR_NCCL));
     let Some(library) = library.to_str().filter(|path| !path.contains('\n') && path.len() < 1024)
     else {
@@ -183,7 +205,7 @@ fn print_conf(folder: Option<&Path>) -> Result<(), Refusal> {
         );
     }
     println!("NCCL_NET_PLUGIN={library}\n# {NO_FALL_BACK}\nNCCL_NET=Polyrail");
-    for (name, value, why) in SETTINGS {
+    for (name, value, why) in settings(gpus) {
         println!("# {why}\n{name}={value}");
     }
     Ok(())
