@@ -379,6 +379,52 @@ mod tests {
     }
 
     #[test]
+    fn what_receives_announce_leaves_together_when_one_is_tested() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let pairs: Vec<_> = (0..4).map(|_| connected(&here, &there)).collect();
+        const LEN: usize = 200_000;
+        let said = || {
+            let stats = here.engine.stats();
+            stats.peers[0].rails.iter().map(|rail| rail.tx_chunks).sum::<u64>()
+        };
+        let until_still = || {
+            until("the connections are made", || {
+                let before = said();
+                std::thread::sleep(Duration::from_millis(20));
+                said() == before
+            });
+            said()
+        };
+        let from = Memory::from((0..LEN).map(|at| at as u8).collect::<Vec<_>>());
+        let before = until_still();
+        let posted: Vec<_> = pairs
+            .iter()
+            .map(|(send, recv)| {
+                let into = Memory::from(vec![0; LEN]);
+                let into = recv.end.regions.add(&here.engine, into, 2000).unwrap();
+                let received = recv.receive(into, 2000, LEN).unwrap().unwrap();
+                let from = send.end.regions.add(&there.engine, from.clone(), 1000).unwrap();
+                (send.send(from, 1000, LEN).unwrap().unwrap(), received, recv, into)
+            })
+            .collect();
+        let notes = until_still() - before;
+        assert!(notes < 4, "{notes} messages before one of them is tested");
+        until("not there", || posted[0].1.test() == Progress::Done { bytes: LEN as u64 });
+        for (sent, received, recv, into) in &posted[1..] {
+            until("not there", || received.test() == Progress::Done { bytes: LEN as u64 });
+            until("not sent", || sent.test() == Progress::Done { bytes: LEN as u64 });
+            let mut bytes = vec![0; LEN];
+            let region = recv.end.regions.find(*into, 2000, LEN).unwrap().region;
+            region.read_at(0, &mut bytes).unwrap();
+            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        }
+        // One notification for four receives, and what engines say to each other.
+        let notes = said() - before;
+        assert!((1..4).contains(&notes), "{notes} messages");
+    }
+
+    #[test]
     fn what_was_sent_before_the_sender_left_can_be_taken_later() {
         let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
         let (here, there) = (net(&hub), net(&other));
