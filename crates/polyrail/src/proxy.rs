@@ -239,9 +239,11 @@ impl Proxy {
         let now = monotonic_ns();
         // What is waited for mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
-            return self.pass(&mut core, engine, now, Reads::Yes)
-                || core.poll_if_due(&self.poller, now)
-                    && self.pass(&mut core, engine, now, Reads::Yes);
+            let worked = self.pass(&mut core, engine, now, Reads::Yes);
+            // The others get their turn, too, however much comes there.
+            let polled = core.poll_if_due(&self.poller, now, worked)
+                && self.pass(&mut core, engine, now, Reads::Yes);
+            return worked || polled;
         }
         core.poll(&self.poller);
         self.pass(&mut core, engine, now, Reads::Yes)

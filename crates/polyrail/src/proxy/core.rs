@@ -26,6 +26,8 @@ const ROUNDS_PER_POLL: u32 = 16;
 
 /// Callers that look again so soon look at the busiest flow only.
 const SOON_NS: u64 = 5_000;
+/// The same while something comes there.
+const SOON_IF_BUSY_NS: u64 = 50_000;
 
 /// Payload that nobody wants is read to here.
 const SCRATCH_BYTES: u64 = 256 << 10;
@@ -136,9 +138,10 @@ impl Core {
     }
 
     /// For callers, who may look again at once or much later: looks for events of all flows, unless
-    /// that was done just now.
-    pub(super) fn poll_if_due(&mut self, poller: &Poller, now: u64) -> bool {
-        let is_due = now.saturating_sub(self.polled_at) >= SOON_NS;
+    /// that was done just now, or not long ago and the caller has got something.
+    pub(super) fn poll_if_due(&mut self, poller: &Poller, now: u64, got: bool) -> bool {
+        let patience = if got { SOON_IF_BUSY_NS } else { SOON_NS };
+        let is_due = now.saturating_sub(self.polled_at) >= patience;
         if is_due {
             self.polled_at = now;
         }
