@@ -2,15 +2,49 @@
 //!
 //! NCCL posts receives on all its channels before it tests them, and each that is large has to say
 //! where its message may land. A notification costs NCCL's thread some microseconds, whatever it says:
-//! so they wait for the first test, and what waits by then is one.
+//! so they wait for the first test of anything that is not over yet, and what waits by then is one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use polyrail::{Engine, Peer, PostError, Request};
 
 use crate::wire::{Body, Message, TOLD_BYTES, put_part};
+
+/// All batches, one for each process that receiving ends have something to say to.
+#[derive(Default)]
+pub(crate) struct Batches {
+    all: Mutex<Vec<Weak<Batch>>>,
+    /// Notifications that wait in any of them.
+    count: Arc<AtomicUsize>,
+}
+
+impl Batches {
+    /// Where what receiving ends of an engine say to a peer is gathered.
+    pub(crate) fn of(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|batch| batch.strong_count() > 0);
+        let known = all.iter().filter_map(Weak::upgrade).find(|batch| batch.is_of(engine, peer));
+        known.unwrap_or_else(|| {
+            let batch = Arc::new(Batch::new(engine.clone(), peer.clone(), self.count.clone()));
+            all.push(Arc::downgrade(&batch));
+            batch
+        })
+    }
+
+    /// Sends what waits anywhere. Ends of a batch hear themselves what went wrong with it.
+    pub(crate) fn flush(&self) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let known = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
+        // The last end of one may be gone meanwhile, and its engine ends with it.
+        drop(known);
+        all.iter().for_each(|batch| drop(batch.flush()));
+    }
+}
 
 /// Messages to the ends of a process.
 pub(crate) struct Batch {
@@ -18,19 +52,20 @@ pub(crate) struct Batch {
     peer: Peer,
     /// Parts of the next notifications, no more for each than the smallest way takes.
     waiting: Mutex<VecDeque<Vec<u8>>>,
-    /// How many notifications wait.
+    /// How many notifications wait here, and in all batches.
     count: AtomicUsize,
+    of_all: Arc<AtomicUsize>,
     /// Something could not be said: nobody knows any more what the other side waits for.
     broken: OnceLock<PostError>,
 }
 
 impl Batch {
-    pub(crate) fn new(engine: Engine, peer: Peer) -> Self {
+    fn new(engine: Engine, peer: Peer, of_all: Arc<AtomicUsize>) -> Self {
         let (waiting, count) = (Mutex::default(), AtomicUsize::new(0));
-        Self { engine, peer, waiting, count, broken: OnceLock::new() }
+        Self { engine, peer, waiting, count, of_all, broken: OnceLock::new() }
     }
 
-    pub(crate) fn is_of(&self, engine: &Engine, peer: &Peer) -> bool {
+    fn is_of(&self, engine: &Engine, peer: &Peer) -> bool {
         self.engine.instance() == engine.instance() && self.peer == *peer
     }
 
@@ -44,9 +79,7 @@ impl Batch {
             Some(last) => last.append(&mut part),
             None => waiting.push_back(part),
         }
-        let count = waiting.len();
-        // Within the lock, so that it never says less than there is.
-        self.count.store(count, Ordering::Relaxed);
+        let count = self.note(&waiting);
         drop(waiting);
         if count > 1 { self.flush() } else { Ok(()) }
     }
@@ -60,7 +93,7 @@ impl Batch {
             }
             let mut waiting = self.waiting();
             let Some(parts) = waiting.pop_front() else { break };
-            self.count.store(waiting.len(), Ordering::Relaxed);
+            self.note(&waiting);
             drop(waiting);
             let message = Message { to: 0, body: Body::Many { parts: &parts } }.encode();
             // No lock is held: the answer may come before this returns.
@@ -69,7 +102,7 @@ impl Batch {
                 Err(error) => {
                     let mut waiting = self.waiting();
                     waiting.push_front(parts);
-                    self.count.store(waiting.len(), Ordering::Relaxed);
+                    self.note(&waiting);
                     drop(waiting);
                     if error.is_busy() {
                         break;
@@ -88,7 +121,20 @@ impl Batch {
         Ok(())
     }
 
+    /// Counts what waits. Within the lock, so that it never says less than there is.
+    fn note(&self, waiting: &VecDeque<Vec<u8>>) -> usize {
+        let before = self.count.swap(waiting.len(), Ordering::Relaxed);
+        self.of_all.fetch_add(waiting.len().wrapping_sub(before), Ordering::Relaxed);
+        waiting.len()
+    }
+
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.of_all.fetch_sub(self.count.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

@@ -1,11 +1,11 @@
 //! All ends of a process by number, and where messages to them go.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use polyrail::{Engine, Observer, Peer};
 
-use crate::batch::Batch;
+use crate::batch::Batches;
 use crate::express::Express;
 use crate::log;
 use crate::recv::RecvEnd;
@@ -18,8 +18,7 @@ pub(crate) struct Hub {
     ends: RwLock<Table>,
     /// Engines by which to answer; each knows the hub, so they are taken out in the end.
     engines: Mutex<Vec<Engine>>,
-    /// One for each process that receiving ends have something to say to.
-    batches: Mutex<Vec<Weak<Batch>>>,
+    pub(crate) batches: Arc<Batches>,
 }
 
 #[derive(Default)]
@@ -99,18 +98,6 @@ impl Hub {
     pub(crate) fn is_empty(&self) -> bool {
         let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
         table.slots.iter().all(|slot| slot.any.is_none())
-    }
-
-    /// What receiving ends here say to a process is gathered there.
-    pub(crate) fn batch(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        batches.retain(|batch| batch.strong_count() > 0);
-        let known = batches.iter().filter_map(Weak::upgrade).find(|b| b.is_of(engine, peer));
-        known.unwrap_or_else(|| {
-            let batch = Arc::new(Batch::new(engine.clone(), peer.clone()));
-            batches.push(Arc::downgrade(&batch));
-            batch
-        })
     }
 
     pub(crate) fn attach(&self, engine: &Engine) {

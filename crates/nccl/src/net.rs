@@ -120,7 +120,8 @@ impl Net {
         let is_own = handle.instance == self.engine.instance();
         let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
-            let send = SendEnd::new(engine.clone(), peer.clone(), key, express.clone());
+            let batches = self.hub.batches.clone();
+            let send = SendEnd::new(engine.clone(), peer.clone(), key, express.clone(), batches);
             (Any::Send(send.clone()), send)
         });
         let express = express.as_ref().map(|express| express.card());
@@ -177,7 +178,7 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
     let Some(arrival) = listener.pop() else { return Ok(None) };
     let Arrival { peer, from, express } = arrival;
     let engine = &listener.engine;
-    let batch = hub.batch(engine, &peer);
+    let batch = hub.batches.of(engine, &peer);
     let way = listener.express.as_ref().zip(express).map(|(here, there)| Way::to(here, there));
     let (key, recv) = hub.insert(|key| {
         let recv = RecvEnd::new(engine.clone(), peer.clone(), key, way, batch);
@@ -230,12 +231,14 @@ fn rand_u64() -> Result<u64, CallError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::time::Instant;
 
     use polyrail::Memory;
+    use polyrail_nccl_abi::MAX_REQUESTS;
 
     use super::*;
-    use crate::request::Progress;
+    use crate::request::{Handle as Request, Progress};
     use crate::wire::WINDOW;
 
     fn net(hub: &Arc<Hub>) -> Net {
@@ -492,6 +495,91 @@ mod tests {
             }
             send.close();
             recv.close();
+            drop((other.remove(send.end.key), hub.remove(recv.end.key)));
+        }
+    }
+
+    #[test]
+    fn receives_are_taken_before_any_message_came() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (_send, recv) = connected(&here, &there);
+        let into = recv.end.regions.add(&here.engine, Memory::from(vec![0; 8]), 2000).unwrap();
+        let take = || recv.receive(into, 2000, 8).unwrap().is_some();
+        assert!((0..MAX_REQUESTS).all(|_| take()), "NCCL may have so many outstanding");
+        assert!(!take());
+    }
+
+    #[test]
+    fn receives_are_announced_though_only_sends_are_tested() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        const LEN: usize = 200_000;
+        let memory = || Memory::from(vec![1; LEN]);
+        let exchange = |to: &Net, from: &Net| {
+            let (send, recv) = connected(to, from);
+            let into = recv.end.regions.add(&to.engine, memory(), 1000).unwrap();
+            let source = send.end.regions.add(&from.engine, memory(), 1000).unwrap();
+            assert!(recv.receive(into, 1000, LEN).unwrap().is_some());
+            assert!(send.send(source, 1000, LEN).unwrap().is_some());
+            (send, recv)
+        };
+        let ends = [exchange(&here, &there), exchange(&there, &here)];
+        let mut over = [false; 2];
+        until("a send waits for a receive that is posted", || {
+            for (over, (send, _)) in over.iter_mut().zip(&ends) {
+                let progress = send.end.request(0).test();
+                assert!(
+                    progress != Progress::Failed,
+                    "{:?}",
+                    send.end.check().map_err(|e| e.to_string())
+                );
+                *over |= progress == Progress::Done { bytes: LEN as u64 };
+            }
+            over == [true; 2]
+        });
+    }
+
+    #[test]
+    fn what_is_posted_counts_though_it_is_heard_before_the_welcome() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let memory = || Memory::from(vec![0; 8]);
+        let from = |send: &SendEnd| send.end.regions.add(&there.engine, memory(), 1000).unwrap();
+        let into = |recv: &RecvEnd| recv.end.regions.add(&here.engine, memory(), 1000).unwrap();
+        let both = |send: &Request, recv: &Request| {
+            until("a message is held for ever", || {
+                send.test();
+                recv.test() != Progress::Pending
+            });
+        };
+        let engine = there.express.as_ref().unwrap().engine();
+        let (first, firsts) = connected(&here, &there);
+        let (source, target) = (from(&first), into(&firsts));
+        until("no express way", || {
+            let received = firsts.receive(target, 1000, 8).unwrap().unwrap();
+            both(first.send(source, 1000, 8).unwrap().unwrap(), received);
+            engine.peers().first().is_some_and(|peer| peer.flows_up().0 > 0)
+        });
+        for _ in 0..50 {
+            let (listener, mut attempt) = asked(&here, &there);
+            let recv = accept(&here.hub, &listener).unwrap().unwrap();
+            let target = into(&recv);
+            let take = || recv.receive(target, 1000, 8).unwrap().unwrap();
+            let mut taken: VecDeque<_> = (0..MAX_REQUESTS).map(|_| take()).collect();
+            let mut send = None;
+            until("not connected", || {
+                // As some other connection of the process does.
+                engine.progress();
+                send = there.advance(&mut attempt).unwrap();
+                send.is_some()
+            });
+            let send = send.unwrap();
+            let source = from(&send);
+            for _ in 0..WINDOW + 1 {
+                let received = taken.pop_front().unwrap_or_else(take);
+                both(send.send(source, 1000, 8).unwrap().unwrap(), received);
+            }
             drop((other.remove(send.end.key), hub.remove(recv.end.key)));
         }
     }

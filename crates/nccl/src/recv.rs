@@ -136,9 +136,9 @@ impl RecvEnd {
         let mut state = self.state();
         let seq = state.next;
         // The oldest that may be under way has to be over: NCCL tests in order.
-        let oldest = seq.saturating_sub(MAX_REQUESTS as u64);
         let request = self.end.request(seq);
-        if !request.is_free() || (seq > oldest && !self.end.request(oldest).is_free()) {
+        let oldest = seq.checked_sub(MAX_REQUESTS as u64).map(|oldest| self.end.request(oldest));
+        if !request.is_free() || oldest.is_some_and(|oldest| !oldest.is_free()) {
             return Ok(None);
         }
         if let Some(sent) = state.closed.filter(|sent| seq >= *sent) {

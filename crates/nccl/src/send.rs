@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, RemoteRegion, TransferError};
 
+use crate::batch::Batches;
 use crate::end::{End, slot};
 use crate::error::CallError;
 use crate::express::{Express, Way};
@@ -22,6 +23,7 @@ pub(crate) struct SendEnd {
     me: Weak<Self>,
     mailbox: OnceLock<RemoteRegion>,
     express: Option<Arc<Express>>,
+    batches: Arc<Batches>,
     /// How small messages travel once the other end has said that it takes them.
     way: OnceLock<Way>,
     /// A small message waits for receives to be posted.
@@ -68,12 +70,14 @@ impl SendEnd {
         peer: Peer,
         key: u64,
         express: Option<Arc<Express>>,
+        batches: Arc<Batches>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             end: End::new(engine, peer, key, me.clone()),
             me: me.clone(),
             mailbox: OnceLock::new(),
             express,
+            batches,
             way: OnceLock::new(),
             is_held: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -170,9 +174,10 @@ impl SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Whether a peer is the other end's engine for small messages.
+    /// Whether a peer may be the other end's engine for small messages. What that says may come before
+    /// the welcome, which takes another way and brings its number.
     pub(crate) fn is_told_by(&self, peer: &Peer) -> bool {
-        self.way.get().is_some_and(|way| way.leads_to(peer))
+        self.way.get().map_or(self.express.is_some(), |way| way.leads_to(peer))
     }
 
     /// The other end is closed: what it did not post it will not take.
@@ -287,8 +292,10 @@ impl Owner for SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Nothing that no proxy reads comes here but how many receives are posted.
+    /// Nothing that no proxy reads comes here but how many receives are posted. What receives have to
+    /// say leaves, too, where only sends are tested for a while.
     fn look(&self, request: &Handle) {
+        self.batches.flush();
         if self.is_held.load(Ordering::Relaxed)
             && let Some(way) = self.way.get()
         {

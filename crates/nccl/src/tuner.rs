@@ -1,8 +1,10 @@
-//! Tells NCCL how many channels a collective is worth.
+//! Tells NCCL how collectives over the network go best.
 //!
 //! Large collectives want many channels, which `NCCL_MIN_NCHANNELS` gives; middling ones are over
-//! sooner with few, because each channel costs messages of its own. NCCL finds these tables in the
-//! network plugin's library by itself. The thresholds are measured: see `docs/nccl.md`.
+//! sooner with few, because each channel costs messages of its own, and some by another protocol than
+//! NCCL takes. NCCL finds these tables in the network plugin's library by itself, and asks them for every
+//! communicator: those that go over NVLink or shared memory, too, are left alone. The thresholds are
+//! measured: see `docs/nccl.md`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,12 +20,15 @@ const FEW: c_int = 2;
 /// for each took 158 us by Simple and 110 by LL.)
 const SIMPLE_FROM: usize = 48 << 10;
 const SIMPLE_TO: usize = 2 << 20;
+/// Measured up to here; a ring's latency grows with its ranks.
+const SIMPLE_RANKS: usize = 4;
 /// From so much for each rank on they have more channels.
 const MORE_FROM: usize = (512 << 10) + 1;
 const MORE: c_int = 4;
 /// Numbers of NCCL's: `tuner.h` of 2.22 to 2.30.
 const ALL_REDUCE: c_int = 4;
 const RING: c_int = 1;
+const LL: usize = 0;
 const SIMPLE: c_int = 2;
 const NAME: *const c_char = c"Polyrail".as_ptr();
 
@@ -88,35 +93,46 @@ pub static ncclTunerPlugin_v5: Tuner<InitV5, GetV4> =
 
 unsafe extern "C" fn init_v3(
     ranks: usize,
-    _nodes: usize,
+    nodes: usize,
     _logger: Option<Logger>,
     context: *mut Opaque,
 ) -> c_int {
     // SAFETY: NCCL gives a place for the context, which holds nothing.
-    unsafe { keep(ranks, context) }
+    unsafe { keep(ranks_on_network(ranks, nodes, without_local_ways()), context) }
 }
 
 unsafe extern "C" fn init_v5(
     context: *mut Opaque,
     _comm: u64,
     ranks: usize,
-    _nodes: usize,
+    nodes: usize,
     _logger: Option<Logger>,
     _domains: *mut c_void,
     _constants: *mut c_void,
 ) -> c_int {
     // SAFETY: as above.
-    unsafe { keep(ranks, context) }
+    unsafe { keep(ranks_on_network(ranks, nodes, without_local_ways()), context) }
 }
 
-/// The context is the number of ranks: never null, which NCCL may take for a failure.
+/// Ranks of a communicator all of which reach each other over the network only; none of others.
+fn ranks_on_network(ranks: usize, nodes: usize, without_local_ways: bool) -> usize {
+    if ranks == nodes || without_local_ways { ranks } else { 0 }
+}
+
+/// Whether NCCL is told to take the network between GPUs of one node, too.
+fn without_local_ways() -> bool {
+    let is_set = |name: &str| std::env::var(name).is_ok_and(|value| value.trim() == "1");
+    is_set("NCCL_P2P_DISABLE") && is_set("NCCL_SHM_DISABLE")
+}
+
+/// The context is one more than these ranks: never null, which NCCL may take for a failure.
 ///
 /// # Safety
 /// `context` is null or may be written.
 unsafe fn keep(ranks: usize, context: *mut Opaque) -> c_int {
     if !context.is_null() {
         // SAFETY: the caller says so.
-        unsafe { context.write(std::ptr::without_provenance_mut(ranks.max(1))) };
+        unsafe { context.write(std::ptr::without_provenance_mut(ranks + 1)) };
     }
     NcclResult::Success as c_int
 }
@@ -132,9 +148,10 @@ unsafe extern "C" fn get_v3(
     channels: *mut c_int,
 ) -> c_int {
     let table = Costs { first: costs.cast(), algorithms, protocols };
+    let ranks = context.addr().saturating_sub(1);
     // SAFETY: NCCL gives a place for the number, which means nothing if it is left alone, and a table
     // of that shape.
-    unsafe { choose(context.addr(), collective, bytes, &table, channels) }
+    unsafe { choose(ranks, collective, bytes, &table, channels) }
 }
 
 unsafe extern "C" fn get_v4(
@@ -149,8 +166,9 @@ unsafe extern "C" fn get_v4(
     channels: *mut c_int,
 ) -> c_int {
     let table = Costs { first: costs.cast(), algorithms, protocols };
+    let ranks = context.addr().saturating_sub(1);
     // SAFETY: as above.
-    unsafe { choose(context.addr(), collective, bytes, &table, channels) }
+    unsafe { choose(ranks, collective, bytes, &table, channels) }
 }
 
 /// What NCCL thinks that each algorithm with each protocol costs, in us; less than nothing where it
@@ -163,18 +181,24 @@ struct Costs {
 }
 
 impl Costs {
-    /// The place of the protocol Simple on a ring, if it can be had.
+    /// The place of the protocol Simple on a ring, if it can be had and NCCL would take LL.
     ///
     /// # Safety
     /// The table is null or has that many rows and columns.
-    unsafe fn ring_simple(&self) -> Option<*mut f32> {
+    unsafe fn ring_simple_instead_of_ll(&self) -> Option<*mut f32> {
         if self.first.is_null() || self.algorithms <= RING || self.protocols <= SIMPLE {
             return None;
         }
-        // SAFETY: within the table, by the line above.
-        let place = unsafe { self.first.offset((RING * self.protocols + SIMPLE) as isize) };
-        // SAFETY: as above.
-        (unsafe { place.read() } >= 0.0).then_some(place)
+        let columns = self.protocols as usize;
+        // SAFETY: the caller says so, and both are positive.
+        let all =
+            unsafe { std::slice::from_raw_parts(self.first, self.algorithms as usize * columns) };
+        let open = all.iter().enumerate().filter(|(_, cost)| **cost >= 0.0);
+        let (cheapest, _) = open.min_by(|one, other| one.1.total_cmp(other.1))?;
+        let place = RING as usize * columns + SIMPLE as usize;
+        let is_wanted = cheapest % columns == LL && all[place] >= 0.0;
+        // SAFETY: within the table.
+        is_wanted.then(|| unsafe { self.first.add(place) })
     }
 }
 
@@ -187,10 +211,13 @@ unsafe fn choose(
     costs: &Costs,
     channels: *mut c_int,
 ) -> c_int {
+    if ranks == 0 {
+        return NcclResult::Success as c_int;
+    }
     let mut number = channels_for(bytes);
     if let Some(of_simple) = simple_channels_for(ranks, collective, bytes) {
         // SAFETY: the caller says so.
-        if let Some(place) = unsafe { costs.ring_simple() } {
+        if let Some(place) = unsafe { costs.ring_simple_instead_of_ll() } {
             // SAFETY: it was read just now.
             unsafe { place.write(0.0) };
             number = Some(of_simple);
@@ -213,7 +240,8 @@ fn channels_for(bytes: usize) -> Option<c_int> {
 /// The same for those that should go by the protocol Simple; `None` for others.
 fn simple_channels_for(ranks: usize, collective: c_int, bytes: usize) -> Option<c_int> {
     let each = bytes / ranks.max(1);
-    let goes = collective == ALL_REDUCE && (SIMPLE_FROM..=SIMPLE_TO).contains(&each);
+    let is_measured = collective == ALL_REDUCE && ranks <= SIMPLE_RANKS;
+    let goes = is_measured && (SIMPLE_FROM..=SIMPLE_TO).contains(&each);
     goes.then_some(if each >= MORE_FROM { MORE } else { FEW })
 }
 
@@ -242,17 +270,20 @@ mod tests {
         assert_eq!(all_reduce(2, 4 << 20), Some(4));
         assert_eq!(all_reduce(2, 8 << 20), None);
         assert_eq!(all_reduce(4, 128 << 10), None);
+        assert_eq!(all_reduce(8, 1 << 20), None, "not measured");
         assert_eq!(all_reduce(4, 256 << 10), Some(2));
         assert_eq!(simple_channels_for(2, ALL_REDUCE + 1, 1 << 20), None);
     }
 
-    /// As NCCL calls it: the costs afterwards, and the channels.
-    fn asked(bytes: usize, mut costs: [[f32; 3]; 7]) -> ([[f32; 3]; 7], c_int) {
+    type Table = [[f32; 3]; 7];
+
+    /// As NCCL calls it, with so many ranks and nodes: the costs afterwards, and the channels.
+    fn asked(bytes: usize, (ranks, nodes): (usize, usize), mut costs: Table) -> (Table, c_int) {
         let (mut context, mut channels) = (std::ptr::null_mut(), -1);
         let (none, table) = (std::ptr::null_mut(), costs.as_mut_ptr().cast());
         // SAFETY: all places are there.
         unsafe {
-            init_v5(&raw mut context, 0, 2, 1, None, none, none);
+            init_v5(&raw mut context, 0, ranks, nodes, None, none, none);
             assert!(!context.is_null());
             get_v4(context, ALL_REDUCE, bytes, 1, table, 7, 3, 0, &raw mut channels);
         }
@@ -260,16 +291,32 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_had_is_made_cheap() {
-        let costs = [[5.0; 3]; 7];
-        let (after, channels) = asked(1 << 20, costs);
+    fn only_where_nccl_takes_ll_over_the_network_is_simple_made_cheap() {
+        let mut costs = [[5.0; 3]; 7];
+        costs[0][0] = 4.0;
+        let (after, channels) = asked(1 << 20, (2, 2), costs);
         let mut wanted = costs;
         wanted[1][2] = 0.0;
         assert_eq!((after, channels), (wanted, 2));
-        assert_eq!(asked(256 << 20, costs), (costs, -1));
+        assert_eq!(asked(256 << 20, (2, 2), costs), (costs, -1));
         let mut barred = costs;
         barred[1][2] = -1.0;
-        assert_eq!(asked(1 << 20, barred), (barred, -1));
+        assert_eq!(asked(1 << 20, (2, 2), barred), (barred, -1));
+        let mut other = costs;
+        other[4][2] = 3.0;
+        assert_eq!(asked(1 << 20, (2, 2), other), (other, -1), "NVLS is cheaper");
+    }
+
+    #[test]
+    fn communicators_within_a_node_are_left_alone() {
+        let mut costs = [[5.0; 3]; 7];
+        costs[1][0] = 4.0;
+        for bytes in [64 << 10, 1 << 20] {
+            assert_eq!(asked(bytes, (8, 1), costs), (costs, -1));
+            assert_eq!(asked(bytes, (4, 2), costs), (costs, -1));
+        }
+        assert_eq!(asked(64 << 10, (8, 8), costs), (costs, 2));
+        assert_eq!(ranks_on_network(2, 1, true), 2, "loopback, with P2P and shared memory off");
     }
 
     #[test]
