@@ -11,7 +11,8 @@ timeout 150 python3 "$here/torch_jobs.py" cycles --lib "$lib" > "$out/nccl-cycle
 python3 "$here/torch_nccl.py" --lib "$lib" --rounds 3 --seconds 0.05 --limit 60 \
     --configs socket-0x0,socket-4x4,socket-8x8,socket-0x0-cubic,socket-4x4-cubic,socket-8x8-cubic,polyrail \
     --variant "polyrail+env:$settings" --variant "4x4+env:$sockets,$settings" \
-    --work "all_reduce:8,1KiB,8KiB,16KiB,32KiB,64KiB,256KiB,1MiB,64MiB,256MiB,1GiB send_recv:256MiB alltoall:256MiB all_gather:256MiB reduce_scatter:256MiB broadcast:256MiB" \
+    --variant "no-tuner:NCCL_TUNER_PLUGIN=none,$settings" \
+    --work "all_reduce:8,1KiB,8KiB,16KiB,32KiB,64KiB,128KiB,256KiB,1MiB,4MiB,64MiB,256MiB,1GiB send_recv:1MiB,256MiB alltoall:256MiB all_gather:256MiB reduce_scatter:256MiB broadcast:256MiB" \
     --out "$out/nccl-x2.json" > "$out/nccl-x2.txt" 2>&1
 for job in train cut; do
     timeout 100 python3 "$here/torch_jobs.py" $job --lib "$lib" > "$out/nccl-$job.txt" 2>&1

@@ -215,13 +215,8 @@ fn each_path_says_why_it_is_taken() {
     assert_eq!(say(&p, &near, &far), "tcp: the setting path says so");
 }
 
-/// Two engines that take each other for another process.
 fn apart(settings: &[(&str, &str)]) -> Pair {
-    let build = || Engine::builder().config(config(settings)).apart().build().unwrap();
-    let (a, b) = (build(), build());
-    let to_b = a.add_peer(&b.metadata()).unwrap();
-    let to_a = b.add_peer(&a.metadata()).unwrap();
-    Pair { a, b, to_b, to_a }
+    common::apart(settings, settings)
 }
 
 #[test]

@@ -25,15 +25,6 @@ const MODES: [&[(&str, &str)]; 5] = [
     &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
 ];
 
-/// Two engines that take each other for another process.
-fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
-    let build = |settings| Engine::builder().config(config(settings)).apart().build().unwrap();
-    let (a, b) = (build(a), build(b));
-    let to_b = a.add_peer(&b.metadata()).unwrap();
-    let to_a = b.add_peer(&a.metadata()).unwrap();
-    Pair { a, b, to_b, to_a }
-}
-
 /// Writes, and says which way that took.
 fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
     let request = Request::write(&p.to_b).segment(from.all(), to.all());
@@ -53,11 +44,6 @@ fn moved(engine: &Engine) -> (u64, u64) {
     let peers = engine.stats().peers;
     let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes).sum();
     (rails, peers.iter().map(|peer| peer.shared_bytes).sum())
-}
-
-fn lost_flows(engine: &Engine) -> u64 {
-    let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
-    rails.map(|rail| rail.down_count).sum()
 }
 
 #[test]

@@ -22,24 +22,10 @@ const SHORT: [&[(&str, &str)]; 2] = [
     &[("gpu_chunk_bytes", "512KiB"), ("staging_bytes", "1MiB"), ("staging_limit_bytes", "1MiB")],
 ];
 
-/// Two engines that take each other for another process.
-fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
-    let build = |settings| Engine::builder().config(config(settings)).apart().build().unwrap();
-    let (a, b) = (build(a), build(b));
-    let to_b = a.add_peer(&b.metadata()).unwrap();
-    let to_a = b.add_peer(&a.metadata()).unwrap();
-    Pair { a, b, to_b, to_a }
-}
-
 fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
     let request = Request::write(&p.to_b).segment(from.all(), to.all());
     let prepared = p.a.prepare(request).unwrap();
     prepared.post().unwrap().wait(LONG).map(|_| prepared.path().kind)
-}
-
-fn lost_flows(engine: &Engine) -> u64 {
-    let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
-    rails.map(|rail| rail.down_count).sum()
 }
 
 #[test]

@@ -50,6 +50,21 @@ pub(crate) fn pair(settings: &[(&str, &str)]) -> Pair {
     Pair { a, b, to_b, to_a }
 }
 
+/// Two engines that know each other and take each other for another process.
+pub(crate) fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
+    let build = |settings| Engine::builder().config(config(settings)).apart().build().unwrap();
+    let (a, b) = (build(a), build(b));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    Pair { a, b, to_b, to_a }
+}
+
+/// How often a flow to a peer was lost.
+pub(crate) fn lost_flows(engine: &Engine) -> u64 {
+    let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
+    rails.map(|rail| rail.down_count).sum()
+}
+
 /// Bytes that tell their position: a swapped or shifted chunk is seen.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
