@@ -133,7 +133,8 @@ fn make_proxies(
         let placement = Placement::new(&interfaces, count, cpus, bindings);
         for (index, cpus) in placement.cpus.iter().enumerate() {
             let name = format!("pr-{prefix}{index}");
-            let proxy = Proxy::new(name, cpus.clone()).map_err(system("epoll"))?;
+            let proxy =
+                Proxy::new(name, cpus.clone(), !settings.caller_driven).map_err(system("epoll"))?;
             all.push(Arc::new(proxy));
         }
         Ok::<_, EngineError>(placement.starting_at(start))

@@ -28,6 +28,8 @@ use crate::signal::Signal;
 use crate::staging::Copiers;
 use crate::stats::ProxyStats;
 
+/// Size of the memory that payload which nobody wants is read to.
+const SCRATCH_BYTES: u64 = 256 << 10;
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
@@ -77,6 +79,8 @@ pub(crate) struct Proxy {
     /// CPUs that its thread may use, as the system says.
     actual_cpus: Mutex<Vec<u32>>,
     core: Mutex<Core>,
+    /// Payload that nobody wants is read to here.
+    scratch: Memory,
     pub(crate) poller: Poller,
     signal: Signal,
     commands: SegQueue<Command>,
@@ -152,12 +156,14 @@ impl Pass<'_> {
 }
 
 impl Proxy {
-    pub(crate) fn new(name: String, cpus: Vec<u32>) -> std::io::Result<Self> {
+    /// `watches`: whether it has a thread, which sleeps until a flow brings something.
+    pub(crate) fn new(name: String, cpus: Vec<u32>, watches: bool) -> std::io::Result<Self> {
         Ok(Self {
             name,
             cpus,
             actual_cpus: Mutex::default(),
-            core: Mutex::new(Core::new()?),
+            core: Mutex::new(Core::new(watches)),
+            scratch: Memory::anonymous(SCRATCH_BYTES)?,
             poller: Poller::new()?,
             signal: Signal::new(),
             commands: SegQueue::new(),
@@ -379,6 +385,7 @@ impl Proxy {
                 // What is waited for may end where no proxy is driven, as by a deadline.
                 limit = Some(limit.map_or(CALLER_SLEEP, |limit| limit.min(CALLER_SLEEP)));
             }
+            core.watch_all(&self.poller);
             drop(core);
             self.note_thread();
             if expired() {
@@ -455,14 +462,16 @@ impl Proxy {
 
     /// One look at everything that has something to do. Says whether anything moved.
     fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64, reads: Reads) -> bool {
-        self.counters.passes.fetch_add(1, Ordering::Relaxed);
+        bump(&self.counters.passes);
         let _driving = Driving::begin();
-        let scratch = core.scratch.clone();
         let finishes = std::mem::take(&mut core.finishes);
         let copiers = std::mem::take(&mut core.copiers);
         let mut pass =
-            Pass { engine, now, scratch: &scratch, finishes, copiers, for_caller: false };
-        while let Some(command) = self.commands.pop() {
+            Pass { engine, now, scratch: &self.scratch, finishes, copiers, for_caller: false };
+        // To ask is cheaper than to try.
+        while !self.commands.is_empty()
+            && let Some(command) = self.commands.pop()
+        {
             core.obey(command, self, &mut pass);
         }
         core.note_events();
@@ -482,8 +491,12 @@ impl Proxy {
         }
         // With callers at the wheel, something that they wait for is likely to be answered at once:
         // the answer goes first, and saves its peer a look at the acknowledgement.
-        if engine.settings.caller_driven && pass.for_caller && pass.now >= core.hold_acks_until {
-            core.hold_acks_until = pass.now + ACK_HOLD_NS;
+        if engine.settings.caller_driven {
+            if !core.owes_acks() {
+                core.hold_acks_until = 0;
+            } else if pass.for_caller && pass.now >= core.hold_acks_until {
+                core.hold_acks_until = pass.now + ACK_HOLD_NS;
+            }
         }
         if pass.now >= core.hold_acks_until {
             core.flush_owed(self, &mut pass);
@@ -491,10 +504,15 @@ impl Proxy {
         core.finishes = pass.finishes;
         core.copiers = pass.copiers;
         if worked {
-            self.counters.busy_passes.fetch_add(1, Ordering::Relaxed);
+            bump(&self.counters.busy_passes);
         }
         worked
     }
+}
+
+/// Counts what one thread at a time counts, without the cost of an atomic addition.
+fn bump(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Proxies of an engine, and which flows they own.

@@ -32,6 +32,38 @@ fn a_write_of_any_size_arrives_byte_exact_over_all_rails() {
     }
 }
 
+/// They read few flows themselves, and ask the poller about many.
+#[test]
+fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
+    for channels in ["1", "4", "24"] {
+        // Sockets fill up, and nobody says when they have room again.
+        let p =
+            pair(&[("progress", "caller"), ("channels", channels), ("send_buffer_bytes", "64KiB")]);
+        for len in [0, 8, 65_536, 16 << 20] {
+            let source = filled(&p.a, len, 11);
+            let target = zeroed(&p.b, len);
+            let there = remote(&p.a, &target).all();
+            let request = Request::write(&p.to_b).segment(source.all(), there);
+            let request = request.notification(b"here".to_vec());
+            let transfer = p.a.prepare(request).unwrap().post().unwrap();
+            wait_for("the write", || {
+                p.a.progress();
+                p.b.progress();
+                transfer.is_over() && p.b.stats().notifications_waiting > 0
+            });
+            assert_eq!(p.b.take_notifications().len(), 1);
+            assert_eq!(transfer.wait(LONG).unwrap().bytes, len as u64, "{channels} channels");
+            assert!(bytes(&target) == pattern(len, 11), "{len} bytes, {channels} channels");
+        }
+        let Pair { a, b, to_b, .. } = p;
+        drop(b);
+        wait_for("the flows to be down", || {
+            a.progress();
+            to_b.flows_up().0 == 0
+        });
+    }
+}
+
 #[test]
 fn a_read_of_any_size_arrives_byte_exact() {
     for mode in MODES {

@@ -1,13 +1,12 @@
 //! The flows of a proxy: which have something to do, and how they come and go.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_proto::{Failure, FlowIndex};
-use polyrail_sys::{Memory, PollEvent, Poller};
+use polyrail_sys::{PollEvent, Poller};
 use slab::Slab;
 use socket2::Socket;
 
@@ -24,13 +23,12 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
 
+/// Up to so many flows, callers read each of them instead of asking the poller which bring something.
+const FEW_FLOWS: usize = 4;
 /// Callers that look again so soon look at the busiest flow only.
 const SOON_NS: u64 = 5_000;
 /// The same while something comes there.
 const SOON_IF_BUSY_NS: u64 = 50_000;
-
-/// Payload that nobody wants is read to here.
-const SCRATCH_BYTES: u64 = 256 << 10;
 
 /// Flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
@@ -55,12 +53,14 @@ pub(super) struct Core {
     /// Operations that devices copy for from end to end.
     copying: Vec<Arc<Op>>,
     pub(super) copiers: Copiers,
-    pub(super) scratch: Memory,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
     pub(super) rounds: u32,
     /// When all flows were last looked at for a caller.
     polled_at: u64,
+    /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
+    /// drive it begins when one of them is about to sleep, or when there are many.
+    watches: bool,
 }
 
 struct Outbound {
@@ -85,8 +85,8 @@ enum AnyFlow {
 }
 
 impl Core {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
+    pub(super) fn new(watches: bool) -> Self {
+        Self {
             flows: Slab::new(),
             outbound: Vec::new(),
             ready: Vec::new(),
@@ -100,21 +100,51 @@ impl Core {
             leaving: Tickets::new(),
             copying: Vec::new(),
             copiers: Copiers::default(),
-            scratch: Memory::anonymous(SCRATCH_BYTES)?,
             next_check: 0,
             finishes: Vec::new(),
             rounds: 0,
             polled_at: 0,
-        })
+            watches,
+        }
     }
 
     /// Looks for events without waiting.
     pub(super) fn poll(&mut self, poller: &Poller) -> bool {
+        if !self.watches {
+            return self.look_at_all_but(None);
+        }
         let before = self.events.len();
         if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
             tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
         }
         self.events.len() > before
+    }
+
+    /// Looks at flows that nobody watches, in place of the poller: all may have something, but one
+    /// that was read just now.
+    fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
+        for (key, flow) in &self.flows {
+            let readable = Some(key) != read;
+            let is_full = matches!(flow, AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) if !tx.writable);
+            if readable || is_full {
+                let token = key as u64;
+                self.events.push(PollEvent { token, readable, writable: true, ended: false });
+            }
+        }
+        !self.events.is_empty()
+    }
+
+    /// From now on the poller watches: a thread may sleep on it.
+    pub(super) fn watch_all(&mut self, poller: &Poller) {
+        if self.watches {
+            return;
+        }
+        let add = |(key, flow): (usize, &AnyFlow)| poller.add(flow.socket().as_fd(), key as u64);
+        match self.flows.iter().try_for_each(add) {
+            Ok(()) => self.watches = true,
+            // They are looked at as before, and whoever sleeps does so for some time only.
+            Err(error) => tracing::error!(target: "polyrail::proxy", %error, "epoll failed"),
+        }
     }
 
     /// While polling: most rounds only try to read where bytes came from last, which costs one
@@ -145,7 +175,7 @@ impl Core {
         if is_due {
             self.polled_at = now;
         }
-        is_due && self.poll(poller)
+        is_due && if self.watches { self.poll(poller) } else { self.look_at_all_but(self.hot) }
     }
 
     pub(super) fn mark_readable(&mut self, key: usize) {
@@ -160,7 +190,8 @@ impl Core {
     }
 
     pub(super) fn note_events(&mut self) {
-        for event in std::mem::take(&mut self.events) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
             let key = event.token as usize;
             if event.ended {
                 match self.flows.get_mut(key) {
@@ -183,12 +214,14 @@ impl Core {
                 }
             }
         }
+        // Its memory is used again.
+        self.events = events;
     }
 
     pub(super) fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
-        let mut still_ready = Vec::new();
-        for key in std::mem::take(&mut self.ready) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.retain(|&key| {
             let (read, more) = match self.flows.get_mut(key) {
                 Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
                 Some(AnyFlow::Rx(flow)) => {
@@ -215,7 +248,7 @@ impl Core {
                     }
                     (read, arriving.readable)
                 }
-                None => continue,
+                None => return false,
             };
             match read {
                 Ok(true) => {
@@ -229,14 +262,14 @@ impl Core {
                 Err(down) => {
                     worked = true;
                     self.drop_flow(key, down, proxy, pass);
-                    continue;
+                    return false;
                 }
             }
-            if more {
-                still_ready.push(key);
-            }
-        }
-        self.ready.append(&mut still_ready);
+            more
+        });
+        // Its memory is used again.
+        ready.append(&mut self.ready);
+        self.ready = ready;
         worked
     }
 
@@ -256,6 +289,13 @@ impl Core {
 
     /// Concludes what devices have copied into place.
     pub(super) fn collect_copied(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        if self.landing.is_empty()
+            && self.orphans.is_empty()
+            && self.leaving.is_empty()
+            && self.copying.is_empty()
+        {
+            return false;
+        }
         let mut worked = false;
         for key in std::mem::take(&mut self.landing) {
             let collected = match self.flows.get_mut(key) {
@@ -360,6 +400,17 @@ impl Core {
             self.drop_flow(key, down, proxy, pass);
         }
         worked
+    }
+
+    /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
+    /// any are owed.
+    pub(super) fn owes_acks(&mut self) -> bool {
+        let Self { owing, flows, .. } = self;
+        owing.retain(|key| match flows.get(*key) {
+            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.owes_acks(),
+            _ => false,
+        });
+        !owing.is_empty()
     }
 
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
@@ -546,10 +597,14 @@ impl Core {
         proxy: &Proxy,
         pass: &mut Pass<'_>,
     ) {
-        if let Err(error) = proxy.poller.add(socket.as_fd(), key as u64) {
-            self.drop_flow(key, error.into(), proxy, pass);
-        } else {
-            self.mark_readable(key);
+        if self.watches
+            && let Err(error) = proxy.poller.add(socket.as_fd(), key as u64)
+        {
+            return self.drop_flow(key, error.into(), proxy, pass);
+        }
+        self.mark_readable(key);
+        if self.flows.len() > FEW_FLOWS {
+            self.watch_all(&proxy.poller);
         }
     }
 
@@ -633,6 +688,13 @@ impl AnyFlow {
         match self {
             Self::Tx(flow) | Self::Both(flow, _) => &flow.peer,
             Self::Rx(flow) => &flow.peer,
+        }
+    }
+
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Tx(flow) | Self::Both(flow, _) => flow.socket(),
+            Self::Rx(flow) => flow.socket(),
         }
     }
 }
