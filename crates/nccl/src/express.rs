@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use polyrail::{Config, Engine, OnEnd, Peer, PostError, Request};
@@ -19,7 +19,7 @@ use crate::error::CallError;
 use crate::hub::Hub;
 use crate::log;
 use crate::request::Handle;
-use crate::wire::ExpressCard;
+use crate::wire::{Body, ExpressCard, Message, put_part};
 
 /// What of a device's settings holds here, too. The rest is about proxies, or about what a process
 /// can have once.
@@ -42,6 +42,8 @@ const TAKEN: [&str; 12] = [
 /// posted here finds room in the socket, mostly, and has left when posting returns. (What finds none
 /// leaves when somebody tests a receive, or within 50 ms.)
 const MOST_UNDER_WAY: u64 = 256 << 10;
+/// Bytes that may wait to be taken along, so that they and a message are not too long together.
+const MOST_LEFT: usize = 16 << 10;
 /// How long a look holds for requests other than the one that looked: NCCL tests what it waits for in
 /// turn, mostly within this time, so that each round of it looks once.
 const WATCH_NS: u64 = 2_000;
@@ -57,7 +59,7 @@ pub(crate) struct Express {
     /// Messages up to this size are taken.
     bytes: u64,
     /// By the number of the other process's express engine.
-    under_way: Mutex<HashMap<u128, Arc<AtomicU64>>>,
+    lines: Mutex<HashMap<u128, Arc<Line>>>,
     watch: Watch,
 }
 
@@ -89,8 +91,16 @@ pub(crate) struct Way {
     instance: u128,
     /// Known once one of the two has connected.
     peer: OnceLock<Peer>,
-    /// Bytes, of all connections to that process.
-    under_way: Arc<AtomicU64>,
+    line: Arc<Line>,
+}
+
+/// What all connections to a process share.
+#[derive(Default)]
+struct Line {
+    /// Bytes that are under way to it.
+    under_way: AtomicU64,
+    /// Parts of [`Body::Many`] that leave with the next message.
+    waiting: Mutex<Vec<u8>>,
 }
 
 impl Express {
@@ -111,8 +121,8 @@ impl Express {
         let builder = Engine::builder().config(settings).observer(hub.clone());
         let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
-        let (under_way, watch) = (Mutex::default(), Watch::default());
-        Ok(Some(Arc::new(Self { engine, metadata, bytes, under_way, watch })))
+        let (lines, watch) = (Mutex::default(), Watch::default());
+        Ok(Some(Arc::new(Self { engine, metadata, bytes, lines, watch })))
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
@@ -155,13 +165,13 @@ impl Express {
 impl Way {
     /// To the express engine of this number, which both [meet](Express::meet).
     pub(crate) fn to(express: &Arc<Express>, instance: u128) -> Self {
-        let mut all = express.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = express.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // Processes that are gone, with all connections to them.
-        all.retain(|_, bytes| Arc::strong_count(bytes) > 1);
-        let under_way = all.entry(instance).or_default().clone();
+        all.retain(|_, line| Arc::strong_count(line) > 1);
+        let line = all.entry(instance).or_default().clone();
         drop(all);
         let express = express.clone();
-        Self { express, instance, peer: OnceLock::new(), under_way }
+        Self { express, instance, peer: OnceLock::new(), line }
     }
 
     pub(crate) fn express(&self) -> &Express {
@@ -188,11 +198,35 @@ impl Way {
         if peer.flows_up().0 == 0 {
             return None;
         }
-        if self.under_way.load(Ordering::Relaxed) >= MOST_UNDER_WAY / 2 {
+        let under_way = &self.line.under_way;
+        if under_way.load(Ordering::Relaxed) >= MOST_UNDER_WAY / 2 {
             // Acknowledgements may be there which nobody has read.
             self.express.progress();
         }
-        (self.under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
+        (under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
+    }
+
+    /// Leaves a message that has time: it goes with the next one to the process. Says whether it
+    /// could: if the way is lost afterwards, what was left is, too.
+    pub(crate) fn leave(&self, message: &Message<'_>) -> bool {
+        let is_open = self.take(0).is_some();
+        let mut waiting = self.waiting();
+        let leaves = is_open && waiting.len() < MOST_LEFT;
+        if leaves {
+            put_part(&message.encode(), &mut waiting);
+        }
+        leaves
+    }
+
+    /// Whether something that was left waits.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting().is_empty()
+    }
+
+    /// Sends what was left, as [`Way::tell`] does.
+    pub(crate) fn flush(&self, peer: &Peer, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
+        let left = std::mem::take(&mut *self.waiting());
+        self.send_many(peer, left, &[], target)
     }
 
     /// Sends a message. When it is there `target` is told, with a token of which
@@ -203,11 +237,38 @@ impl Way {
         message: Vec<u8>,
         target: Arc<dyn OnEnd>,
     ) -> Result<(), PostError> {
+        let left = std::mem::take(&mut *self.waiting());
+        if left.is_empty() {
+            return self.send(peer, message, target);
+        }
+        self.send_many(peer, left, &message, target)
+    }
+
+    /// Sends what was left and a message, if there is one, as one.
+    fn send_many(
+        &self,
+        peer: &Peer,
+        mut left: Vec<u8>,
+        message: &[u8],
+        target: Arc<dyn OnEnd>,
+    ) -> Result<(), PostError> {
+        let before = left.len();
+        if !message.is_empty() {
+            put_part(message, &mut left);
+        }
+        let many = Message { to: 0, body: Body::Many { parts: &left } }.encode();
+        // No lock is held: what comes meanwhile may have something to say, too.
+        self.send(peer, many, target).inspect_err(|_| {
+            self.waiting().extend_from_slice(&left[..before]);
+        })
+    }
+
+    fn send(&self, peer: &Peer, message: Vec<u8>, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
         let bytes = LEAST_BYTES.max(message.len() as u64);
         let token = BY_EXPRESS | bytes;
         let request = Request::write(peer).notification(message).on_end(target, token);
         let prepared = self.express.engine.prepare(request)?;
-        self.under_way.fetch_add(bytes, Ordering::Relaxed);
+        self.line.under_way.fetch_add(bytes, Ordering::Relaxed);
         prepared.post().inspect_err(|_| self.ended(token))?.detach();
         Ok(())
     }
@@ -219,7 +280,11 @@ impl Way {
 
     /// The message of this token is there, or will never be.
     pub(crate) fn ended(&self, token: u64) {
-        self.under_way.fetch_sub(token & !BY_EXPRESS, Ordering::Relaxed);
+        self.line.under_way.fetch_sub(token & !BY_EXPRESS, Ordering::Relaxed);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.line.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -322,8 +387,11 @@ mod tests {
             (0..1000).take_while(|_| sent() < count).for_each(|_| std::thread::yield_now());
             assert_eq!(sent(), count, "it waits for somebody to look");
         }
-        assert_eq!(way.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
+        assert_eq!(way.line.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
         let other = Way::to(&here, there.card().instance);
-        assert!(other.under_way.load(Ordering::Relaxed) > 0, "all connections share the socket");
+        assert!(
+            other.line.under_way.load(Ordering::Relaxed) > 0,
+            "all connections share the socket"
+        );
     }
 }

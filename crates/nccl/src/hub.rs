@@ -199,6 +199,7 @@ impl Observer for Hub {
             match any {
                 Any::Send(send) if send.end.peer == *peer => drop(send.end.fail(&why)),
                 Any::Recv(recv) if recv.end.peer == *peer => recv.lost(&why),
+                Any::Recv(recv) if recv.takes_express_from(peer) => recv.say_again(),
                 _ => {}
             }
         }

@@ -234,7 +234,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::time::Instant;
 
-    use polyrail::Memory;
+    use polyrail::{Memory, Observer};
     use polyrail_nccl_abi::MAX_REQUESTS;
 
     use super::*;
@@ -425,6 +425,96 @@ mod tests {
         // One notification for four receives, and what engines say to each other.
         let notes = said() - before;
         assert!((1..4).contains(&notes), "{notes} messages");
+    }
+
+    /// Messages of eight bytes one after the other, each received before the next.
+    struct Small<'a> {
+        send: &'a SendEnd,
+        recv: &'a RecvEnd,
+        from: usize,
+        into: usize,
+    }
+
+    impl<'a> Small<'a> {
+        fn new((here, recv): (&Net, &'a RecvEnd), (there, send): (&Net, &'a SendEnd)) -> Self {
+            let memory = || Memory::from(vec![0; 8]);
+            let from = send.end.regions.add(&there.engine, memory(), 1000).unwrap();
+            let into = recv.end.regions.add(&here.engine, memory(), 1000).unwrap();
+            Self { send, recv, from, into }
+        }
+
+        fn send(&self) -> &'a Request {
+            self.send.send(self.from, 1000, 8).unwrap().unwrap()
+        }
+
+        fn receive(&self) {
+            let received = self.recv.receive(self.into, 1000, 8).unwrap().unwrap();
+            until("not there", || received.test() == Progress::Done { bytes: 8 });
+        }
+
+        fn exchange(&self) {
+            let sent = self.send();
+            self.receive();
+            until("not sent", || sent.test() == Progress::Done { bytes: 8 });
+        }
+    }
+
+    /// Chunks that the express engine of a process has sent.
+    fn sent_by_express(net: &Net) -> u64 {
+        let peers = net.express.as_ref().unwrap().engine().stats().peers;
+        peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_chunks).sum()
+    }
+
+    #[test]
+    fn what_small_receives_have_to_say_goes_with_messages() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let ((send, recv), (back, came_back)) =
+            (connected(&here, &there), connected(&there, &here));
+        let ping = Small::new((&here, &recv), (&there, &send));
+        let pong = Small::new((&there, &came_back), (&here, &back));
+        until("no express way", || {
+            ping.exchange();
+            pong.exchange();
+            sent_by_express(&here) > 0 && sent_by_express(&there) > 0
+        });
+        let before = sent_by_express(&here) + sent_by_express(&there);
+        for _ in 0..4 * WINDOW {
+            ping.exchange();
+            pong.exchange();
+        }
+        let sent = sent_by_express(&here) + sent_by_express(&there) - before;
+        assert_eq!(sent, 8 * WINDOW, "a message for each, and no more");
+        // Where nothing goes the other way, it goes by itself.
+        let before = sent_by_express(&here);
+        (0..4 * WINDOW).for_each(|_| ping.exchange());
+        let notes = sent_by_express(&here) - before;
+        assert!((1..16).contains(&notes), "{notes} notes");
+    }
+
+    #[test]
+    fn what_an_express_way_that_is_lost_should_have_taken_along_is_said_again() {
+        let (hub, other) = (Arc::<Hub>::default(), Arc::<Hub>::default());
+        let (here, there) = (net(&hub), net(&other));
+        let (send, recv) = connected(&here, &there);
+        let small = Small::new((&here, &recv), (&there, &send));
+        // Until something is left, and no message comes by to take it along.
+        until("nothing is left", || {
+            small.exchange();
+            recv.has_left_something()
+        });
+        let send_on = || {
+            let sent = small.send();
+            (sent.test() == Progress::Pending).then_some(sent)
+        };
+        let held = (0..2 * WINDOW).find_map(|_| send_on()).unwrap();
+        let peer = here.express.as_ref().unwrap().engine().peers().pop().unwrap();
+        hub.lost(&peer, "cut");
+        until("it is held for ever", || {
+            // As whoever tests something in that process does.
+            hub.batches.flush();
+            held.test() == Progress::Done { bytes: 8 }
+        });
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::express::Way;
 use crate::regions::Stretch;
 use crate::request::{Handle, Owner, SLOTS};
-use crate::wire::{Body, ExpressCard, MAILED_BYTES, Message, REGION_BYTES, WINDOW, mail_place};
+use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
 
 pub(crate) struct RecvEnd {
     pub(crate) end: End,
@@ -76,8 +76,10 @@ enum Here {
 enum Told {
     /// Its message may land there.
     Clear { seq: u64, into: Stretch },
-    /// So many are posted.
+    /// So many are posted. Said in time for the sender: it need not be at once.
     Posted { count: u64 },
+    /// The same, if it was not said yet.
+    Hurry { count: u64 },
 }
 
 // A receive that is under way and a message that is ahead of it never share a place.
@@ -182,6 +184,11 @@ impl RecvEnd {
     /// Whether a peer is the sender's engine for small messages.
     pub(crate) fn takes_express_from(&self, peer: &Peer) -> bool {
         self.way.as_ref().is_some_and(|way| way.leads_to(peer))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_left_something(&self) -> bool {
+        self.way.as_ref().is_some_and(Way::has_waiting)
     }
 
     /// A small message came.
@@ -297,17 +304,32 @@ impl RecvEnd {
             }
             Some(Told::Posted { count }) => {
                 let message = self.end.message(Body::Posted { count });
-                if self.tell_by_express(&message) { Ok(()) } else { self.batch.push(&message) }
+                // It goes with the next message, and costs no system call of its own.
+                let is_left = self.way.as_ref().is_some_and(|way| way.leave(&message));
+                if is_left { Ok(()) } else { self.batch.push(&message) }
             }
+            Some(Told::Hurry { count }) => match &self.way {
+                Some(way) if way.has_waiting() && !self.flush(way) => {
+                    self.batch.push(&self.end.message(Body::Posted { count }))
+                }
+                _ => Ok(()),
+            },
         };
         self.conclude(told);
     }
 
-    /// Says by the express way how many receives are posted, for which no thread has to wake up.
-    fn tell_by_express(&self, message: &Message<'_>) -> bool {
-        let (Some(way), Some(me)) = (&self.way, self.me.upgrade()) else { return false };
-        let message = message.encode();
-        way.take(message.len() as u64).is_some_and(|peer| way.tell(peer, message, me).is_ok())
+    /// No message has taken along what was left for it.
+    fn flush(&self, way: &Way) -> bool {
+        let Some(me) = self.me.upgrade() else { return false };
+        way.take(0).is_some_and(|peer| way.flush(peer, me).is_ok())
+    }
+
+    /// The express way is lost, and with it what was said last.
+    pub(crate) fn say_again(&self) {
+        let count = self.state().told;
+        if count > 0 {
+            self.conclude(self.batch.push(&self.end.message(Body::Posted { count })));
+        }
     }
 
     fn conclude(&self, told: Result<(), PostError>) {
@@ -391,14 +413,10 @@ impl Owner for RecvEnd {
 }
 
 impl OnEnd for RecvEnd {
-    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
+    /// What was said is said again when the way is lost, whoever took it along.
+    fn ended(&self, token: u64, _: &Result<Outcome, TransferError>) {
         if let Some(way) = &self.way {
             way.ended(token);
-        }
-        if result.is_err() {
-            // The express way is lost, and with it what was said last.
-            let count = self.state().told;
-            self.conclude(self.batch.push(&self.end.message(Body::Posted { count })));
         }
     }
 }
@@ -408,8 +426,9 @@ impl State {
     fn tell_soon(&mut self, seq: u64, into: &Stretch, is_here: bool) -> Option<Told> {
         // A message that can be mailed needs no place, but a window.
         let clears = into.len > MAILED_BYTES as u64 && !is_here;
-        if !clears && seq + 1 - self.told < WINDOW / 2 {
-            return None;
+        let since = seq + 1 - self.told;
+        if !clears && since < WINDOW / 2 {
+            return (since == WINDOW / 4).then_some(Told::Hurry { count: self.told });
         }
         self.told = seq + 1;
         if clears {

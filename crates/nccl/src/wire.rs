@@ -205,7 +205,7 @@ impl<'a> Message<'a> {
 
 /// Adds a message to [`Body::Many`]: two bytes of length, then the message.
 pub(crate) fn put_part(message: &[u8], parts: &mut Vec<u8>) {
-    // Those that are put together say where a message belongs, and bring none.
+    // The largest that is put together with others is one of [`EXPRESS_BYTES`].
     debug_assert!(message.len() <= usize::from(u16::MAX));
     parts.extend_from_slice(&(message.len() as u16).to_le_bytes());
     parts.extend_from_slice(message);
