@@ -230,3 +230,34 @@ fn the_harness_finds_each_fault_of_a_plugin() {
     let script = harness_folder().join("self-test");
     run_all(vec![Job::new("self-test", &script, &[&text(&built.folder)])]);
 }
+
+/// What shows where the time of NCCL's thread goes, on the harness in place of NCCL.
+#[test]
+fn calls_to_the_plugin_are_noted_and_read() {
+    let name = "calls_to_the_plugin_are_noted_and_read";
+    let built = match (Built::plain(), has("python3")) {
+        (Ok(built), Ok(())) => built,
+        (Err(reason), _) | (_, Err(reason)) => return skipped(name, &reason),
+    };
+    let notes = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&notes);
+    std::fs::create_dir_all(&notes).unwrap();
+    let library = text(&built.folder.join("libnccl-net-calls.so"));
+    let options = "--bench --mode latency --abi 11 --sizes 8 --rounds 1 --time 0.3";
+    let arguments = std::iter::once(library.as_str()).chain(options.split(' '));
+    let job = Job::new("calls", &built.harness(), &arguments.collect::<Vec<_>>());
+    let out = text(&notes.join("calls"));
+    run_all(vec![job.env("CALLS_LIBRARY", &plugin()).env("CALLS_OUT", &out)]);
+
+    let files: Vec<String> =
+        std::fs::read_dir(&notes).unwrap().map(|entry| text(&entry.unwrap().path())).collect();
+    assert_eq!(files.len(), 2, "one for each process: {files:?}");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("measure/net_calls.py");
+    let output = Command::new("python3").arg(script).args(&files).output().unwrap();
+    let (said, faults) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{faults}");
+    for line in ["receiving", "isend in process 0 until seen", "seen in process 1 until its next"] {
+        assert!(said.contains(line), "no `{line}` in\n{said}");
+    }
+}
