@@ -1,12 +1,14 @@
 //! The flows of a proxy: which have something to do, and how they come and go.
 
+mod polling;
+
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_proto::{Failure, FlowIndex};
-use polyrail_sys::{PollEvent, Poller};
+use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
 
@@ -20,15 +22,6 @@ use crate::tx_flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
-/// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
-const ROUNDS_PER_POLL: u32 = 16;
-
-/// Up to so many flows, callers read each of them instead of asking the poller which bring something.
-const FEW_FLOWS: usize = 4;
-/// Callers that look again so soon look at the busiest flow only.
-const SOON_NS: u64 = 5_000;
-/// The same while something comes there.
-const SOON_IF_BUSY_NS: u64 = 50_000;
 
 /// Flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
@@ -106,76 +99,6 @@ impl Core {
             polled_at: 0,
             watches,
         }
-    }
-
-    /// Looks for events without waiting.
-    pub(super) fn poll(&mut self, poller: &Poller) -> bool {
-        if !self.watches {
-            return self.look_at_all_but(None);
-        }
-        let before = self.events.len();
-        if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
-            tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
-        }
-        self.events.len() > before
-    }
-
-    /// Looks at flows that nobody watches, in place of the poller: all may have something, but one
-    /// that was read just now.
-    fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
-        for (key, flow) in &self.flows {
-            let readable = Some(key) != read;
-            let is_full = matches!(flow, AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) if !tx.writable);
-            if readable || is_full {
-                let token = key as u64;
-                self.events.push(PollEvent { token, readable, writable: true, ended: false });
-            }
-        }
-        !self.events.is_empty()
-    }
-
-    /// From now on the poller watches: a thread may sleep on it.
-    pub(super) fn watch_all(&mut self, poller: &Poller) {
-        if self.watches {
-            return;
-        }
-        let add = |(key, flow): (usize, &AnyFlow)| poller.add(flow.socket().as_fd(), key as u64);
-        match self.flows.iter().try_for_each(add) {
-            Ok(()) => self.watches = true,
-            // They are looked at as before, and whoever sleeps does so for some time only.
-            Err(error) => tracing::error!(target: "polyrail::proxy", %error, "epoll failed"),
-        }
-    }
-
-    /// While polling: most rounds only try to read where bytes came from last, which costs one
-    /// system call that brings the bytes, instead of two.
-    pub(super) fn poll_hot(&mut self, poller: &Poller) -> bool {
-        self.rounds = self.rounds.wrapping_add(1);
-        if let Some(hot) = self.hot
-            && !self.rounds.is_multiple_of(ROUNDS_PER_POLL)
-            && self.flows.contains(hot)
-        {
-            self.mark_readable(hot);
-            return false;
-        }
-        self.poll(poller)
-    }
-
-    /// For callers: has the flow that brought bytes last read again; says whether there is one.
-    pub(super) fn mark_hot(&mut self) -> bool {
-        let hot = self.hot.filter(|hot| self.flows.contains(*hot));
-        hot.inspect(|hot| self.mark_readable(*hot)).is_some()
-    }
-
-    /// For callers, who may look again at once or much later: looks for events of all flows, unless
-    /// that was done just now, or not long ago and the caller has got something.
-    pub(super) fn poll_if_due(&mut self, poller: &Poller, now: u64, got: bool) -> bool {
-        let patience = if got { SOON_IF_BUSY_NS } else { SOON_NS };
-        let is_due = now.saturating_sub(self.polled_at) >= patience;
-        if is_due {
-            self.polled_at = now;
-        }
-        is_due && if self.watches { self.poll(poller) } else { self.look_at_all_but(self.hot) }
     }
 
     pub(super) fn mark_readable(&mut self, key: usize) {
@@ -588,24 +511,6 @@ impl Core {
         }
         flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
         true
-    }
-
-    pub(super) fn watch(
-        &mut self,
-        key: usize,
-        socket: &Socket,
-        proxy: &Proxy,
-        pass: &mut Pass<'_>,
-    ) {
-        if self.watches
-            && let Err(error) = proxy.poller.add(socket.as_fd(), key as u64)
-        {
-            return self.drop_flow(key, error.into(), proxy, pass);
-        }
-        self.mark_readable(key);
-        if self.flows.len() > FEW_FLOWS {
-            self.watch_all(&proxy.poller);
-        }
     }
 
     pub(super) fn drop_flow(&mut self, key: usize, why: Down, proxy: &Proxy, pass: &mut Pass<'_>) {
