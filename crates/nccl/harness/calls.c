@@ -26,7 +26,7 @@ struct call {
     uint64_t bytes;
 };
 
-/* A request is of one connection and direction, for as long as that lives. */
+/* A request is of one connection and direction until its address is used for another. */
 struct request {
     _Atomic(void *) request;
     bool receives;
@@ -60,29 +60,30 @@ static unsigned number_of(void *comm) {
     return number;
 }
 
-/* Where a request is noted, or a free place. */
+/* Where a request is noted, or a free place; NULL if there are too many. */
 static struct request *place_of(void *request) {
-    for (uint64_t probe = mix((uintptr_t)request);; probe++) {
-        struct request *place = &requests[probe % REQUESTS];
+    uint64_t first = mix((uintptr_t)request);
+    for (uint64_t probe = 0; probe < REQUESTS; probe++) {
+        struct request *place = &requests[(first + probe) % REQUESTS];
         void *known = atomic_load_explicit(&place->request, memory_order_acquire);
         if (!known || known == request) {
             return place;
         }
     }
+    return NULL;
 }
 
 static unsigned remember(void *request, void *comm, bool receives) {
+    unsigned connection = number_of(comm);
+    pthread_mutex_lock(&lock);
     struct request *place = place_of(request);
-    if (atomic_load(&place->request) != request) {
-        unsigned connection = number_of(comm);
-        pthread_mutex_lock(&lock);
-        place = place_of(request);
+    if (place) {
         place->receives = receives;
         place->connection = connection;
         atomic_store_explicit(&place->request, request, memory_order_release);
-        pthread_mutex_unlock(&lock);
     }
-    return place->connection;
+    pthread_mutex_unlock(&lock);
+    return connection;
 }
 
 static int watched_isend(void *comm, void *data, size_t bytes, int tag, void *mhandle, void *phandle, void **request) {
@@ -110,7 +111,7 @@ static int watched_test(void *request, int *done, int *bytes) {
     uint64_t begin_ns = now_ns();
     int result = inner.test(request, done, sizes);
     struct request *place = place_of(request);
-    if (result == ABI_SUCCESS && atomic_load(&place->request) == request) {
+    if (result == ABI_SUCCESS && place && atomic_load(&place->request) == request) {
         const char *name = place->receives ? (*done ? "received" : "receiving") : (*done ? "sent" : "sending");
         note(name, begin_ns, place->connection, *done && place->receives ? (uint64_t)sizes[0] : 0);
     }

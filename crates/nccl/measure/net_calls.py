@@ -36,7 +36,10 @@ def read(path):
         rows = [line.split() for line in file]
     calls = [Call(int(at) / 1e3, (int(at) + int(took)) / 1e3, name, connection, int(size))
              for at, took, name, connection, size in rows]
-    return calls[len(calls) // 2:len(calls) * 9 // 10]
+    kept = calls[len(calls) // 2:len(calls) * 9 // 10]
+    if not kept:
+        raise SystemExit(f"{path}: {len(calls)} calls are too few")
+    return kept
 
 
 def show_calls(calls):

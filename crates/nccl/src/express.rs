@@ -223,6 +223,11 @@ impl Way {
         !self.waiting().is_empty()
     }
 
+    /// Drops what was left: there is nothing any more that could take it along.
+    pub(crate) fn forget(&self) {
+        self.waiting().clear();
+    }
+
     /// Sends what was left, as [`Way::tell`] does.
     pub(crate) fn flush(&self, peer: &Peer, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
         let left = std::mem::take(&mut *self.waiting());

@@ -327,6 +327,9 @@ impl RecvEnd {
     /// The express way is lost, and with it what was said last.
     pub(crate) fn say_again(&self) {
         let count = self.state().told;
+        if let Some(way) = &self.way {
+            way.forget();
+        }
         if count > 0 {
             self.conclude(self.batch.push(&self.end.message(Body::Posted { count })));
         }
@@ -428,7 +431,7 @@ impl State {
         let clears = into.len > MAILED_BYTES as u64 && !is_here;
         let since = seq + 1 - self.told;
         if !clears && since < WINDOW / 2 {
-            return (since == WINDOW / 4).then_some(Told::Hurry { count: self.told });
+            return (since >= WINDOW / 4).then_some(Told::Hurry { count: self.told });
         }
         self.told = seq + 1;
         if clears {

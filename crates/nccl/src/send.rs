@@ -169,7 +169,8 @@ impl SendEnd {
         let first = before.saturating_add(WINDOW);
         let end = state.next.min(count.saturating_add(WINDOW));
         let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
-        self.is_held.store(state.next > count.saturating_add(WINDOW), Ordering::Relaxed);
+        let window_end = state.posted.saturating_add(WINDOW);
+        self.is_held.store(state.next > window_end, Ordering::Relaxed);
         drop(state);
         ready.into_iter().for_each(|ready| self.post(ready));
     }

@@ -65,6 +65,27 @@ fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
 }
 
 #[test]
+fn a_caller_that_waits_for_what_does_not_come_keeps_its_deadline() {
+    for settings in [&[("channels", "1")][..], &[("channels", "4")], &[("preset", "latency")]] {
+        let p = pair(&[&[("progress", "caller")], settings].concat());
+        wait_for("flows", || {
+            p.a.progress();
+            p.b.progress();
+            p.to_b.flows_up().0 > 0
+        });
+        let room = zeroed(&p.a, 8);
+        let receive = p.a.recv(&p.to_b, 1, &room.all()).unwrap();
+        let start = std::time::Instant::now();
+        for _ in 0..3 {
+            assert!(receive.wait(Duration::from_millis(50)).is_err());
+            assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(3), "{took:?}, {settings:?}");
+    }
+}
+
+#[test]
 fn a_read_of_any_size_arrives_byte_exact() {
     for mode in MODES {
         let p = pair(mode);

@@ -132,7 +132,9 @@ impl Core {
                         flow.writable = true;
                         flow.peer.lanes.want_all();
                     }
-                    Some(AnyFlow::Rx(flow)) if flow.owes_acks() => self.owing.push(key),
+                    Some(AnyFlow::Rx(flow)) if flow.owes_acks() && !self.owing.contains(&key) => {
+                        self.owing.push(key);
+                    }
                     _ => {}
                 }
             }

@@ -19,10 +19,12 @@ const SOON_NS: u64 = 5_000;
 const SOON_IF_BUSY_NS: u64 = 50_000;
 
 impl Core {
-    /// Looks for events without waiting.
+    /// Looks for events without waiting. Says whether there are any: flows that nobody watches are to
+    /// be looked at, which is none.
     pub(in crate::proxy) fn poll(&mut self, poller: &Poller) -> bool {
         if !self.watches {
-            return self.look_at_all_but(None);
+            self.look_at_all_but(None);
+            return false;
         }
         let before = self.events.len();
         if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
@@ -50,7 +52,13 @@ impl Core {
         if self.watches {
             return;
         }
-        let add = |(key, flow): (usize, &AnyFlow)| poller.add(flow.socket().as_fd(), key as u64);
+        let add = |(key, flow): (usize, &AnyFlow)| {
+            match poller.add(flow.socket().as_fd(), key as u64) {
+                // From a time before, when there was no room for all.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                added => added,
+            }
+        };
         match self.flows.iter().try_for_each(add) {
             Ok(()) => self.watches = true,
             // They are looked at as before, and whoever sleeps does so for some time only.
