@@ -245,6 +245,8 @@ impl Control {
     /// Says whether anything is outstanding with the peer.
     fn look_after(&mut self, peer: &Arc<PeerShared>, now: Instant) -> bool {
         let time = Time(monotonic_ns());
+        // Before anything that might set right what was left alone.
+        self.engine.audit(peer);
         self.engine.end_late(peer, time);
         let timeout = self.engine.settings.peer_timeout;
         let wanted = peer.connecting.load(Ordering::Acquire);

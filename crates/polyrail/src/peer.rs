@@ -17,6 +17,7 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::audit::Audit;
 use crate::budget::{Budget, Stock};
 use crate::landing::Landing;
 use crate::lanes::Lanes;
@@ -65,6 +66,7 @@ pub(crate) struct PeerShared {
     pub(crate) arrivals: Vec<ArrivalStats>,
     /// Flows towards us that are connected.
     pub(crate) rx_flows_up: AtomicU32,
+    pub(crate) audit: Audit,
     /// How many want to learn of its death though no transfer may be under way.
     pub(crate) watches: AtomicU32,
 }
@@ -86,6 +88,8 @@ pub(crate) struct FlowSlot {
     pub(crate) refused: AtomicBool,
     /// When it came up last, by the monotonic clock.
     pub(crate) up_since: AtomicU64,
+    /// Until when it takes nothing, by the monotonic clock.
+    pub(crate) rests_until: AtomicU64,
     pub(crate) epoch: AtomicU64,
     pub(crate) stats: FlowStats,
     /// Held for looking at its counters only; the proxy owns the stream.
@@ -197,6 +201,7 @@ impl PeerShared {
                 up: AtomicBool::new(false),
                 refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
+                rests_until: AtomicU64::new(0),
                 epoch: AtomicU64::new(0),
                 stats: FlowStats::default(),
                 socket: Mutex::new(None),
@@ -244,6 +249,7 @@ impl PeerShared {
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
+            audit: Audit::default(),
             watches: AtomicU32::new(0),
             card,
             layout,

@@ -5,19 +5,22 @@
 //! itself instead of waking its thread.
 
 mod core;
+mod drive;
+pub(crate) mod outlook;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use polyrail_proto::{FlowIndex, Landed};
-use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent, Poller};
 use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
+use self::outlook::Outlook;
 use crate::engine::EngineShared;
 use crate::finish::Finish;
 use crate::op::Op;
@@ -30,24 +33,14 @@ use crate::stats::ProxyStats;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
-/// How long a caller sleeps at most before it looks whether what it waits for is over.
-const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
-/// While polling: rounds of some 40 ns for which the core is free.
-const LINGER_LONG: u32 = 64;
-const LINGER_SHORT: u32 = 6;
-/// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
-/// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
-const COPY_SPIN_NS: u64 = 20_000;
+/// How often a proxy looks whether a device has copied, or another thread left a system call.
 pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
-/// While polling: looks at the clock every so many rounds.
-const ROUNDS_PER_LOOK: u32 = 8;
-
 thread_local! {
     /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
     static DRIVING: Cell<bool> = const { Cell::new(false) };
@@ -94,6 +87,7 @@ pub(crate) struct ProxyCounters {
     passes: AtomicU64,
     busy_passes: AtomicU64,
     sleeps: AtomicU64,
+    rescues: AtomicU64,
     cpu_ns: AtomicU64,
     last_cpu: AtomicI64,
     migrations: AtomicU64,
@@ -195,6 +189,11 @@ impl Proxy {
         }
     }
 
+    /// Has a proxy that sleeps check its flows for stalls. That tells it of nothing to move.
+    pub(crate) fn check(&self) {
+        self.poller.wake();
+    }
+
     /// There is work: the proxy looks at it, now or as soon as it is awake.
     pub(crate) fn wake(&self) {
         if self.signal.must_wake() {
@@ -229,10 +228,10 @@ impl Proxy {
         now: u64,
     ) -> bool {
         let worked = self.pass(&mut core, engine, now, Reads::No);
-        let is_copying = core.is_copying();
+        let asks = core.outlook() == Outlook::Ask;
         drop(core);
-        if is_copying {
-            // A device has begun something, and the caller has other things to do than to wait.
+        if asks {
+            // A device has begun something, and the caller has other things to do than to ask.
             self.wake();
         }
         worked
@@ -255,149 +254,6 @@ impl Proxy {
         self.pass(&mut core, engine, now, Reads::Yes)
     }
 
-    /// The proxy thread: drives until the engine closes.
-    pub(crate) fn run(&self, engine: &Arc<EngineShared>, spin: Duration) {
-        if !self.cpus.is_empty()
-            && let Err(error) = bind_current(&self.cpus)
-        {
-            tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
-        }
-        if let Err(error) = sleep_precisely() {
-            // Only looks for what devices have done come later.
-            tracing::debug!(target: "polyrail::proxy", proxy = %self.name, %error, "timer slack");
-        }
-        let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
-        if engine.config.verbose_bindings {
-            // At a level that is written by default: it was asked for.
-            let (name, wanted) = (&self.name, &self.cpus);
-            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "bindings");
-        } else if !self.cpus.is_empty() && actual != self.cpus {
-            let (name, wanted) = (&self.name, &self.cpus);
-            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
-        }
-        *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
-        self.drive(engine, spin, None, &|| engine.is_closing());
-        self.finish_copies(engine);
-    }
-
-    /// When the engine has closed: sees what devices still copy from end to end through, which is
-    /// over soon. Nobody else will.
-    pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
-        while let Some(mut core) = self.try_core() {
-            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
-            if !core.is_copying_directly() {
-                return;
-            }
-            drop(core);
-            std::thread::sleep(COPY_SLEEP);
-        }
-    }
-
-    /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
-    /// poller, only passes are made.
-    pub(crate) fn drive(
-        &self,
-        engine: &Arc<EngineShared>,
-        spin: Duration,
-        until: Option<Instant>,
-        stop: &dyn Fn() -> bool,
-    ) {
-        let expired = || until.is_some_and(|until| Instant::now() >= until);
-        let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        // When something moved last; unknown after a sleep.
-        let mut last_busy = None;
-        loop {
-            self.signal.awake();
-            let Some(mut core) = self.try_core() else {
-                // Somebody else drives; what they move may be what is waited for.
-                if stop() || expired() {
-                    return;
-                }
-                std::thread::yield_now();
-                continue;
-            };
-            let mut now = monotonic_ns();
-            let mut busy_at = *last_busy.get_or_insert(now);
-            let mut lingers = false;
-            let mut note_at = now + CHECK_NS;
-            loop {
-                let worked = self.pass(&mut core, engine, now, Reads::Yes);
-                if stop() {
-                    return;
-                }
-                if worked {
-                    now = monotonic_ns();
-                    busy_at = now;
-                    // One that never sleeps is looked at now and then.
-                    if now >= note_at {
-                        self.note_thread();
-                        note_at = now + CHECK_NS;
-                    }
-                    continue;
-                }
-                // A device that is done tells nobody, so it is asked.
-                if core.is_copying() && !expired() {
-                    now = monotonic_ns();
-                    if now - busy_at < COPY_SPIN_NS {
-                        core.poll(&self.poller);
-                        continue;
-                    }
-                    break;
-                }
-                if spin.is_zero() {
-                    break;
-                }
-                if !engine.settings.caller_driven {
-                    // Whoever posts something small may find the core free, and send it.
-                    now = monotonic_ns();
-                    lingers = now - busy_at < spin_ns && !expired();
-                    if lingers && core.poll_hot(&self.poller) {
-                        continue;
-                    }
-                    break;
-                }
-                // A look at the clock costs a tenth of a look at a socket.
-                if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
-                    continue;
-                }
-                now = monotonic_ns();
-                if now - busy_at >= spin_ns || expired() {
-                    break;
-                }
-            }
-            if lingers {
-                last_busy = Some(busy_at);
-                // Where nothing comes but acknowledgements there is time.
-                let rounds = if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT };
-                drop(core);
-                self.signal.linger(rounds);
-                continue;
-            }
-            last_busy = None;
-            if !core.owing.is_empty() {
-                core.hold_acks_until = 0;
-                if self.pass(&mut core, engine, monotonic_ns(), Reads::Yes) {
-                    continue;
-                }
-            }
-            let mut limit = core.sleep_limit(until);
-            if engine.settings.caller_driven {
-                // What is waited for may end where no proxy is driven, as by a deadline.
-                limit = Some(limit.map_or(CALLER_SLEEP, |limit| limit.min(CALLER_SLEEP)));
-            }
-            core.watch_all(&self.poller);
-            drop(core);
-            self.note_thread();
-            if expired() {
-                return;
-            }
-            self.sleep(limit);
-            if stop() {
-                return;
-            }
-        }
-    }
-
     pub(crate) fn stats(&self) -> ProxyStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ProxyStats {
@@ -410,7 +266,17 @@ impl Proxy {
             passes: get(&self.counters.passes),
             busy_passes: get(&self.counters.busy_passes),
             sleeps: get(&self.counters.sleeps),
+            rescues: get(&self.counters.rescues),
         }
+    }
+
+    /// Whether its thread sleeps and nobody has told it of anything.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.signal.is_asleep()
+    }
+
+    pub(crate) fn rescues(&self) -> u64 {
+        self.counters.rescues.load(Ordering::Relaxed)
     }
 
     fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
@@ -425,38 +291,11 @@ impl Proxy {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep(&self, limit: Option<Duration>) {
-        let Ok(mut events) = self.sleeper.try_lock() else {
-            // Somebody else sleeps here and will drive; look again soon.
-            std::thread::sleep(Duration::from_micros(50));
-            return;
-        };
-        if !self.signal.may_sleep() {
-            return;
-        }
-        self.counters.sleeps.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.poller.wait(&mut events, limit) {
-            tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
-        }
-        self.signal.awake();
-        self.lock().events.append(&mut events);
-    }
-
     /// With callers at the wheel: whoever sleeps on the poller may wait for what just happened, and
     /// the event that it would have woken up for is used up.
     fn wake_sleeper(&self) {
         if let Err(TryLockError::WouldBlock) = self.sleeper.try_lock() {
             self.poller.wake();
-        }
-    }
-
-    fn note_thread(&self) {
-        let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
-        self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
-        let cpu = i64::from(polyrail_sys::threads::current_cpu());
-        let before = self.counters.last_cpu.swap(cpu, Ordering::Relaxed);
-        if before >= 0 && before != cpu {
-            self.counters.migrations.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -468,10 +307,12 @@ impl Proxy {
         let copiers = std::mem::take(&mut core.copiers);
         let mut pass =
             Pass { engine, now, scratch: &self.scratch, finishes, copiers, for_caller: false };
+        let mut is_unannounced = std::mem::take(&mut core.is_unannounced);
         // To ask is cheaper than to try.
         while !self.commands.is_empty()
             && let Some(command) = self.commands.pop()
         {
+            is_unannounced = false;
             core.obey(command, self, &mut pass);
         }
         core.note_events();
@@ -480,6 +321,11 @@ impl Proxy {
             worked |= core.read_ready(self, &mut pass);
         }
         worked |= core.write_wanted(self, &mut pass);
+        if is_unannounced && worked {
+            self.counters.rescues.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(target: "polyrail::proxy", proxy = %self.name,
+                "moved what nobody had told it of; please report this");
+        }
         if pass.now >= core.next_check {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;

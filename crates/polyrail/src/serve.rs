@@ -166,4 +166,6 @@ fn cancel_read(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, read: u64) {
     let mut tx = peer.tx();
     tx.end_read_data(read);
     drain_tx(&mut tx, pass);
+    drop(tx);
+    pass.engine.send_soon(peer);
 }

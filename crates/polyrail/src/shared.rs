@@ -31,6 +31,7 @@ use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
 use crate::staging::{Copiers, wait_all, wait_patiently};
+use crate::stats::Counter;
 use crate::trace::Trace;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -44,6 +45,8 @@ const LARGE_BYTES: u64 = 64 << 10;
 const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
+    /// Work that somebody would have left alone for good; see [`crate::audit`].
+    pub(crate) rescues: Counter,
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) card: Card,
@@ -99,6 +102,7 @@ impl EngineShared {
         let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
             parts;
         Self {
+            rescues: Counter::default(),
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool)),
             registry: Arc::default(),
@@ -295,7 +299,7 @@ impl EngineShared {
         let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
         drop(tx);
         for index in stalled {
-            self.proxies.all[peer.flows[index].proxy].wake();
+            self.proxies.all[peer.flows[index].proxy].check();
         }
     }
 
@@ -542,6 +546,7 @@ impl EngineShared {
                     _ => Message::ReceiveWithdrawn { receive: context },
                 };
                 peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+                self.send_soon(peer);
             }
             pass.finishes.push(Finish::Failed(op, failure));
         }

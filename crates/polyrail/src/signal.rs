@@ -21,10 +21,16 @@ impl Signal {
         Self { state: AtomicU32::new(AWAKE) }
     }
 
-    /// From now on the proxy looks for work.
-    pub(crate) fn awake(&self) {
+    /// From now on the proxy looks for work. Says whether somebody has announced some since it was
+    /// awake last.
+    pub(crate) fn awake(&self) -> bool {
         // Acquire pairs with the release in `must_wake`: work announced before is seen now.
-        self.state.swap(AWAKE, Ordering::AcqRel);
+        self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
+    }
+
+    /// Whether the proxy sleeps and nobody has announced work.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Acquire) == SLEEPING
     }
 
     /// Whether the proxy may go to sleep: nobody announced work since it looked.

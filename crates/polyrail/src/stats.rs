@@ -59,6 +59,9 @@ pub struct Stats {
     pub notifications_waiting: usize,
     /// Connections that were turned away: strangers, other versions, limits.
     pub refused_connections: u64,
+    /// Work that waited for a periodic look because nobody had been told of it. Each is a fault of
+    /// the engine: there are none in an engine that is right. With `progress = caller` nothing counts.
+    pub rescues: u64,
 }
 
 /// Counters of a peer.
@@ -164,6 +167,9 @@ pub struct ProxyStats {
     pub busy_passes: u64,
     /// How often it went to sleep.
     pub sleeps: u64,
+    /// How often it found, when a check was due, something to move that nobody had told it of. Each
+    /// is a fault of the engine.
+    pub rescues: u64,
 }
 
 /// Counters of flows that arrive at a rail from a peer.
@@ -183,7 +189,13 @@ impl EngineShared {
             regions: self.registry.count(),
             notifications_waiting: self.inbox.len(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
+            rescues: self.rescues(),
         }
+    }
+
+    /// See [`Stats::rescues`].
+    pub(crate) fn rescues(&self) -> u64 {
+        self.rescues.get() + self.proxies.all.iter().map(|proxy| proxy.rescues()).sum::<u64>()
     }
 
     fn peer_stats(&self, peer: &PeerShared) -> PeerStats {

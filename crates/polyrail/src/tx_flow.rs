@@ -22,9 +22,10 @@ use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
 use crate::pin::Pin;
 use crate::proxy::Pass;
+use crate::proxy::outlook::Outlook;
 use crate::rx_flow::RxFlow;
 use crate::shared_ring::SharedRing;
-use crate::staging::{Ring, all_done};
+use crate::staging::Ring;
 use crate::trace::SentChunk;
 
 /// Frames gathered into one system call, at most.
@@ -243,9 +244,13 @@ impl TxFlow {
         !self.is_between_frames() || !self.staged.is_empty()
     }
 
-    /// Whether a device copies for it. What is copied and waits for the socket needs no looks.
-    pub(crate) fn is_copying(&self) -> bool {
-        self.staged.iter().any(|staged| !matches!(all_done(&staged.tickets), Ok(true)))
+    /// What it has before it when nothing moves. A chunk that a device copies for it is asked for
+    /// until the chunk has a frame, whatever the device says at this moment: what is copied by now
+    /// and not sent is found by the next pass. With a socket that is full that can wait for room.
+    /// `now` is that of the pass.
+    pub(crate) fn outlook(&self, now: u64) -> Outlook {
+        let copies = Outlook::ask_if(!self.staged.is_empty() && self.writable);
+        copies.and(self.rest.outlook(now))
     }
 
     fn is_between_frames(&self) -> bool {

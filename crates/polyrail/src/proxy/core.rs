@@ -5,14 +5,14 @@ mod polling;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
 
 use polyrail_proto::{Failure, FlowIndex};
 use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
 
-use super::{COPY_SLEEP, Command, Pass, Proxy};
+use super::outlook::Outlook;
+use super::{Command, Pass, Proxy};
 use crate::finish::{Finish, drain_tx};
 use crate::op::Op;
 use crate::peer::PeerShared;
@@ -36,6 +36,8 @@ pub(super) struct Core {
     /// Flows with acknowledgements to send, and until when those may wait.
     pub(super) owing: Vec<usize>,
     pub(super) hold_acks_until: u64,
+    /// The proxy slept until a check was due, and nobody had told it of anything.
+    pub(super) is_unannounced: bool,
     /// Some have to wait for a device, or for another thread in a system call.
     withholds_acks: bool,
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
@@ -61,11 +63,25 @@ struct Outbound {
     /// This proxy's place among those that send to the peer.
     lane: usize,
     flows: Vec<usize>,
-    /// A device copies for a flow.
-    copying: bool,
+    left: Left,
+}
+
+/// What the last pass over some flows left behind.
+struct Left {
     /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
     /// what is wanted, which any of them clears when there is nothing new.
     unfinished: bool,
+    outlook: Outlook,
+}
+
+impl Left {
+    const NOTHING: Self = Self { unfinished: false, outlook: Outlook::Told };
+
+    /// A flow was just written to, in the pass of this time.
+    fn note(&mut self, flow: &TxFlow, now: u64) {
+        self.unfinished |= flow.is_unfinished();
+        self.outlook = self.outlook.and(flow.outlook(now));
+    }
 }
 
 /// A connection and what it carries.
@@ -87,6 +103,7 @@ impl Core {
             events: Vec::new(),
             owing: Vec::new(),
             hold_acks_until: 0,
+            is_unannounced: false,
             withholds_acks: false,
             landing: Vec::new(),
             orphans: Vec::new(),
@@ -198,13 +215,20 @@ impl Core {
         worked
     }
 
-    /// Whether devices copy for a flow of this proxy.
-    pub(super) fn is_copying(&self) -> bool {
-        !self.landing.is_empty()
+    /// What the proxy has before it when nothing moves, but for checks of flows in flight.
+    pub(super) fn outlook(&self) -> Outlook {
+        let copies = !self.landing.is_empty()
             || !self.orphans.is_empty()
             || !self.leaving.is_empty()
-            || !self.copying.is_empty()
-            || self.outbound.iter().any(|outbound| outbound.copying)
+            || !self.copying.is_empty();
+        let asks = Outlook::ask_if(copies || self.withholds_acks);
+        self.outbound.iter().fold(asks, |all, outbound| all.and(outbound.left.outlook))
+    }
+
+    /// When flows with something in flight are to be checked, if there are any.
+    pub(super) fn check_due(&self) -> Option<u64> {
+        let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
+        in_flight.then_some(self.next_check)
     }
 
     /// Whether devices copy from end to end.
@@ -288,16 +312,15 @@ impl Core {
     pub(super) fn write_wanted(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
-        for outbound in &mut self.outbound {
-            let (peer, lane) = (&outbound.peer, outbound.lane);
-            if !outbound.unfinished && !peer.lanes.wants(lane) {
+        for Outbound { peer, lane, flows, left } in &mut self.outbound {
+            let (peer, lane) = (&*peer, *lane);
+            let was_left = std::mem::replace(left, Left::NOTHING);
+            if !was_left.unfinished && !peer.lanes.wants(lane) {
                 continue;
             }
-            outbound.unfinished = false;
-            outbound.copying = false;
             let mut stuck = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
-            for key in &outbound.flows {
+            for key in &*flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
                 let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.lanes.wants(lane);
                 let (wrote, flow) = match self.flows.get_mut(*key) {
@@ -307,8 +330,7 @@ impl Core {
                     }
                     _ => continue,
                 };
-                outbound.unfinished |= flow.is_unfinished();
-                outbound.copying |= flow.is_copying();
+                left.note(flow, pass.now);
                 stuck |= flow.stuck;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
@@ -378,8 +400,7 @@ impl Core {
                         // That may have begun something new.
                         let of_peer = |o: &&mut Outbound| Arc::ptr_eq(&o.peer, &flow.peer);
                         if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
-                            outbound.unfinished |= flow.is_unfinished();
-                            outbound.copying |= flow.is_copying();
+                            outbound.left.note(flow, pass.now);
                         }
                         if arriving.withholds_acks() {
                             self.withholds_acks = true;
@@ -399,19 +420,6 @@ impl Core {
             }
         }
         self.owing.append(&mut still_owing);
-    }
-
-    /// `None` if nothing has to be checked before something happens.
-    pub(super) fn sleep_limit(&self, until: Option<Instant>) -> Option<Duration> {
-        let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
-        let check = in_flight.then_some(Duration::from_nanos(CHECK_NS));
-        let looks = self.is_copying() || self.withholds_acks;
-        let check = if looks { Some(COPY_SLEEP) } else { check };
-        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match (check, rest) {
-            (Some(check), Some(rest)) => Some(check.min(rest)),
-            (check, rest) => check.or(rest),
-        }
     }
 
     pub(super) fn obey(&mut self, command: Command, proxy: &Proxy, pass: &mut Pass<'_>) {
@@ -482,13 +490,7 @@ impl Core {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
             let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
-            self.outbound.push(Outbound {
-                peer,
-                lane,
-                flows: Vec::new(),
-                copying: false,
-                unfinished: false,
-            });
+            self.outbound.push(Outbound { peer, lane, flows: Vec::new(), left: Left::NOTHING });
             self.outbound.len() - 1
         });
         &mut self.outbound[index].flows

@@ -1,6 +1,8 @@
 //! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
 //! that the peer has open.
 
+use std::sync::atomic::Ordering;
+
 use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source};
@@ -8,7 +10,9 @@ use polyrail_proto::{Chunk, Failure, Source};
 use super::{Body, Down, TxFlow};
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
+use crate::peer::FlowSlot;
 use crate::proxy::Pass;
+use crate::proxy::outlook::Outlook;
 use crate::shared_ring::SharedRing;
 use crate::staging::{CopyError, Direction, Ring, Tickets, all_done};
 
@@ -34,13 +38,20 @@ impl Rest {
     const SHORTEST_NS: u64 = 20_000_000;
     const LONGEST_NS: u64 = 640_000_000;
 
-    fn begin(&mut self, now: u64, gives_up: bool) {
+    fn begin(&mut self, now: u64, gives_up: bool, slot: &FlowSlot) {
         let length_ns = (self.length_ns * 2).clamp(Self::SHORTEST_NS, Self::LONGEST_NS);
         *self = Self { until_ns: now + length_ns, length_ns, gives_up };
+        slot.rests_until.store(self.until_ns, Ordering::Relaxed);
     }
 
     pub(super) fn is_on(&self, now: u64) -> bool {
         now < self.until_ns
+    }
+
+    /// Until it is over nothing tells the flow to go on. `now` is that of the pass which found the
+    /// flow resting: at a later moment the rest may be over, and nobody has looked since.
+    pub(super) fn outlook(&self, now: u64) -> Outlook {
+        if self.is_on(now) { Outlook::Until(self.until_ns) } else { Outlook::Told }
     }
 }
 
@@ -112,7 +123,8 @@ impl TxFlow {
 
     /// The chunk that was pulled last needs pinned memory that can't be had.
     fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
-        self.rest.begin(pass.now, false);
+        let slot = &self.peer.flows[self.flow.0 as usize];
+        self.rest.begin(pass.now, false, slot);
         let peer = self.peer.clone();
         if peer.tx_stock.is_news() {
             let name = peer.name();
@@ -154,7 +166,10 @@ impl TxFlow {
             AckFrame::Refusal { code: RefusalCode::NoRing, .. } => {
                 self.stop_sharing("the peer could not open or pin a ring".to_owned());
             }
-            AckFrame::Refusal { code: RefusalCode::NoStaging, .. } => self.rest.begin(now, true),
+            AckFrame::Refusal { code: RefusalCode::NoStaging, .. } => {
+                let slot = &self.peer.flows[self.flow.0 as usize];
+                self.rest.begin(now, true, slot);
+            }
             AckFrame::Refusal { .. } => {}
         }
     }

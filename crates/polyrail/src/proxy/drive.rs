@@ -1,0 +1,259 @@
+//! Driving a proxy: passes while something moves, then looking, lingering or sleeping.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
+
+use super::core::{CHECK_NS, Core};
+use super::outlook::Outlook;
+use super::{COPY_SLEEP, Proxy, Reads};
+use crate::engine::EngineShared;
+
+/// How long a caller sleeps at most before it looks whether what it waits for is over.
+const CALLER_SLEEP: Duration = Duration::from_millis(100);
+/// While polling: rounds of some 40 ns for which the core is free.
+const LINGER_LONG: u32 = 64;
+const LINGER_SHORT: u32 = 6;
+/// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
+/// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
+const COPY_SPIN_NS: u64 = 20_000;
+/// While polling: looks at the clock every so many rounds.
+const ROUNDS_PER_LOOK: u32 = 8;
+
+/// For how long a proxy is driven, and how it is while nothing moves.
+struct Drive<'a> {
+    engine: &'a Arc<EngineShared>,
+    spin_ns: u64,
+    until: Option<Instant>,
+    stop: &'a dyn Fn() -> bool,
+    /// When something moved last; unknown after a sleep.
+    busy_at: Option<u64>,
+}
+
+/// Why passes were given up for a while.
+enum Idle {
+    /// Whoever drives has got what he wanted.
+    Stopped,
+    /// The core is to be free for so many rounds, then passes go on.
+    Lingers(u32),
+    /// Nothing is left to do.
+    Through,
+}
+
+/// How a proxy sleeps.
+struct Sleep {
+    limit: Option<Duration>,
+    /// Nothing is due before somebody tells it of something, but for a check for stalls: what can be
+    /// moved at the end of it all the same was left alone.
+    must_be_told: bool,
+}
+
+impl Drive<'_> {
+    fn is_expired(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+impl Proxy {
+    /// The proxy thread: drives until the engine closes.
+    pub(crate) fn run(&self, engine: &Arc<EngineShared>, spin: Duration) {
+        if !self.cpus.is_empty()
+            && let Err(error) = bind_current(&self.cpus)
+        {
+            tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
+        }
+        if let Err(error) = sleep_precisely() {
+            // Only looks for what devices have done come later.
+            tracing::debug!(target: "polyrail::proxy", proxy = %self.name, %error, "timer slack");
+        }
+        let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
+        if engine.config.verbose_bindings {
+            // At a level that is written by default: it was asked for.
+            let (name, wanted) = (&self.name, &self.cpus);
+            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "bindings");
+        } else if !self.cpus.is_empty() && actual != self.cpus {
+            let (name, wanted) = (&self.name, &self.cpus);
+            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
+        }
+        *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
+        self.drive(engine, spin, None, &|| engine.is_closing());
+        self.finish_copies(engine);
+    }
+
+    /// When the engine has closed: sees what devices still copy from end to end through, which is
+    /// over soon. Nobody else will.
+    pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
+        while let Some(mut core) = self.try_core() {
+            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
+            if !core.is_copying_directly() {
+                return;
+            }
+            drop(core);
+            std::thread::sleep(COPY_SLEEP);
+        }
+    }
+
+    /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
+    /// poller, only passes are made.
+    pub(crate) fn drive(
+        &self,
+        engine: &Arc<EngineShared>,
+        spin: Duration,
+        until: Option<Instant>,
+        stop: &dyn Fn() -> bool,
+    ) {
+        let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        let mut drive = Drive { engine, spin_ns, until, stop, busy_at: None };
+        loop {
+            self.signal.awake();
+            let Some(mut core) = self.try_core() else {
+                // Somebody else drives; what they move may be what is waited for.
+                if stop() || drive.is_expired() {
+                    return;
+                }
+                std::thread::yield_now();
+                continue;
+            };
+            match self.work(&mut core, &mut drive) {
+                Idle::Stopped => return,
+                Idle::Lingers(rounds) => {
+                    drop(core);
+                    self.signal.linger(rounds);
+                }
+                Idle::Through => {
+                    drive.busy_at = None;
+                    if self.send_held_acks(&mut core, engine) {
+                        continue;
+                    }
+                    let sleep = sleep_of(&mut core, &drive);
+                    core.watch_all(&self.poller);
+                    drop(core);
+                    self.note_thread();
+                    if drive.is_expired() {
+                        return;
+                    }
+                    self.sleep(&sleep);
+                    if stop() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes passes while something moves, and for as long after that as polling is worth while.
+    fn work(&self, core: &mut MutexGuard<'_, Core>, drive: &mut Drive<'_>) -> Idle {
+        let mut now = monotonic_ns();
+        let mut busy_at = *drive.busy_at.get_or_insert(now);
+        let mut note_at = now + CHECK_NS;
+        loop {
+            let worked = self.pass(core, drive.engine, now, Reads::Yes);
+            if (drive.stop)() {
+                return Idle::Stopped;
+            }
+            if worked {
+                now = monotonic_ns();
+                busy_at = now;
+                drive.busy_at = Some(now);
+                // One that never sleeps is looked at now and then.
+                if now >= note_at {
+                    self.note_thread();
+                    note_at = now + CHECK_NS;
+                }
+                continue;
+            }
+            if core.outlook() == Outlook::Ask && !drive.is_expired() {
+                now = monotonic_ns();
+                if now - busy_at < COPY_SPIN_NS {
+                    core.poll(&self.poller);
+                    continue;
+                }
+                return Idle::Through;
+            }
+            if drive.spin_ns == 0 {
+                return Idle::Through;
+            }
+            if !drive.engine.settings.caller_driven {
+                // Whoever posts something small may find the core free, and send it.
+                now = monotonic_ns();
+                if now - busy_at >= drive.spin_ns || drive.is_expired() {
+                    return Idle::Through;
+                }
+                if core.poll_hot(&self.poller) {
+                    continue;
+                }
+                // Where nothing comes but acknowledgements there is time.
+                return Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT });
+            }
+            // A look at the clock costs a tenth of a look at a socket.
+            if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+                continue;
+            }
+            now = monotonic_ns();
+            if now - busy_at >= drive.spin_ns || drive.is_expired() {
+                return Idle::Through;
+            }
+        }
+    }
+
+    /// Before a sleep: acknowledgements wait for no answer any longer. Says whether anything moved.
+    fn send_held_acks(&self, core: &mut Core, engine: &Arc<EngineShared>) -> bool {
+        if core.owing.is_empty() {
+            return false;
+        }
+        core.hold_acks_until = 0;
+        self.pass(core, engine, monotonic_ns(), Reads::Yes)
+    }
+
+    fn sleep(&self, sleep: &Sleep) {
+        let Ok(mut events) = self.sleeper.try_lock() else {
+            // Somebody else sleeps here and will drive; look again soon.
+            std::thread::sleep(Duration::from_micros(50));
+            return;
+        };
+        if !self.signal.may_sleep() {
+            return;
+        }
+        self.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.poller.wait(&mut events, sleep.limit) {
+            tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
+        }
+        let was_told = self.signal.awake() || !events.is_empty();
+        let mut core = self.lock();
+        core.is_unannounced = sleep.must_be_told && !was_told;
+        core.events.append(&mut events);
+    }
+
+    fn note_thread(&self) {
+        let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
+        self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        let cpu = i64::from(polyrail_sys::threads::current_cpu());
+        let before = self.counters.last_cpu.swap(cpu, Ordering::Relaxed);
+        if before >= 0 && before != cpu {
+            self.counters.migrations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How long a proxy may sleep, as its core is now.
+fn sleep_of(core: &mut Core, drive: &Drive<'_>) -> Sleep {
+    let check = core.check_due();
+    let outlook = core.outlook();
+    let due = match outlook {
+        Outlook::Ask => Some(COPY_SLEEP),
+        Outlook::Told => check.map(from_now),
+        Outlook::Until(at) => Some(from_now(check.map_or(at, |check| check.min(at)))),
+    };
+    let rest = drive.until.map(|until| until.saturating_duration_since(Instant::now()));
+    // What a caller waits for may end where no proxy is driven, as by a deadline.
+    let caller = drive.engine.settings.caller_driven.then_some(CALLER_SLEEP);
+    let limit = due.into_iter().chain(rest).chain(caller).min();
+    // Callers leave each other work that nobody is told of: whoever calls next does it.
+    Sleep { limit, must_be_told: outlook == Outlook::Told && caller.is_none() }
+}
+
+fn from_now(at: u64) -> Duration {
+    Duration::from_nanos(at.saturating_sub(monotonic_ns()))
+}

@@ -1,0 +1,44 @@
+//! What a proxy has before it when nothing moves: whether it may sleep, and for how long.
+//!
+//! This is the one place where that is decided. Flows and the proxy's own lists say what they wait
+//! for, out of what they noted while they worked; nothing is asked twice, since a device may finish
+//! between two questions, and then each answer is right and the sum of both is wrong.
+//!
+//! | what can become ready | who tells |
+//! |---|---|
+//! | an operation that is posted, chunks that are given back | the poster: [`Signal`](crate::signal::Signal) |
+//! | bytes, acknowledgements, room in a socket | the poller |
+//! | room in a window, or in a ring that the peer reads | acknowledgements |
+//! | a command, a region's end, room in the inbox | [`Signal`](crate::signal::Signal) |
+//! | a copy by a device, the end of another thread's system call | nobody: [`Outlook::Ask`] |
+//! | the end of a rest, a check for stalls | the clock: [`Outlook::Until`] |
+//!
+//! `tests/loom.rs` tries it against a device and a poster in every order.
+
+/// What a proxy has before it when nothing moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// Somebody tells it when there is something to do.
+    Told,
+    /// The same, and at this moment something is due all the same.
+    Until(u64),
+    /// It waits for what nobody tells it of, so it has to ask.
+    Ask,
+}
+
+impl Outlook {
+    /// Both together: asking covers every moment, and the earlier moment covers the later one.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Ask, _) | (_, Self::Ask) => Self::Ask,
+            (Self::Until(one), Self::Until(other)) => Self::Until(one.min(other)),
+            (Self::Told, other) => other,
+            (one, Self::Told) => one,
+        }
+    }
+
+    /// [`Self::Ask`] if `asks`.
+    pub(crate) fn ask_if(asks: bool) -> Self {
+        if asks { Self::Ask } else { Self::Told }
+    }
+}
