@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_sys::Memory;
 
@@ -43,6 +43,10 @@ pub struct FakeDevice {
 struct Behaviour {
     /// A batch is done after a random time up to this.
     late_ns: AtomicU64,
+    /// It is done after just that time.
+    exactly: AtomicBool,
+    /// Time from the beginnings of batches to their ends, together.
+    copied_ns: AtomicU64,
     seed: AtomicU64,
     /// Batches until one fails; negative for never.
     fail_in: AtomicI64,
@@ -62,6 +66,8 @@ impl FakeDevice {
         let late_ns = AtomicU64::new(late.as_nanos() as u64);
         let behaviour = Arc::new(Behaviour {
             late_ns,
+            exactly: AtomicBool::new(false),
+            copied_ns: AtomicU64::new(0),
             seed: AtomicU64::new(seed),
             fail_in: AtomicI64::new(-1),
             pinned_left: AtomicI64::new(i64::MAX),
@@ -88,6 +94,17 @@ impl FakeDevice {
     /// From now on it reaches no other device.
     pub fn set_alone(&self) {
         self.behaviour.alone.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on each batch of copies takes just so long.
+    pub fn set_late(&self, late: Duration) {
+        self.behaviour.late_ns.store(late.as_nanos() as u64, Ordering::SeqCst);
+        self.behaviour.exactly.store(true, Ordering::SeqCst);
+    }
+
+    /// How long its queues have worked on batches so far, together.
+    pub fn copied(&self) -> Duration {
+        Duration::from_nanos(self.behaviour.copied_ns.load(Ordering::SeqCst))
     }
 
     /// Holds all copies back, until it is called with `false`.
@@ -228,6 +245,7 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
             held = behaviour.released.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
         drop(held);
+        let began = Instant::now();
         std::thread::sleep(behaviour.lateness());
         if behaviour.fails() {
             progress.failed.store(true, Ordering::Release);
@@ -238,6 +256,8 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
             // SAFETY: whoever began the batch keeps both places valid until it is done.
             unsafe { std::ptr::copy(from, to, copy.len as usize) };
         }
+        let took = began.elapsed().as_nanos() as u64;
+        behaviour.copied_ns.fetch_add(took, Ordering::SeqCst);
         progress.done.fetch_add(1, Ordering::Release);
     }
 }
@@ -259,6 +279,9 @@ impl Behaviour {
     }
 
     fn lateness(&self) -> Duration {
+        if self.exactly.load(Ordering::SeqCst) {
+            return Duration::from_nanos(self.late_ns.load(Ordering::SeqCst));
+        }
         // Knuth's multiplier for 64-bit linear congruential generators (MMIX).
         let next = |seed: u64| seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let seed = self.seed.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |s| Some(next(s)));

@@ -62,6 +62,6 @@ impl EngineShared {
                 && peer.lanes.wants(peer.lanes.place_of(flow.proxy))
                 && self.proxies.all[flow.proxy].is_asleep()
         };
-        !peer.lanes.wants(0) || (0..peer.flows.len()).any(is_idle)
+        !peer.lanes.wants_any() || (0..peer.flows.len()).any(is_idle)
     }
 }

@@ -44,6 +44,7 @@ pub struct EngineBuilder {
     name: Option<String>,
     observer: Option<Arc<dyn Observer>>,
     apart: bool,
+    strict: bool,
 }
 
 /// A remote engine. Clones are the same peer; equal if they are.
@@ -95,6 +96,8 @@ struct Handle {
     shared: Arc<EngineShared>,
     /// Threads to be joined.
     threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
+    /// A test wants to hear of work that was left alone.
+    strict: bool,
 }
 
 impl Engine {
@@ -499,10 +502,19 @@ impl EngineBuilder {
         self
     }
 
+    /// Panics when the engine ends if any of its work was left alone, see [`Stats::rescues`]. For
+    /// tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
     /// Starts the engine: it listens on every rail when this returns.
     pub fn build(self) -> Result<Engine, EngineError> {
         let (shared, threads) = build::start(self.config, self.name, self.observer, self.apart)?;
-        let handle = Handle { shared, threads: OnceLock::from(threads) };
+        let handle = Handle { shared, threads: OnceLock::from(threads), strict: self.strict };
         Ok(Engine { handle: Arc::new(handle) })
     }
 }
@@ -564,6 +576,10 @@ impl Drop for Handle {
         }
         self.shared.finish_copies();
         self.shared.finish_trace();
+        if self.strict && !std::thread::panicking() {
+            let (engine, all) = (self.shared.rescues.get(), self.shared.rescues());
+            assert_eq!(all, 0, "work was left alone: {} by proxies, {engine} by all", all - engine);
+        }
     }
 }
 

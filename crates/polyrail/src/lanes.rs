@@ -1,23 +1,29 @@
 //! Which proxies are asked to send to a peer.
 
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// Proxies that send to a peer, and how many of them are asked to.
+/// Proxies that send to a peer, and which of them are asked to.
 ///
 /// Whoever has something to send puts it where a proxy finds it, then asks, then wakes who was
-/// asked. A proxy that finds nothing says so with [`Lanes::want_nothing`], and looks once more.
+/// asked. Whoever is asked is awake, or is told when it can go on: so one who only joins in asks
+/// nobody but itself. A proxy that finds nothing says so with [`Lanes::want_nothing`], and looks
+/// once more.
 pub(crate) struct Lanes {
     /// In the order in which they are asked.
     proxies: Vec<usize>,
-    /// How many of them are asked: there may be something to send, posted, given back or waiting
+    /// A bit for each that is asked: there may be something to send, posted, given back or waiting
     /// for room. Few are asked for little, so that small messages stay on one flow, where the peer
     /// looks first, and idle proxies sleep.
-    wanted: AtomicUsize,
+    asked: AtomicU64,
 }
+
+/// Who was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked(u64);
 
 impl Lanes {
     pub(crate) fn new(proxies: Vec<usize>) -> Self {
-        Self { proxies, wanted: AtomicUsize::new(0) }
+        Self { proxies, asked: AtomicU64::new(0) }
     }
 
     /// Proxies that send to the peer, in the order in which they are asked.
@@ -30,11 +36,12 @@ impl Lanes {
         self.proxies.iter().position(|other| *other == proxy).unwrap_or(0)
     }
 
-    /// Says that there is something to send, enough for so many proxies; which, is returned.
+    /// Says that there is something to send, enough for so many proxies; which, is returned, to be
+    /// woken.
     pub(crate) fn want(&self, proxies: usize) -> &[usize] {
-        let asked = proxies.clamp(1, self.proxies.len());
-        self.wanted.fetch_max(asked, Ordering::AcqRel);
-        &self.proxies[..asked]
+        let count = proxies.clamp(1, self.proxies.len());
+        self.ask(u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS)));
+        &self.proxies[..count]
     }
 
     /// Says that there is something to send for everybody.
@@ -42,29 +49,58 @@ impl Lanes {
         self.want(self.proxies.len());
     }
 
-    /// Nothing is left to send. Whoever says so looks at the pool afterwards: what is posted is in
-    /// there before it is wanted.
-    pub(crate) fn want_nothing(&self) {
+    /// The proxy in this place, which is awake, may have something to send. The others are left in
+    /// peace.
+    pub(crate) fn join(&self, place: usize) {
+        // Mostly it is asked already, and a load leaves the line to all who look at it.
+        if !self.wants(place) {
+            self.ask(bit(place));
+        }
+    }
+
+    /// Nothing is left to send; says who was asked. Whoever says so looks at the pool afterwards, as
+    /// what is posted is in there before it is wanted, and undoes this if it finds something.
+    pub(crate) fn want_nothing(&self) -> Asked {
         // An exchange and no store: either it takes back a wish, and then sees what the wish was
         // for, or the wish comes later and stands. A store may be seen after that second look, and
         // undo a wish whose post the look has missed.
-        self.wanted.swap(0, Ordering::AcqRel);
+        Asked(self.asked.swap(0, Ordering::AcqRel))
+    }
+
+    /// There is something to send after all: who was asked is asked again. Who posted it wakes them.
+    pub(crate) fn want_again(&self, asked: Asked) {
+        self.ask(asked.0);
     }
 
     /// Whether the proxy in this place is asked to send.
     pub(crate) fn wants(&self, place: usize) -> bool {
-        self.wanted.load(Ordering::Acquire) > place
+        self.asked.load(Ordering::Acquire) & bit(place) != 0
     }
 
-    /// If something is left to send and not everybody was asked: one who was not, and now is. As
-    /// each that is asked does the same, many are soon.
+    /// Whether anybody is asked to send.
+    pub(crate) fn wants_any(&self) -> bool {
+        self.asked.load(Ordering::Acquire) != 0
+    }
+
+    /// If something is left to send and not everybody was asked: one who was not, and now is, to be
+    /// woken. As each that is asked does the same, many are soon.
     pub(crate) fn ask_another(&self) -> Option<usize> {
-        let asked = self.wanted.load(Ordering::Acquire);
-        if asked == 0 || asked >= self.proxies.len() {
+        let asked = self.asked.load(Ordering::Acquire);
+        let place = asked.trailing_ones() as usize;
+        if asked == 0 || place >= self.proxies.len() {
             return None;
         }
         // If others ask at the same time, the same one is asked twice, and asks on.
-        self.wanted.fetch_max(asked + 1, Ordering::AcqRel);
-        Some(self.proxies[asked])
+        self.ask(bit(place));
+        Some(self.proxies[place])
     }
+
+    fn ask(&self, bits: u64) {
+        self.asked.fetch_or(bits, Ordering::AcqRel);
+    }
+}
+
+/// Proxies beyond the 64th share a bit.
+fn bit(place: usize) -> u64 {
+    1 << place.min(u64::BITS as usize - 1)
 }

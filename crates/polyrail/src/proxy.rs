@@ -9,7 +9,7 @@ mod drive;
 pub(crate) mod outlook;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -76,6 +76,8 @@ pub(crate) struct Proxy {
     scratch: Memory,
     pub(crate) poller: Poller,
     signal: Signal,
+    /// How it sleeps, if it does: see `Sleep::must_be_told`.
+    must_be_told: AtomicBool,
     commands: SegQueue<Command>,
     /// Held by the one thread that may sleep on the poller.
     sleeper: Mutex<Vec<PollEvent>>,
@@ -160,6 +162,7 @@ impl Proxy {
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
             poller: Poller::new()?,
             signal: Signal::new(),
+            must_be_told: AtomicBool::new(false),
             commands: SegQueue::new(),
             sleeper: Mutex::new(Vec::new()),
             counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
@@ -270,9 +273,9 @@ impl Proxy {
         }
     }
 
-    /// Whether its thread sleeps and nobody has told it of anything.
+    /// Whether its thread sleeps until it is told of something, and nobody has.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.signal.is_asleep()
+        self.must_be_told.load(Ordering::Relaxed) && self.signal.is_asleep()
     }
 
     pub(crate) fn rescues(&self) -> u64 {

@@ -204,6 +204,7 @@ impl EngineShared {
             return;
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
+        peer.sharing.stop_waiting();
         self.parted.lock().unwrap_or_else(PoisonError::into_inner).remember(peer.instance());
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|other| !Arc::ptr_eq(other, peer));
@@ -323,7 +324,8 @@ impl EngineShared {
         over: impl Fn() -> bool,
         sleep: impl Fn(Duration),
     ) {
-        const SLICE: Duration = Duration::from_millis(100);
+        /// Whoever ends what is waited for wakes the waiter.
+        const FOREVER: Duration = Duration::from_secs(86_400);
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
@@ -345,7 +347,7 @@ impl EngineShared {
                 std::hint::spin_loop();
                 continue;
             }
-            sleep(until.map_or(SLICE, |until| (until - now).min(SLICE)));
+            sleep(until.map_or(FOREVER, |until| until - now));
         }
     }
 

@@ -267,6 +267,16 @@ impl Sharing {
         is_first
     }
 
+    /// The peer is gone, and will not answer.
+    pub(crate) fn stop_waiting(&self) {
+        let mut state = self.lock();
+        if matches!(state.known, Known::Asked) {
+            state.known = Known::Overdue;
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
     fn is_asked(&self) -> bool {
         matches!(self.lock().known, Known::Asked)
     }

@@ -44,6 +44,8 @@ pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
     socket: Arc<Socket>,
+    /// The place of its proxy among those that send to the peer.
+    lane: usize,
     /// Frames that are being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
     /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
@@ -123,10 +125,12 @@ impl From<io::Error> for Down {
 
 impl TxFlow {
     pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket>) -> Self {
+        let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
             flow,
             socket,
+            lane,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             staged: VecDeque::new(),
             ring: None,
@@ -147,6 +151,11 @@ impl TxFlow {
             quiet: Quiet::default(),
             traced: VecDeque::new(),
         }
+    }
+
+    /// Room came: its proxy, which is awake, looks for something to send on it.
+    pub(crate) fn has_room_again(&self) {
+        self.peer.lanes.join(self.lane);
     }
 
     pub(crate) fn socket(&self) -> &Arc<Socket> {
@@ -333,10 +342,10 @@ impl TxFlow {
         let is_none = pulled.is_empty() && staged.is_none();
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if is_none && !tx.sender.has_work() && peer.posted.is_empty() {
-            peer.lanes.want_nothing();
+            let asked = peer.lanes.want_nothing();
             // A post between the two lines above made the pool non-empty before it was wanted.
             if !peer.posted.is_empty() {
-                peer.lanes.want_all();
+                peer.lanes.want_again(asked);
             }
         }
         let is_more = !is_none && tx.sender.has_work();
@@ -587,7 +596,7 @@ impl TxFlow {
         }
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
-            peer.lanes.want_all();
+            self.has_room_again();
             if self.rest.is_on(pass.now) {
                 pass.engine.wake_tx(&peer);
             }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use common::*;
-use polyrail::{Engine, EngineError};
+use polyrail::EngineError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Where the log goes.
@@ -47,7 +47,7 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
     // A new engine can't start, and says why.
-    let error = Engine::builder().config(config(&[])).build().unwrap_err();
+    let error = builder().config(config(&[])).build().unwrap_err();
     assert!(matches!(error, EngineError::System { .. } | EngineError::Listen { .. }), "{error:?}");
     assert!(error.to_string().contains("Too many open files"), "{error}");
     // A new peer can't be reached for now.

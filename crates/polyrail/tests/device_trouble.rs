@@ -197,7 +197,7 @@ fn an_engine_that_closes_sees_the_copies_of_devices_through() {
 /// Two engines that take each other for another process; the first one has an observer.
 fn apart(settings: &[(&str, &str)], observer: Option<Arc<dyn Observer>>) -> Pair {
     let build = |observer: Option<Arc<dyn Observer>>| {
-        let builder = Engine::builder().config(config(settings)).apart();
+        let builder = builder().config(config(settings)).apart();
         let builder = match observer {
             Some(observer) => builder.observer(observer),
             None => builder,

@@ -1,15 +1,18 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `lanes`, `pin` and `signal` are compiled here with loom's atomics.
+//! The sources of `lanes`, `outlook`, `pin` and `signal` are compiled here with loom's atomics.
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::thread::yield_now;
 }
 
 #[path = "../src/lanes.rs"]
 #[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
 mod lanes;
+#[path = "../src/proxy/outlook.rs"]
+#[expect(dead_code, reason = "nothing is due by the clock here")]
+mod outlook;
 #[path = "../src/pin.rs"]
 mod pin;
 #[path = "../src/signal.rs"]
@@ -93,5 +96,101 @@ fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
         }
         poster.join().unwrap();
         assert!(seen || lanes.wants(0), "it is posted, and nobody is asked to send it");
+    });
+}
+
+/// A proxy as its driver runs it: passes, then a look at what they left, then perhaps a sleep. A
+/// chunk is staged, which a device copies and tells nobody; another one is posted meanwhile.
+#[test]
+fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
+    loom::model(|| {
+        let signal = Arc::new(signal::Signal::new());
+        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let (copied, pool) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let woken = Arc::new(AtomicBool::new(false));
+        let device = {
+            let copied = copied.clone();
+            thread::spawn(move || copied.store(true, Ordering::Release))
+        };
+        let mut poster = Some({
+            let (signal, lanes, pool, woken) =
+                (signal.clone(), lanes.clone(), pool.clone(), woken.clone());
+            thread::spawn(move || {
+                pool.store(true, Ordering::Release);
+                lanes.want(1);
+                if signal.must_wake() {
+                    woken.store(true, Ordering::Release);
+                }
+            })
+        });
+        let (mut is_staged, mut is_posted) = (true, true);
+        while is_staged || is_posted {
+            signal.awake();
+            // The pass.
+            let mut moved = false;
+            if is_staged && copied.load(Ordering::Acquire) {
+                is_staged = false;
+                moved = true;
+            }
+            let left = outlook::Outlook::ask_if(is_staged);
+            if lanes.wants(0) {
+                if pool.swap(false, Ordering::AcqRel) {
+                    is_posted = false;
+                    moved = true;
+                } else {
+                    let asked = lanes.want_nothing();
+                    if pool.load(Ordering::Acquire) {
+                        lanes.want_again(asked);
+                        moved = true;
+                    }
+                }
+            }
+            if moved {
+                continue;
+            }
+            if left == outlook::Outlook::Ask {
+                thread::yield_now();
+            } else if signal.may_sleep() {
+                assert!(!is_staged, "it sleeps while a device copies for it");
+                if let Some(poster) = poster.take() {
+                    poster.join().unwrap();
+                }
+                let is_told = woken.swap(false, Ordering::AcqRel);
+                assert!(is_told, "it sleeps with work to do, and nobody wakes it");
+            }
+        }
+        device.join().unwrap();
+        if let Some(poster) = poster.take() {
+            poster.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_joins_asks_nobody_else() {
+    loom::model(|| {
+        let lanes = lanes::Lanes::new(vec![10, 11, 12, 13]);
+        lanes.join(2);
+        assert!(lanes.wants(2) && !lanes.wants(0) && !lanes.wants(3));
+        let others = [lanes.ask_another(), lanes.ask_another(), lanes.ask_another()];
+        assert_eq!(others, [Some(10), Some(11), Some(13)], "each is named once, to be woken");
+        assert_eq!(lanes.ask_another(), None);
+        let asked = lanes.want_nothing();
+        assert!(!lanes.wants_any() && lanes.ask_another().is_none());
+        lanes.want_again(asked);
+        assert!((0..4).all(|place| lanes.wants(place)));
+        assert_eq!(lanes::Lanes::new(vec![7]).want(usize::MAX), [7]);
+    });
+}
+
+#[test]
+fn more_proxies_than_bits_are_asked_and_woken() {
+    loom::model(|| {
+        let lanes = lanes::Lanes::new((0..100).collect());
+        assert_eq!(lanes.want(usize::MAX).len(), 100);
+        assert!(lanes.wants(0) && lanes.wants(99));
+        lanes.want_nothing();
+        lanes.join(80);
+        assert!(lanes.wants(80) && lanes.wants(99) && !lanes.wants(62));
     });
 }

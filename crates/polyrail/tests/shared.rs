@@ -197,7 +197,7 @@ fn why_it_is_not_taken_is_said() {
 fn a_lack_of_memory_for_one_peer_is_none_for_the_next() {
     let (here, there) = (device(0), device(1));
     let Pair { a, b, to_b, to_a } = apart(&[], &[]);
-    let c = Engine::builder().config(config(&[])).apart().build().unwrap();
+    let c = builder().config(config(&[])).apart().build().unwrap();
     let (to_c, a_of_c) = (a.add_peer(&c.metadata()).unwrap(), c.add_peer(&a.metadata()).unwrap());
     let (source, _) = on(&here, &a, &[1; 64]);
     here.limit_pinned(0);
@@ -215,7 +215,7 @@ fn a_lack_of_memory_for_one_peer_is_none_for_the_next() {
 #[test]
 fn a_peer_of_a_version_without_it_is_never_asked() {
     let (here, there) = (device(0), device(1));
-    let build = || Engine::builder().config(config(&[])).apart().build().unwrap();
+    let build = || builder().config(config(&[])).apart().build().unwrap();
     let (a, b) = (build(), build());
     let mut card = Card::decode(&b.metadata()).unwrap();
     card.capabilities = card.capabilities.without(Capabilities::SHARED_MEMORY);

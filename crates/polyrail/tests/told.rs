@@ -57,7 +57,7 @@ impl OnEnd for Diary {
 
 /// An engine that tells a diary, and one that does not; each with the other.
 fn observed(diary: &Arc<Diary>) -> (Engine, Engine, Peer) {
-    let builder = Engine::builder().config(config(&[])).observer(diary.clone());
+    let builder = builder().config(config(&[])).observer(diary.clone());
     let (a, b) = (engine(&[]), builder.build().unwrap());
     let to_b = a.add_peer(&b.metadata()).unwrap();
     (a, b, to_b)
@@ -117,7 +117,7 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     let diary = Arc::new(Diary::default());
     let (a, b) = (engine(&[]), engine(&[]));
     let config = config(&[("peer_timeout_ms", "500")]);
-    let builder = Engine::builder().config(config).observer(diary.clone());
+    let builder = builder().config(config).observer(diary.clone());
     let c = builder.build().unwrap();
     let mut connecting = c.begin_connect(b.addresses()[0]);
     let start = Instant::now();

@@ -10,7 +10,7 @@ use polyrail::{Engine, EngineError, PeerError, TransferError};
 use polyrail_proto::hello::Card;
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
-    Engine::builder().config(config(settings)).build()
+    builder().config(config(settings)).build()
 }
 
 #[test]

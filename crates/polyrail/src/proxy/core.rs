@@ -147,7 +147,7 @@ impl Core {
                 match self.flows.get_mut(key) {
                     Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
                         flow.writable = true;
-                        flow.peer.lanes.want_all();
+                        flow.has_room_again();
                     }
                     Some(AnyFlow::Rx(flow)) if flow.owes_acks() && !self.owing.contains(&key) => {
                         self.owing.push(key);
@@ -483,7 +483,7 @@ impl Core {
         slot.refused.store(false, Ordering::Relaxed);
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
-        peer.lanes.want_all();
+        peer.lanes.join(peer.lanes.place_of(slot.proxy));
     }
 
     fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {

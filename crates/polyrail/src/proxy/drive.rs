@@ -213,6 +213,7 @@ impl Proxy {
             std::thread::sleep(Duration::from_micros(50));
             return;
         };
+        self.must_be_told.store(sleep.must_be_told, Ordering::Relaxed);
         if !self.signal.may_sleep() {
             return;
         }

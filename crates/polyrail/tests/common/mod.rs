@@ -9,7 +9,7 @@ pub(crate) mod stranger;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Transfer};
+use polyrail::{Config, Engine, EngineBuilder, Memory, Peer, Region, RemoteRegion, Transfer};
 
 /// Long enough for a loaded machine; no test waits it out unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -24,8 +24,13 @@ pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
     builder.build().unwrap()
 }
 
+/// Of an engine that a test ends: it panics then if work was left alone.
+pub(crate) fn builder() -> EngineBuilder {
+    Engine::builder().strict()
+}
+
 pub(crate) fn engine(settings: &[(&str, &str)]) -> Engine {
-    Engine::builder().config(config(settings)).build().unwrap()
+    builder().config(config(settings)).build().unwrap()
 }
 
 /// An engine with a single rail.
@@ -52,7 +57,7 @@ pub(crate) fn pair(settings: &[(&str, &str)]) -> Pair {
 
 /// Two engines that know each other and take each other for another process.
 pub(crate) fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
-    let build = |settings| Engine::builder().config(config(settings)).apart().build().unwrap();
+    let build = |settings| builder().config(config(settings)).apart().build().unwrap();
     let (a, b) = (build(a), build(b));
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let to_a = b.add_peer(&a.metadata()).unwrap();

@@ -106,7 +106,7 @@ impl Drop for Puppet {
 pub(crate) fn play() {
     let Ok(settings) = std::env::var(SETTINGS) else { return };
     let settings: Vec<_> = settings.split(';').filter_map(|pair| pair.split_once('=')).collect();
-    let engine = Engine::builder().config(config(&settings)).name("puppet").build().unwrap();
+    let engine = super::builder().config(config(&settings)).name("puppet").build().unwrap();
     let region = filled(&engine, PUPPET_BYTES, PUPPET_SEED);
     say(&format!("{} {}", hex(&engine.metadata()), hex(&region.describe())));
     let mut peer: Option<Peer> = None;
