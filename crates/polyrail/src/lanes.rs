@@ -17,10 +17,6 @@ pub(crate) struct Lanes {
     asked: AtomicU64,
 }
 
-/// Who was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked(u64);
-
 impl Lanes {
     pub(crate) fn new(proxies: Vec<usize>) -> Self {
         Self { proxies, asked: AtomicU64::new(0) }
@@ -58,18 +54,13 @@ impl Lanes {
         }
     }
 
-    /// Nothing is left to send; says who was asked. Whoever says so looks at the pool afterwards, as
-    /// what is posted is in there before it is wanted, and undoes this if it finds something.
-    pub(crate) fn want_nothing(&self) -> Asked {
+    /// Nothing is left to send. Whoever says so looks at the pool afterwards, as what is posted is in
+    /// there before it is wanted; if it finds something, it joins and sends it.
+    pub(crate) fn want_nothing(&self) {
         // An exchange and no store: either it takes back a wish, and then sees what the wish was
         // for, or the wish comes later and stands. A store may be seen after that second look, and
         // undo a wish whose post the look has missed.
-        Asked(self.asked.swap(0, Ordering::AcqRel))
-    }
-
-    /// There is something to send after all: who was asked is asked again. Who posted it wakes them.
-    pub(crate) fn want_again(&self, asked: Asked) {
-        self.ask(asked.0);
+        self.asked.swap(0, Ordering::AcqRel);
     }
 
     /// Whether the proxy in this place is asked to send.

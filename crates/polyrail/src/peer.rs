@@ -67,6 +67,8 @@ pub(crate) struct PeerShared {
     /// Flows towards us that are connected.
     pub(crate) rx_flows_up: AtomicU32,
     pub(crate) audit: Audit,
+    /// How many threads have asked proxies to send and not woken them yet.
+    pub(crate) announcing: AtomicU32,
     /// How many want to learn of its death though no transfer may be under way.
     pub(crate) watches: AtomicU32,
 }
@@ -250,6 +252,7 @@ impl PeerShared {
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
             audit: Audit::default(),
+            announcing: AtomicU32::new(0),
             watches: AtomicU32::new(0),
             card,
             layout,

@@ -457,7 +457,6 @@ impl EngineShared {
 
     /// Has someone send: so many proxies are asked to.
     fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, lanes: usize, now: u64) {
-        let asked = peer.want_tx(lanes);
         if !peer.connecting.load(Ordering::Relaxed) {
             self.connect_flows(peer);
         }
@@ -469,8 +468,24 @@ impl EngineShared {
         let direct = small
             && (peer.posted.len() >= self.config.append_batch as usize
                 || self.pending_of(peer) <= few);
+        // Between asking and waking it may lose its CPU for long.
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        self.announce(peer, direct, lanes, now, few > 0);
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Asks so many proxies to send to the peer, and drives one of them or wakes them.
+    fn announce(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        direct: bool,
+        lanes: usize,
+        now: u64,
+        insists: bool,
+    ) {
+        let asked = peer.want_tx(lanes);
         // If its thread drives the proxy just now, it will see what is wanted.
-        let tries = if few > 0 { DRIVE_TRIES } else { 1 };
+        let tries = if insists { DRIVE_TRIES } else { 1 };
         let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
         if direct && asked.iter().any(|proxy| drive(proxy) == Some(true)) {
             return;

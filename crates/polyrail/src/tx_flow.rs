@@ -342,10 +342,12 @@ impl TxFlow {
         let is_none = pulled.is_empty() && staged.is_none();
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if is_none && !tx.sender.has_work() && peer.posted.is_empty() {
-            let asked = peer.lanes.want_nothing();
-            // A post between the two lines above made the pool non-empty before it was wanted.
+            peer.lanes.want_nothing();
+            // A post between the two lines above made the pool non-empty before it was wanted. Whom
+            // it wakes is not known here, so it is fetched here.
             if !peer.posted.is_empty() {
-                peer.lanes.want_again(asked);
+                self.has_room_again();
+                return Ok(true);
             }
         }
         let is_more = !is_none && tx.sender.has_work();

@@ -225,6 +225,11 @@ impl Core {
         self.outbound.iter().fold(asks, |all, outbound| all.and(outbound.left.outlook))
     }
 
+    /// Whether somebody is just about to tell it of something.
+    pub(super) fn is_being_told(&self) -> bool {
+        self.outbound.iter().any(|o| o.peer.announcing.load(Ordering::Acquire) > 0)
+    }
+
     /// When flows with something in flight are to be checked, if there are any.
     pub(super) fn check_due(&self) -> Option<u64> {
         let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
