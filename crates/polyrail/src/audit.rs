@@ -38,8 +38,7 @@ impl EngineShared {
         self.rescues.add(1);
         tracing::warn!(target: "polyrail::engine", peer = peer.name(),
             "something to send was left alone; please report this");
-        self.send_soon(peer);
-        self.wake_tx(peer);
+        self.ask_all(peer);
     }
 
     /// Whether there is something to send and nobody is asked to, or who is asked sleeps with an

@@ -40,11 +40,6 @@ impl Lanes {
         &self.proxies[..count]
     }
 
-    /// Says that there is something to send for everybody.
-    pub(crate) fn want_all(&self) {
-        self.want(self.proxies.len());
-    }
-
     /// The proxy in this place, which is awake, may have something to send. The others are left in
     /// peace.
     pub(crate) fn join(&self, place: usize) {
@@ -73,17 +68,24 @@ impl Lanes {
         self.asked.load(Ordering::Acquire) != 0
     }
 
+    /// Whether there is anybody who could be asked as well.
+    pub(crate) fn may_ask_another(&self) -> bool {
+        self.unasked().is_some()
+    }
+
     /// If something is left to send and not everybody was asked: one who was not, and now is, to be
     /// woken. As each that is asked does the same, many are soon.
     pub(crate) fn ask_another(&self) -> Option<usize> {
-        let asked = self.asked.load(Ordering::Acquire);
-        let place = asked.trailing_ones() as usize;
-        if asked == 0 || place >= self.proxies.len() {
-            return None;
-        }
+        let place = self.unasked()?;
         // If others ask at the same time, the same one is asked twice, and asks on.
         self.ask(bit(place));
         Some(self.proxies[place])
+    }
+
+    fn unasked(&self) -> Option<usize> {
+        let asked = self.asked.load(Ordering::Acquire);
+        let place = asked.trailing_ones() as usize;
+        (asked != 0 && place < self.proxies.len()).then_some(place)
     }
 
     fn ask(&self, bits: u64) {

@@ -324,7 +324,8 @@ impl Proxy {
             worked |= core.read_ready(self, &mut pass);
         }
         worked |= core.write_wanted(self, &mut pass);
-        if is_unannounced && worked && !core.is_being_told() {
+        // In this order: whoever is through with telling has told.
+        if is_unannounced && worked && !core.is_being_told() && !self.signal.is_told() {
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name,
                 "moved what nobody had told it of; please report this");

@@ -284,9 +284,11 @@ impl EngineShared {
         self.send(peer, false, usize::MAX, 0);
     }
 
-    /// Wakes whoever sends to the peer.
-    pub(crate) fn wake_tx(&self, peer: &PeerShared) {
-        self.wake_all(peer.lanes.proxies());
+    /// Has everybody look who sends to the peer.
+    pub(crate) fn ask_all(&self, peer: &PeerShared) {
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        self.wake_all(peer.lanes.want(usize::MAX));
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Proxies look after their flows while they know of something in flight. One that went to sleep
@@ -302,6 +304,18 @@ impl EngineShared {
         for index in stalled {
             self.proxies.all[peer.flows[index].proxy].check();
         }
+    }
+
+    /// Has one more proxy send to the peer, if there is one that was not asked.
+    pub(crate) fn ask_another(&self, peer: &PeerShared) {
+        if !peer.lanes.may_ask_another() {
+            return;
+        }
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        if let Some(other) = peer.lanes.ask_another() {
+            self.proxies.all[other].wake();
+        }
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn wake_all(&self, proxies: &[usize]) {

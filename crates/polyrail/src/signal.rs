@@ -28,6 +28,11 @@ impl Signal {
         self.state.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
     }
 
+    /// Whether somebody has announced work since the proxy was awake last.
+    pub(crate) fn is_told(&self) -> bool {
+        self.state.load(Ordering::Acquire) == NOTIFIED
+    }
+
     /// Whether the proxy sleeps and nobody has announced work.
     pub(crate) fn is_asleep(&self) -> bool {
         self.state.load(Ordering::Acquire) == SLEEPING

@@ -353,8 +353,8 @@ impl TxFlow {
         let is_more = !is_none && tx.sender.has_work();
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
-        if is_more && let Some(other) = peer.lanes.ask_another() {
-            pass.engine.proxies.all[other].wake();
+        if is_more {
+            pass.engine.ask_another(&peer);
         }
         for chunk in pulled {
             if self.staged.is_empty() {
@@ -600,7 +600,7 @@ impl TxFlow {
         if tx.sender.has_work() {
             self.has_room_again();
             if self.rest.is_on(pass.now) {
-                pass.engine.wake_tx(&peer);
+                pass.engine.ask_all(&peer);
             }
         }
         Ok(())

@@ -343,8 +343,8 @@ impl Core {
                 }
             }
             // Something is left that this proxy can't send just now.
-            if stuck && let Some(other) = peer.lanes.ask_another() {
-                pass.engine.proxies.all[other].wake();
+            if stuck {
+                pass.engine.ask_another(peer);
             }
         }
         for (key, down) in broken {
@@ -571,8 +571,7 @@ impl Core {
         slot.stats.resent_chunks.add(given_back as u64);
         drain_tx(&mut tx, pass);
         drop(tx);
-        peer.lanes.want_all();
-        pass.engine.wake_tx(peer);
+        pass.engine.ask_all(peer);
         pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
     }
 

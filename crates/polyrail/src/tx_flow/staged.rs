@@ -136,8 +136,7 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         drop(tx);
         // Who has found nothing left in between may sleep.
-        peer.lanes.want_all();
-        pass.engine.wake_tx(&peer);
+        pass.engine.ask_all(&peer);
     }
 
     /// Has a chunk that needs no device sent after those that do.
