@@ -49,8 +49,8 @@ mod yaml;
 pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
-    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Preset, Progress, ProxyLayout,
-    UnknownChoice,
+    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Polling, Preset, Progress,
+    ProxyLayout, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpulist};

@@ -44,6 +44,7 @@ const CPU: &[PresetValue] = &[
     value("rx_proxies", "1", "one proxy for all rails"),
     value("append_batch", "64", "fewer visits to the ops pool"),
     value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
+    value("polling", "off", "proxies sleep at once"),
     value("wait_spin_us", "0", "a waiting thread sleeps at once"),
 ];
 

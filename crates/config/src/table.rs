@@ -2,7 +2,7 @@
 
 use crate::alias::{self, Alias};
 use crate::choices::{
-    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Preset, Progress, ProxyLayout,
+    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Polling, Preset, Progress, ProxyLayout,
 };
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
@@ -234,10 +234,14 @@ settings! {
     /// saves the hand-over to a proxy. 0 hands every write over.
     inline_bytes: u64 = 16 * KIB, Kind::bytes(0, MIB);
 
-    /// How long an idle proxy polls before it sleeps. Longer saves the wake-up, and burns CPU.
+    /// Whether proxies and waiting calls poll by themselves before they sleep: `auto`, while messages
+    /// are small and come in quick succession, on machines with 8 CPUs or more; or `off`.
+    polling: Polling = Polling::Auto, Kind::Choice(Polling::NAMES);
+
+    /// How long an idle proxy polls before it sleeps, whatever `polling` finds. Longer saves the wake-up, and burns CPU.
     proxy_spin_us: u32 = 0, Kind::micros(0, 1_000_000);
 
-    /// How long a waiting call polls before it sleeps. Longer saves the wake-up, and burns CPU.
+    /// How long a waiting call polls before it sleeps, whatever `polling` finds. Longer saves the wake-up, and burns CPU.
     wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
 }
 

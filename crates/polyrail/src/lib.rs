@@ -37,6 +37,7 @@ mod shared;
 mod shared_ring;
 mod sharing;
 mod signal;
+mod spin;
 mod staging;
 mod stats;
 mod suspects;

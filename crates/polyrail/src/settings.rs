@@ -18,6 +18,8 @@ use crate::request::RequestLimits;
 const CAPABILITIES: Capabilities = Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY);
 
 pub(crate) struct EngineSettings {
+    /// CPUs that this process may use.
+    pub(crate) cpus: usize,
     pub(crate) chunk_bytes: u64,
     /// Where the number of channels is not set.
     pub(crate) channels_per_rail: u32,
@@ -54,6 +56,7 @@ impl EngineSettings {
         let ms = Duration::from_millis;
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
+            cpus: usable_cpus()?,
             chunk_bytes: config.chunk_bytes,
             channels_per_rail: channels_per_rail(rails, busy_cpus()?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
@@ -131,8 +134,12 @@ impl EngineSettings {
 /// CPUs that one direction may keep busy: the other direction needs as many, and whatever uses the
 /// bytes has the rest.
 pub(crate) fn busy_cpus() -> Result<usize, EngineError> {
-    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?.len();
-    Ok((cpus * 3 / 8).max(1))
+    Ok((usable_cpus()? * 3 / 8).max(1))
+}
+
+fn usable_cpus() -> Result<usize, EngineError> {
+    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    Ok(cpus.len())
 }
 
 /// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as

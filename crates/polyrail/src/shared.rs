@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use polyrail_config::Config;
+use polyrail_config::{Config, Polling};
 use polyrail_proto::hello::Card;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
@@ -30,6 +30,7 @@ use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
+use crate::spin::{POLL_NS, Pollers, Waits};
 use crate::staging::{Copiers, wait_all, wait_patiently};
 use crate::stats::Counter;
 use crate::trace::Trace;
@@ -47,6 +48,9 @@ const FAREWELL: Duration = Duration::from_millis(1000);
 pub(crate) struct EngineShared {
     /// Work that somebody would have left alone for good; see [`crate::audit`].
     pub(crate) rescues: Counter,
+    pub(crate) pollers: Pollers,
+    /// How long callers have waited lately.
+    waits: Waits,
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) card: Card,
@@ -103,6 +107,8 @@ impl EngineShared {
             parts;
         Self {
             rescues: Counter::default(),
+            pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
+            waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool)),
             registry: Arc::default(),
@@ -338,8 +344,6 @@ impl EngineShared {
         over: impl Fn() -> bool,
         sleep: impl Fn(Duration),
     ) {
-        /// Whoever ends what is waited for wakes the waiter.
-        const FOREVER: Duration = Duration::from_secs(86_400);
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
@@ -351,7 +355,26 @@ impl EngineShared {
             }
             return;
         }
+        // The other way there and back again, with what devices do on it.
+        const POLL: Duration = Duration::from_nanos(2 * POLL_NS);
+        let polls = self.pollers.are_allowed() && self.waits.are_short();
+        let spin = if polls { spin.max(POLL) } else { spin };
         let start = Instant::now();
+        self.wait_asleep(start, spin, until, over, sleep);
+        self.waits.note(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Polls for `spin` from `start`, then sleeps.
+    fn wait_asleep(
+        &self,
+        start: Instant,
+        spin: Duration,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        /// Whoever ends what is waited for wakes the waiter.
+        const FOREVER: Duration = Duration::from_secs(86_400);
         while !over() {
             let now = Instant::now();
             if until.is_some_and(|until| now >= until) {

@@ -10,6 +10,7 @@ use super::core::{CHECK_NS, Core};
 use super::outlook::Outlook;
 use super::{COPY_SLEEP, Proxy, Reads};
 use crate::engine::EngineShared;
+use crate::spin::{POLL_NS, Pollers, Waits};
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);
@@ -30,6 +31,48 @@ struct Drive<'a> {
     stop: &'a dyn Fn() -> bool,
     /// When something moved last; unknown after a sleep.
     busy_at: Option<u64>,
+    pace: Pace,
+}
+
+/// What a proxy thread knows of its own pace.
+#[derive(Default)]
+struct Pace {
+    waits: Waits,
+    /// When it began to be busy, and when it was last.
+    burst: (u64, u64),
+    is_waiting: bool,
+    /// It has one of the places of those who poll.
+    polls: bool,
+}
+
+impl Pace {
+    /// A pass from `began` to `now` moved something.
+    fn note_busy(&mut self, began: u64, now: u64) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.waits.note(began.saturating_sub(self.burst.1));
+            self.burst.0 = began;
+        }
+        self.burst.1 = now;
+    }
+
+    /// For how long it may poll since something moved last.
+    fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
+        self.is_waiting = true;
+        let pays = self.waits.pay(self.burst.1 - self.burst.0);
+        if pays && !self.polls {
+            self.polls = pollers.enter();
+        } else if !pays {
+            self.stop(pollers);
+        }
+        if self.polls { POLL_NS } else { 0 }
+    }
+
+    /// Others may poll.
+    fn stop(&mut self, pollers: &Pollers) {
+        if std::mem::take(&mut self.polls) {
+            pollers.leave();
+        }
+    }
 }
 
 /// Why passes were given up for a while.
@@ -105,7 +148,8 @@ impl Proxy {
         stop: &dyn Fn() -> bool,
     ) {
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        let mut drive = Drive { engine, spin_ns, until, stop, busy_at: None };
+        let mut drive =
+            Drive { engine, spin_ns, until, stop, busy_at: None, pace: Pace::default() };
         loop {
             self.signal.awake();
             let Some(mut core) = self.try_core() else {
@@ -117,13 +161,17 @@ impl Proxy {
                 continue;
             };
             match self.work(&mut core, &mut drive) {
-                Idle::Stopped => return,
+                Idle::Stopped => {
+                    drive.pace.stop(&engine.pollers);
+                    return;
+                }
                 Idle::Lingers(rounds) => {
                     drop(core);
                     self.signal.linger(rounds);
                 }
                 Idle::Through => {
                     drive.busy_at = None;
+                    drive.pace.stop(&engine.pollers);
                     if self.send_held_acks(&mut core, engine) {
                         continue;
                     }
@@ -154,9 +202,11 @@ impl Proxy {
                 return Idle::Stopped;
             }
             if worked {
+                let began = now;
                 now = monotonic_ns();
                 busy_at = now;
                 drive.busy_at = Some(now);
+                drive.pace.note_busy(began, now);
                 // One that never sleeps is looked at now and then.
                 if now >= note_at {
                     self.note_thread();
@@ -172,13 +222,11 @@ impl Proxy {
                 }
                 return Idle::Through;
             }
-            if drive.spin_ns == 0 {
-                return Idle::Through;
-            }
             if !drive.engine.settings.caller_driven {
                 // Whoever posts something small may find the core free, and send it.
+                let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
                 now = monotonic_ns();
-                if now - busy_at >= drive.spin_ns || drive.is_expired() {
+                if now - busy_at >= spin_ns || drive.is_expired() {
                     return Idle::Through;
                 }
                 if core.poll_hot(&self.poller) {
@@ -186,6 +234,9 @@ impl Proxy {
                 }
                 // Where nothing comes but acknowledgements there is time.
                 return Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT });
+            }
+            if drive.spin_ns == 0 {
+                return Idle::Through;
             }
             // A look at the clock costs a tenth of a look at a socket.
             if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {

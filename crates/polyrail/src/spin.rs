@@ -1,0 +1,109 @@
+//! How long it pays to poll before a sleep.
+//!
+//! Being woken costs 5 to 10 µs, and twice of that lies on the way of a small message. Polling saves it
+//! where the next thing comes soon, and takes a CPU from others where it does not. So whoever waits
+//! notes how long that took, and polls while waits have been short and what came was little. An engine
+//! that nobody uses has waited for long, and sleeps.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Waits up to this are worth polling through, and no longer does anybody poll.
+pub(crate) const POLL_NS: u64 = 50_000;
+/// Who was busy for longer than this was not busy with small messages: a wake-up is nothing to them.
+const BURST_NS: u64 = 50_000;
+/// With fewer CPUs than this those who poll are in the way of those who work.
+const CPUS_MIN: usize = 8;
+/// So many CPUs go with each thread that polls.
+const CPUS_PER_POLLER: usize = 8;
+
+/// How long waits have been lately. Any thread may note one; those of several mix.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    mean_ns: AtomicU64,
+}
+
+impl Waits {
+    /// A wait longer than this counts as this: then a few short ones bring polling back.
+    const LONGEST_NS: u64 = 4 * POLL_NS;
+
+    /// A wait was over after so long.
+    pub(crate) fn note(&self, ns: u64) {
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        self.mean_ns.store((3 * mean + ns.min(Self::LONGEST_NS)) / 4, Ordering::Relaxed);
+    }
+
+    /// Whether the next one is likely to be over soon.
+    pub(crate) fn are_short(&self) -> bool {
+        self.mean_ns.load(Ordering::Relaxed) <= POLL_NS
+    }
+
+    /// Whether it pays for a proxy to poll that was busy for `burst_ns` just now.
+    pub(crate) fn pay(&self, burst_ns: u64) -> bool {
+        burst_ns <= BURST_NS && self.are_short()
+    }
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self { mean_ns: AtomicU64::new(Self::LONGEST_NS) }
+    }
+}
+
+/// How many proxies of an engine may poll at once.
+#[derive(Debug)]
+pub(crate) struct Pollers {
+    free: AtomicI32,
+    any: bool,
+}
+
+impl Pollers {
+    /// None where polling is off, or where CPUs are few.
+    pub(crate) fn new(is_on: bool, cpus: usize) -> Self {
+        let most = if is_on && cpus >= CPUS_MIN { (cpus / CPUS_PER_POLLER) as i32 } else { 0 };
+        Self { free: AtomicI32::new(most), any: most > 0 }
+    }
+
+    /// Whether anybody may ever poll.
+    pub(crate) fn are_allowed(&self) -> bool {
+        self.any
+    }
+
+    /// Takes a place; to be given back by [`Self::leave`].
+    pub(crate) fn enter(&self) -> bool {
+        let got = self.any && self.free.fetch_sub(1, Ordering::Relaxed) > 0;
+        if self.any && !got {
+            self.free.fetch_add(1, Ordering::Relaxed);
+        }
+        got
+    }
+
+    pub(crate) fn leave(&self) {
+        self.free.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_pays_after_a_few_short_waits_and_not_after_a_long_one() {
+        let waits = Waits::default();
+        assert!(!waits.are_short(), "nobody has waited yet");
+        (0..8).for_each(|_| waits.note(10_000));
+        assert!(waits.pay(5_000) && !waits.pay(1_000_000), "what came was much");
+        waits.note(60_000_000_000);
+        assert!(!waits.are_short(), "one pause is enough to stop");
+        (0..4).for_each(|_| waits.note(10_000));
+        assert!(waits.are_short(), "and a few messages are enough to begin anew");
+    }
+
+    #[test]
+    fn few_poll_at_once_and_none_where_cpus_are_few() {
+        let pollers = Pollers::new(true, 16);
+        assert!(pollers.enter() && pollers.enter() && !pollers.enter() && !pollers.enter());
+        pollers.leave();
+        assert!(pollers.enter() && !pollers.enter());
+        assert!(!Pollers::new(true, 7).enter() && !Pollers::new(false, 64).enter());
+    }
+}
