@@ -274,10 +274,10 @@ impl EngineShared {
         let bytes = prepared.plan.bytes();
         let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
         let lanes = match prepared.kind.sends() {
-            // What is large keeps those busy who have it, so that others are needed for the next.
-            // Where that can't be seen, each that is asked finds more and asks another.
+            // Together with what nobody has fetched yet. Who is busy needs no company for what waits
+            // no longer; each that finds more than it takes asks another.
             true if bytes >= LARGE_BYTES => {
-                prepared.plan.chunk_count() as usize + peer.pending().unwrap_or(1)
+                prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
             }
             _ => 1,
         };

@@ -262,6 +262,11 @@ impl TxFlow {
         copies.and(self.rest.outlook(now))
     }
 
+    /// Whether the peer has not acknowledged all that it was sent, or is about to be.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.sequence != self.acknowledged || self.is_unfinished()
+    }
+
     fn is_between_frames(&self) -> bool {
         self.frames.is_empty() && self.batch.is_empty()
     }
@@ -341,10 +346,12 @@ impl TxFlow {
         }
         let is_none = pulled.is_empty() && staged.is_none();
         // Nothing is left anywhere: nobody needs to look again before the next post.
-        if is_none && !tx.sender.has_work() && peer.posted.is_empty() {
-            peer.lanes.want_nothing();
-            // A post between the two lines above made the pool non-empty before it was wanted. Whom
-            // it wakes is not known here, so it is fetched here.
+        if is_none && !tx.sender.has_work() {
+            if peer.posted.is_empty() {
+                peer.lanes.want_nothing();
+            }
+            // A post since the pool was fetched from. Whom it wakes is not known here, so that it
+            // is fetched here, too.
             if !peer.posted.is_empty() {
                 self.has_room_again();
                 return Ok(true);

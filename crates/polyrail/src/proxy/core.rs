@@ -232,8 +232,11 @@ impl Core {
 
     /// When flows with something in flight are to be checked, if there are any.
     pub(super) fn check_due(&self) -> Option<u64> {
-        let in_flight = self.outbound.iter().any(|o| o.peer.tx().sender.is_busy());
-        in_flight.then_some(self.next_check)
+        let is_in_flight = |(_, flow): (usize, &AnyFlow)| match flow {
+            AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => flow.is_in_flight(),
+            AnyFlow::Rx(_) => false,
+        };
+        self.flows.iter().any(is_in_flight).then_some(self.next_check)
     }
 
     /// Whether devices copy from end to end.

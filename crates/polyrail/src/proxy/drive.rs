@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
-use super::core::{CHECK_NS, Core};
+use super::core::Core;
 use super::outlook::Outlook;
 use super::{COPY_SLEEP, Proxy, Reads};
 use crate::engine::EngineShared;
@@ -32,6 +32,8 @@ struct Drive<'a> {
     /// When something moved last; unknown after a sleep.
     busy_at: Option<u64>,
     pace: Pace,
+    /// When the thread is to be looked at again, which takes two system calls.
+    note_at: u64,
 }
 
 /// What a proxy thread knows of its own pace.
@@ -94,6 +96,16 @@ struct Sleep {
 }
 
 impl Drive<'_> {
+    /// Looks at the thread now and then.
+    fn note_thread(&mut self, proxy: &Proxy) {
+        const EVERY_NS: u64 = 10_000_000;
+        let now = self.pace.burst.1;
+        if now >= self.note_at {
+            proxy.note_thread();
+            self.note_at = now + EVERY_NS;
+        }
+    }
+
     fn is_expired(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
@@ -148,8 +160,15 @@ impl Proxy {
         stop: &dyn Fn() -> bool,
     ) {
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        let mut drive =
-            Drive { engine, spin_ns, until, stop, busy_at: None, pace: Pace::default() };
+        let mut drive = Drive {
+            engine,
+            spin_ns,
+            until,
+            stop,
+            busy_at: None,
+            pace: Pace::default(),
+            note_at: 0,
+        };
         loop {
             self.signal.awake();
             let Some(mut core) = self.try_core() else {
@@ -178,7 +197,7 @@ impl Proxy {
                     let sleep = sleep_of(&mut core, &drive);
                     core.watch_all(&self.poller);
                     drop(core);
-                    self.note_thread();
+                    drive.note_thread(self);
                     if drive.is_expired() {
                         return;
                     }
@@ -195,7 +214,6 @@ impl Proxy {
     fn work(&self, core: &mut MutexGuard<'_, Core>, drive: &mut Drive<'_>) -> Idle {
         let mut now = monotonic_ns();
         let mut busy_at = *drive.busy_at.get_or_insert(now);
-        let mut note_at = now + CHECK_NS;
         loop {
             let worked = self.pass(core, drive.engine, now, Reads::Yes);
             if (drive.stop)() {
@@ -207,11 +225,7 @@ impl Proxy {
                 busy_at = now;
                 drive.busy_at = Some(now);
                 drive.pace.note_busy(began, now);
-                // One that never sleeps is looked at now and then.
-                if now >= note_at {
-                    self.note_thread();
-                    note_at = now + CHECK_NS;
-                }
+                drive.note_thread(self);
                 continue;
             }
             if core.outlook() == Outlook::Ask && !drive.is_expired() {
