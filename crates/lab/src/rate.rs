@@ -153,7 +153,19 @@ mod tests {
     #[test]
     fn other_spellings_are_refused() {
         for text in [
-            "", "gbit", ".5gbit", "1.gbit", "-1gbit", "1gb", "1Gbps", "1e3mbit", "1,5gbit", "١gbit",
+            "",
+            "gbit",
+            ".5gbit",
+            "1.gbit",
+            "-1gbit",
+            "1gb",
+            "1Gbps",
+            "1e3mbit",
+            "1,5gbit",
+            "١gbit",
+            "1.0001mbit",
+            "1000.5kbit",
+            "1.1234567gbit",
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }

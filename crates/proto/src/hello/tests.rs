@@ -68,6 +68,29 @@ fn every_hello_and_reply_survives_the_wire() {
 }
 
 #[test]
+fn what_is_cut_off_or_goes_on_is_refused() {
+    let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
+    for bytes in [
+        Hello::Flow(flow()).encode(),
+        Hello::Introduction(card()).encode(),
+        Reply::Accepted(card()).encode(),
+        refused.encode(),
+    ] {
+        let (prefix, body) = split(&bytes);
+        let longer = [body, &[0]].concat();
+        for wrong in (0..body.len()).map(|cut| &body[..cut]).chain([&longer[..]]) {
+            Hello::decode(prefix, wrong).unwrap_err();
+            Reply::decode(prefix, wrong).unwrap_err();
+        }
+    }
+    let bytes = card().encode();
+    let longer = [&bytes[..], &[0]].concat();
+    for wrong in (0..bytes.len()).map(|cut| &bytes[..cut]).chain([&longer[..]]) {
+        Card::decode(wrong).unwrap_err();
+    }
+}
+
+#[test]
 fn the_largest_card_fits_in_a_hello() {
     let long = "n".repeat(500);
     let rail = RailCard { name: long.clone(), ..card().rails[1].clone() };
