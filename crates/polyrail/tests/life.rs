@@ -128,6 +128,12 @@ fn peers_may_be_removed_and_added_again_while_others_post() {
     }
 }
 
+/// Whether it knows a peer, and all flows towards its peers are up.
+fn is_connected(engine: &Engine) -> bool {
+    let peers = engine.peers();
+    !peers.is_empty() && peers.iter().all(|peer| peer.flows_up().0 == peer.flows_up().1)
+}
+
 fn removed_while_others_post(progress: &str) {
     let settings = [("reconnect_max_ms", "100"), ("chunk_bytes", "64KiB"), ("progress", progress)];
     let p = pair(&settings);
@@ -163,7 +169,10 @@ fn removed_while_others_post(progress: &str) {
         let post = &post;
         (0..4).for_each(|kind| drop(scope.spawn(move || post(kind))));
         for round in 0..8 {
-            std::thread::sleep(Duration::from_millis(20));
+            // A peer that is removed before it was connected would hear of that by and by only.
+            wait_for("transfers to be under way", || {
+                [&p.a, &p.b].into_iter().all(is_connected) && p.a.stats().ops_outstanding > 0
+            });
             let (engine, other) = if round % 2 == 0 { (&p.a, &p.b) } else { (&p.b, &p.a) };
             engine.peers().iter().for_each(|peer| engine.remove_peer(peer));
             wait_for("the other to notice", || other.peers().is_empty());
@@ -196,8 +205,7 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     wait_for("data to move", || {
         p.a.progress();
         p.b.progress();
-        let rails = p.a.stats().peers.into_iter().flat_map(|peer| peer.rails);
-        rails.fold(0, |sum, rail| sum + rail.tx_bytes) > 0
+        sent_bytes(&p.a) > 0
     });
     let since = Instant::now();
     drop(p.a);
