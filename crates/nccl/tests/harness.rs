@@ -3,7 +3,6 @@
 //! sanitizer and under valgrind. Without a C compiler, `make` or valgrind a test is skipped.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;

@@ -20,10 +20,11 @@ struct Function {
     line: usize,
     is_test: bool,
     is_ignored: bool,
+    /// Whether it is there for tests only.
+    is_of_tests: bool,
     body: TokenStream,
 }
 
-/// A source, and the names of all that skips in its crate.
 struct Source {
     path: PathBuf,
     text: String,
@@ -31,9 +32,17 @@ struct Source {
 }
 
 impl Source {
-    fn read(path: PathBuf) -> Self {
-        let text = fs::read_to_string(&path).unwrap();
-        let functions = functions(&text);
+    fn new(path: PathBuf, text: String) -> Self {
+        let mut functions = functions(&text);
+        let file = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_of_tests = file.ends_with("tests")
+            || path
+                .components()
+                .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "fuzz");
+        let module = text.lines().position(|line| line.trim() == "mod tests {");
+        for function in &mut functions {
+            function.is_of_tests = is_of_tests || module.is_some_and(|at| function.line > at);
+        }
         Self { path, text, functions }
     }
 }
@@ -68,7 +77,8 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
                     let has = |wanted: &str| attributes.iter().any(|name| name == wanted);
                     let (is_test, is_ignored) = (has("test"), has("ignore"));
                     let body = group.stream();
-                    found.push(Function { name, line, is_test, is_ignored, body });
+                    let is_of_tests = is_test;
+                    found.push(Function { name, line, is_test, is_ignored, is_of_tests, body });
                 }
                 attributes.clear();
                 collect_functions(group.stream(), found);
@@ -132,7 +142,7 @@ fn closure(sources: &[Source], comes_to: impl Fn(&[TokenTree]) -> bool) -> HashS
     let all: Vec<(&Function, Vec<TokenTree>)> = sources
         .iter()
         .flat_map(|source| &source.functions)
-        .filter(|function| !function.is_test)
+        .filter(|function| function.is_of_tests && !function.is_test)
         .map(|function| (function, function.body.clone().into_iter().collect()))
         .collect();
     loop {
@@ -195,8 +205,7 @@ fn can_fail(tokens: &[TokenTree]) -> bool {
                 || word.starts_with("prop_assert")
                 || FAILING.contains(&&*word)
         }
-        TokenTree::Punct(punct) => punct.as_char() == '?',
-        TokenTree::Literal(_) => false,
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
     })
 }
 
@@ -243,7 +252,8 @@ fn sources_of(folder: &Path) -> Vec<Source> {
         if path.is_dir() {
             found.extend(sources_of(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(Source::read(path));
+            let text = fs::read_to_string(&path).unwrap();
+            found.push(Source::new(path, text));
         }
     }
     found
@@ -283,4 +293,61 @@ fn the_word_for_a_skipped_test_is_written_by_one_crate() {
     }
     let remedy = "call `polyrail_skip::skip`, whose line nothing hides";
     assert!(with_word.is_empty(), "{remedy}: {with_word:?}");
+}
+
+/// The lines with a fault in the body of a test, of a file that also has helpers.
+fn lines_with_faults(test: &str) -> Vec<usize> {
+    let text = format!(
+        "{test}\n\
+         fn root() -> bool {{ let why = || 1; said(why()); false }}\n\
+         fn said(why: u32) {{ polyrail_skip::skip(why, \"run\"); }}\n\
+         fn check(x: u32) {{ assert_eq!(x, 1); }}\n\
+         fn quiet(x: u32) {{ println!(\"{{x}}\"); }}\n"
+    );
+    let source = Source::new(PathBuf::from("tests/file.rs"), text);
+    let line = |fault: String| fault.split(':').nth(1).unwrap().parse().unwrap();
+    faults(&[source]).into_iter().map(line).collect()
+}
+
+#[test]
+fn an_early_end_is_seen_wherever_it_hides_and_a_skip_is_none() {
+    for silent in [
+        "if x() {\nreturn;\n}",
+        "let Some(x) = x() else {\nreturn };",
+        "let x = match x() { Ok(x) => x,\nErr(_) => return };",
+        "if !root() { return; }\nif x() { return; }",
+        "println!(\"no right\");\nreturn quiet(1);",
+        "for x in 0..3 { if x == 1 { let y = 1;\nreturn; } }",
+        "if env::var(\"CI\").is_err() {\nreturn; }",
+        "if xs.iter().skip(1).next().is_none() {\nreturn; }",
+    ] {
+        let test = format!("#[test] fn a_test() {{ assert!(true); {silent} }}");
+        assert_eq!(lines_with_faults(&test), [2], "{silent}");
+    }
+    for honest in [
+        "if x() { return skip(\"why\", \"run\"); }",
+        "if !root() { return; }",
+        "let Some(x) = x() else { said(1); return };",
+        "let x = match x() { Ok(x) => x, Err(_) => return said(1) };",
+        "if env::var_os(ROLE).is_some() { return role(); }",
+        "let f = |x| { if x { return; } };",
+        "fn inner() { return; }",
+    ] {
+        let test = format!("#[test] fn a_test() {{ assert!(true); {honest} }}");
+        assert_eq!(lines_with_faults(&test), [0; 0], "{honest}");
+    }
+}
+
+#[test]
+fn a_test_that_is_ignored_or_asserts_nothing_is_seen_in_macros_too() {
+    assert_eq!(lines_with_faults("#[test] fn a() { let _ = parse(1); quiet(1) }"), [1]);
+    assert_eq!(lines_with_faults("proptest! { #[test] fn a(x in 0..3) { parse(x); } }"), [1]);
+    assert_eq!(lines_with_faults("#[test] #[ignore] fn a() { assert!(x()); }"), [1]);
+    assert_eq!(lines_with_faults("#[test] fn a() { check(1) }"), [0; 0]);
+    assert_eq!(
+        lines_with_faults("proptest! { #[test] fn a(x: u8) { prop_assert!(x < 9); } }"),
+        [0; 0]
+    );
+    assert_eq!(lines_with_faults("m! { #[test] fn $name() { check($x); } }"), [0; 0]);
+    assert_eq!(lines_with_faults("fn no_test() { if x() { return; } }"), [0; 0]);
 }
