@@ -1,6 +1,5 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use polyrail_lab::{Lab, availability};

@@ -1,7 +1,6 @@
 //! `polyrail lab` as a user runs it. What needs a permission that is not there is skipped.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
