@@ -31,13 +31,11 @@ struct Browser {
 }
 
 impl Browser {
-    /// `None` where there is none, which was said.
-    fn start(test: &str) -> Option<Self> {
+    /// `None` where there is none, and the test is skipped.
+    fn start() -> Option<Self> {
         let Some(program) = chromium() else {
-            println!(
-                "SKIPPED {test}: chromium is not installed; run: apt-get install chromium && \
-                 cargo test -p polyrail-analyze --test browser"
-            );
+            let run = "apt-get install chromium && cargo test -p polyrail-analyze --test browser";
+            polyrail_skip::skip("chromium is not installed", run);
             return None;
         };
         let profile = tempfile::tempdir().unwrap();
@@ -200,7 +198,7 @@ fn full_analysis(root: &Path) -> Analysis {
 
 #[test]
 fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
-    let Some(mut browser) = Browser::start("the report in a browser") else { return };
+    let Some(mut browser) = Browser::start() else { return };
     let root = tempfile::tempdir().unwrap();
     let report = root.path().join("report.html");
     fs::write(&report, html(&full_analysis(root.path()))).unwrap();
@@ -274,7 +272,7 @@ fn dark(browser: &mut Browser) {
 
 #[test]
 fn text_of_a_profile_never_becomes_markup() {
-    let Some(mut browser) = Browser::start("markup in a profile") else { return };
+    let Some(mut browser) = Browser::start() else { return };
     let root = tempfile::tempdir().unwrap();
     let (_root, _, mut analysis) = analyse(&Machine { endpoints: 2, ..Machine::default() });
     let evil = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>";
@@ -293,7 +291,7 @@ fn text_of_a_profile_never_becomes_markup() {
 
 #[test]
 fn a_profile_with_next_to_nothing_has_a_report_too() {
-    let Some(mut browser) = Browser::start("a small report") else { return };
+    let Some(mut browser) = Browser::start() else { return };
     let root = tempfile::tempdir().unwrap();
     let tcp = machine(PathKind::Tcp);
     let machine = Machine { endpoints: 2, has_gpus: false, repetitions: 1, ..tcp };

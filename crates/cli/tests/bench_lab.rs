@@ -1,18 +1,16 @@
-//! `polyrail bench --lab`: needs root or user namespaces, and prints `SKIPPED` without.
+//! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use polyrail_lab::{Lab, availability};
 use polyrail_report::{BenchReport, LimitKind};
 
-/// Whether a lab can be built here; says so past the test harness, which would swallow it.
-fn is_possible(test: &str) -> bool {
+/// Whether a lab can be built here; the test is skipped otherwise.
+fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
     let help = error.help().unwrap_or_default();
     let command = "sudo -E cargo test -p polyrail-cli --test bench_lab";
-    let line = format!("SKIPPED {test}: {error}; {help}; run: {command}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    polyrail_skip::skip(format!("{error}; {help}"), command);
     false
 }
 
@@ -30,7 +28,7 @@ fn report(options: &str) -> BenchReport {
 
 #[test]
 fn shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit() {
-    if !is_possible("shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit") {
+    if !is_possible() {
         return;
     }
     // Slow enough that a busy machine keeps up; small chunks, so that both rails end together.
@@ -55,7 +53,7 @@ fn shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit() {
 
 #[test]
 fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
-    if !is_possible("a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails") {
+    if !is_possible() {
         return;
     }
     let child = Command::new(env!("CARGO_BIN_EXE_polyrail"))

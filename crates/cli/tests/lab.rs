@@ -1,7 +1,6 @@
-//! `polyrail lab` as a user runs it. What needs a permission that is not there prints `SKIPPED`.
+//! `polyrail lab` as a user runs it. What needs a permission that is not there is skipped.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -41,16 +40,11 @@ fn refusal(code: i32, output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Past the test harness, which would swallow it.
 fn skipped(reason: &str) {
-    // The harness names the thread after the test.
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    let command = "sudo -E cargo test -p polyrail-cli --test lab";
-    let line = format!("SKIPPED {test}: {reason}; run: {command}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+    polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-cli --test lab");
 }
 
+/// Whether labs can be made with root's rights; the test is skipped otherwise.
 fn is_root() -> bool {
     let reason = match availability() {
         Ok(Privilege::Root) => return true,

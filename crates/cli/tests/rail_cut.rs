@@ -3,7 +3,6 @@
 #[path = "../examples/rail_cut.rs"]
 mod rail_cut;
 
-use std::io::Write;
 use std::time::Duration;
 
 #[test]
@@ -15,10 +14,7 @@ fn a_cut_rail_loses_no_byte_and_comes_back() {
         Err(error) => Some(error.to_string()),
     };
     if let Some(why) = why {
-        // Past the test harness, which would swallow it.
-        let command = "sudo -E cargo test -p polyrail-cli --test rail_cut";
-        let line = format!("SKIPPED a_cut_rail_loses_no_byte: {why}; run: {command}\n");
-        return std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return polyrail_skip::skip(why, "sudo -E cargo test -p polyrail-cli --test rail_cut");
     }
     // Slow rails, so that a busy machine keeps up: 25 MB/s in all.
     let report = rail_cut::run("4x50mbit", 2, Duration::from_secs(6)).unwrap();

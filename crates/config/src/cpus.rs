@@ -112,8 +112,14 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "[0-9,\\- ]*|\\PC*") {
-            let _ = parse_cpulist(&text);
+        fn what_is_taken_of_any_text_ascends_and_is_in_range(
+            text in "[0-9,\\- ]*|[0-9]{1,4}(-[0-9]{4})?(, ?[0-9]{1,4})*|\\PC*",
+        ) {
+            if let Ok(cpus) = parse_cpulist(&text) {
+                prop_assert!(cpus.is_sorted_by(|a, b| a < b), "{:?}", cpus);
+                prop_assert!(cpus.iter().all(|cpu| *cpu <= LAST_CPU));
+                prop_assert_eq!(cpus.is_empty(), text.trim().is_empty());
+            }
         }
     }
 }

@@ -219,9 +219,14 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC*") {
+        fn what_is_taken_of_any_text_is_shown_as_a_text_that_means_the_same(
+            text in "\\PC*|[0-9]{1,22} ?[kKMGBibmusn]{0,3}",
+        ) {
             for unit in [Unit::Bytes, Unit::Millis, Unit::Micros, Unit::Count("")] {
-                let _ = unit.parse(&text);
+                if let Ok(number) = unit.parse(&text) {
+                    prop_assert!(text.trim().starts_with(|first: char| first.is_ascii_digit()));
+                    prop_assert_eq!(unit.parse(&unit.show(number)), Ok(number));
+                }
             }
         }
     }

@@ -280,8 +280,14 @@ fn files_that_cannot_be_read_are_refused_by_their_fault() {
 
 proptest! {
     #[test]
-    fn no_text_of_a_file_panics(text in "\\PC*|[a-z: \n\\-\\[\\]{}&*!'\"#%~|>]*") {
-        let _ = Config::builder().yaml(&text, "f").and_then(ConfigBuilder::build);
+    fn any_text_of_a_file_is_taken_or_refused_by_the_name_of_the_file(
+        text in "\\PC*|[a-z: \n\\-\\[\\]{}&*!'\"#%~|>]*",
+    ) {
+        match Config::builder().yaml(&text, "far.yaml").and_then(ConfigBuilder::build) {
+            // No name of a setting comes by chance.
+            Ok(config) => prop_assert_eq!(config, Config::builder().build().unwrap()),
+            Err(error) => prop_assert!(error.to_string().contains("far.yaml"), "{}", error),
+        }
     }
 
     #[test]
@@ -290,16 +296,23 @@ proptest! {
         value in "\\PC*|[0-9]{1,20}( ?[kKMGBibmus]{0,3})|[\\^a-z0-9,%\\-]*",
     ) {
         let name = polyrail_config::names().nth(index).unwrap();
-        let Ok(config) = Config::builder().set(name, &value).and_then(ConfigBuilder::build) else {
-            return Ok(());
-        };
-        let row = config.rows().into_iter().find(|row| row.name == name).unwrap();
-        let again = Config::builder().set(name, &row.value).unwrap().build().unwrap();
-        prop_assert_eq!(config, again);
+        match Config::builder().set(name, &value).and_then(ConfigBuilder::build) {
+            Ok(config) => {
+                let row = config.rows().into_iter().find(|row| row.name == name).unwrap();
+                let again = Config::builder().set(name, &row.value).unwrap().build().unwrap();
+                prop_assert_eq!(config, again);
+            }
+            Err(error) => prop_assert!(error.to_string().contains(name), "{}", error),
+        }
     }
 
     #[test]
-    fn no_environment_panics(name in "(POLYRAIL_|NCCL_)[A-Z_]{0,80}", value in "\\PC*") {
-        let _ = Config::builder().env_from([(name, value)]).build();
+    fn a_variable_of_no_setting_changes_none_or_is_refused_by_its_name(
+        name in "(POLYRAIL_|NCCL_)[A-Z_]{0,60}", value in "\\PC*",
+    ) {
+        match Config::builder().env_from([(name.clone(), value)]).build() {
+            Ok(config) => prop_assert_eq!(config, Config::builder().build().unwrap()),
+            Err(error) => prop_assert!(error.to_string().contains(&name), "{}", error),
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,8 +53,15 @@ struct Behaviour {
     pinned_left: AtomicI64,
     /// It reaches no other device.
     alone: AtomicBool,
-    held: Mutex<bool>,
+    held: Mutex<Held>,
     released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    is_on: bool,
+    /// Batches that would be copied by now if they were not held back.
+    batches: usize,
 }
 
 impl FakeDevice {
@@ -72,7 +79,7 @@ impl FakeDevice {
             fail_in: AtomicI64::new(-1),
             pinned_left: AtomicI64::new(i64::MAX),
             alone: AtomicBool::new(false),
-            held: Mutex::new(false),
+            held: Mutex::default(),
             released: Condvar::new(),
         });
         Arc::new(Self {
@@ -109,8 +116,13 @@ impl FakeDevice {
 
     /// Holds all copies back, until it is called with `false`.
     pub fn hold(&self, held: bool) {
-        *self.behaviour.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        self.behaviour.held().is_on = held;
         self.behaviour.released.notify_all();
+    }
+
+    /// Whether some copy has begun that is held back.
+    pub fn is_holding(&self) -> bool {
+        self.behaviour.held().batches > 0
     }
 
     /// Memory of the device with these bytes in it.
@@ -240,10 +252,12 @@ impl Completion for Progress {
 
 fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCopy>>) {
     while let Ok(copies) = batches.recv() {
-        let mut held = behaviour.held.lock().unwrap_or_else(PoisonError::into_inner);
-        while *held {
+        let mut held = behaviour.held();
+        held.batches += 1;
+        while held.is_on {
             held = behaviour.released.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
+        held.batches -= 1;
         drop(held);
         let began = Instant::now();
         std::thread::sleep(behaviour.lateness());
@@ -269,6 +283,10 @@ impl FakeDevice {
 }
 
 impl Behaviour {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take_pinned(&self, bytes: u64) -> Result<(), GpuError> {
         let left = self.pinned_left.fetch_sub(bytes as i64, Ordering::SeqCst);
         if left < bytes as i64 {

@@ -348,8 +348,17 @@ MIS:          0
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "(CPU[0-9]{1,2} ?){0,3}\n([0-9A-Z]{1,3}: [0-9 ]*[A-Za-z:.,0-9-]*\n)*|\\PC*") {
-            let _ = Interrupts::parse(&text);
+        fn what_is_taken_of_any_text_has_a_count_for_every_cpu(text in "(CPU[0-9]{1,2} ?){0,3}\n([0-9A-Z]{1,3}: [0-9 ]*[A-Za-z:.,0-9-]*\n)*|\\PC*") {
+            match Interrupts::parse(&text) {
+                Ok(table) => {
+                    let cpus = table.cpus.len();
+                    prop_assert!(cpus > 0 && table.irqs.iter().all(|irq| irq.counts.len() == cpus));
+                }
+                Err(error) => {
+                    let lines = text.lines().count().max(1);
+                    prop_assert!((1..=lines).contains(&error.line), "{:?}", error);
+                }
+            }
         }
     }
 }

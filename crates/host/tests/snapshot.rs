@@ -163,11 +163,7 @@ fn an_archive_that_leads_out_of_its_folder_does_not_get_out() {
 #[test]
 fn lstopo_opens_a_snapshot_and_sees_the_same_machine() {
     if Command::new("lstopo-no-graphics").arg("--version").output().is_err() {
-        println!(
-            "SKIPPED lstopo_opens_a_snapshot_and_sees_the_same_machine: lstopo is not installed; \
-             run: apt-get install hwloc-nox"
-        );
-        return;
+        return polyrail_skip::skip("lstopo is not installed", "apt-get install hwloc-nox");
     }
     let fixture = fixtures::a3_high();
     let (_folder, path, _) = archive_of(&fixture.root());

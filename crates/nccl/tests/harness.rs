@@ -1,9 +1,8 @@
 //! The plugin as NCCL's proxy calls it, by a harness in C that knows its interface by itself. What
 //! it does is in `harness/`; here it is built, and run for every version, under the address
-//! sanitizer and under valgrind. Without a C compiler, `make` or valgrind a test prints `SKIPPED`.
+//! sanitizer and under valgrind. Without a C compiler, `make` or valgrind a test is skipped.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -146,20 +145,18 @@ fn has(tool: &str) -> Result<(), String> {
     }
 }
 
-/// Straight to the file descriptor: what a test that passes has printed, cargo does not show.
-fn skipped(test: &str, reason: &str) {
-    let line = format!(
-        "SKIPPED {test}: {reason}; run: apt-get install gcc libc6-dev make valgrind && \
-         cargo test -p polyrail-nccl --test harness\n"
+fn skipped(reason: &str) {
+    polyrail_skip::skip(
+        reason,
+        "apt-get install gcc libc6-dev make valgrind && cargo test -p polyrail-nccl --test harness",
     );
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 #[test]
 fn every_version_holds_all_cases() {
     let built = match Built::plain() {
         Ok(built) => built,
-        Err(reason) => return skipped("every_version_holds_all_cases", &reason),
+        Err(reason) => return skipped(&reason),
     };
     let (harness, plugin) = (built.harness(), plugin());
     let mut jobs: Vec<Job> = VERSIONS
@@ -180,7 +177,7 @@ fn every_version_holds_all_cases() {
 fn the_address_sanitizer_finds_nothing() {
     let built = match Built::with_address_sanitizer() {
         Ok(built) => built,
-        Err(reason) => return skipped("the_address_sanitizer_finds_nothing", &reason),
+        Err(reason) => return skipped(&reason),
     };
     let (harness, plugin) = (built.harness(), plugin());
     // What still runs when a process is killed holds memory that looks lost to the others.
@@ -202,7 +199,7 @@ fn the_address_sanitizer_finds_nothing() {
 fn valgrind_finds_nothing() {
     let built = match (has("valgrind"), Built::plain()) {
         (Ok(()), Ok(built)) => built,
-        (Err(reason), _) | (_, Err(reason)) => return skipped("valgrind_finds_nothing", &reason),
+        (Err(reason), _) | (_, Err(reason)) => return skipped(&reason),
     };
     let (harness, plugin) = (text(&built.harness()), plugin());
     let job = |library: &str, cases: &[&str]| {
@@ -225,7 +222,7 @@ fn valgrind_finds_nothing() {
 fn the_harness_finds_each_fault_of_a_plugin() {
     let built = match Built::plain() {
         Ok(built) => built,
-        Err(reason) => return skipped("the_harness_finds_each_fault_of_a_plugin", &reason),
+        Err(reason) => return skipped(&reason),
     };
     let script = harness_folder().join("self-test");
     run_all(vec![Job::new("self-test", &script, &[&text(&built.folder)])]);
@@ -237,7 +234,7 @@ fn calls_to_the_plugin_are_noted_and_read() {
     let name = "calls_to_the_plugin_are_noted_and_read";
     let built = match (Built::plain(), has("python3")) {
         (Ok(built), Ok(())) => built,
-        (Err(reason), _) | (_, Err(reason)) => return skipped(name, &reason),
+        (Err(reason), _) | (_, Err(reason)) => return skipped(&reason),
     };
     let notes = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&notes);

@@ -7,6 +7,10 @@ use polyrail_nic::{
     Ethtool, Events, Netdev, NicError, RouteQuery, Routes, Setting, WriteWatch, driver_info,
     driver_stats, offloads,
 };
+use polyrail_skip::skip;
+
+const NO_DEVICE: &str = "no network device here";
+const ELSEWHERE: &str = "cargo test -p polyrail-nic on a machine with one";
 
 fn ifindex(nic: &str) -> u32 {
     let text = fs::read_to_string(format!("/sys/class/net/{nic}/ifindex")).unwrap();
@@ -68,13 +72,7 @@ fn loopback_has_no_queues_to_set_and_that_is_no_fault() {
 
 #[test]
 fn a_device_tells_its_driver_queues_and_rings() {
-    let Some(nic) = device() else {
-        println!(
-            "SKIPPED a_device_tells_its_driver_queues_and_rings: no network device here; run: \
-                  cargo test -p polyrail-nic on a machine with one"
-        );
-        return;
-    };
+    let Some(nic) = device() else { return skip(NO_DEVICE, ELSEWHERE) };
     let info = driver_info(&nic).unwrap();
     let driver = fs::read_link(format!("/sys/class/net/{nic}/device/driver")).unwrap();
     assert_eq!(info.driver, driver.file_name().unwrap().to_str().unwrap());
@@ -101,21 +99,12 @@ fn a_device_tells_its_driver_queues_and_rings() {
 
 #[test]
 fn queues_of_a_device_name_napis_that_are_listed() {
-    let Some(nic) = device() else {
-        println!(
-            "SKIPPED queues_of_a_device_name_napis_that_are_listed: no network device here; \
-                  run: cargo test -p polyrail-nic on a machine with one"
-        );
-        return;
-    };
+    let Some(nic) = device() else { return skip(NO_DEVICE, ELSEWHERE) };
     let mut netdev = match Netdev::open() {
         Ok(netdev) => netdev,
         Err(NicError::NoFamily { .. }) => {
-            println!(
-                "SKIPPED queues_of_a_device_name_napis_that_are_listed: this kernel has no \
-                      netdev family; run: cargo test -p polyrail-nic on Linux 6.8 or later"
-            );
-            return;
+            let run = "cargo test -p polyrail-nic on Linux 6.8 or later";
+            return skip("this kernel has no netdev family", run);
         }
         Err(error) => panic!("{error}"),
     };
@@ -144,11 +133,7 @@ fn the_process_that_writes_to_a_watched_file_is_named() {
     let watch = match WriteWatch::open(&[&path]) {
         Ok(watch) => watch,
         Err(error) if error.is_permission() => {
-            println!(
-                "SKIPPED the_process_that_writes_to_a_watched_file_is_named: {error}; run: \
-                      sudo -E cargo test -p polyrail-nic"
-            );
-            return;
+            return skip(error, "sudo -E cargo test -p polyrail-nic");
         }
         Err(error) => panic!("{error}"),
     };

@@ -152,8 +152,9 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
         let (source, _) = on(&here, &p.a, &want);
         let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
         let there = remote(&p.a, &target);
+        let before = sent_bytes(&p.a);
         let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-        std::thread::sleep(Duration::from_millis(3));
+        wait_for("chunks to be under way", || sent_bytes(&p.a) > before);
         p.ways_to_b[round as usize % 4].cut(Cut::Reset);
         assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
         assert!(FakeDevice::contents(&memory) == want, "round {round}");
@@ -198,8 +199,7 @@ fn a_region_is_not_given_back_while_a_device_copies() {
     let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
     there.hold(true);
     let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
-    // Until a copy is held back.
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for("a copy to be held back", || there.is_holding());
     std::thread::scope(|scope| {
         let dropped = scope.spawn(move || drop(target));
         std::thread::sleep(Duration::from_millis(50));
@@ -220,7 +220,7 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
     there.hold(true);
     let receive = p.b.recv(&p.to_a, 1, &inbox.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for("a copy to be held back", || there.is_holding());
     let released = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -14,11 +14,13 @@ fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
     let mut data = number.to_le_bytes().to_vec();
     data.resize(bytes.max(4), 0);
     let prepared = engine.prepare(Request::write(peer).notification(data)).unwrap();
+    let since = Instant::now();
     loop {
         match prepared.post() {
             Ok(transfer) => return transfer,
             Err(error) => assert!(error.is_busy(), "{error}"),
         }
+        assert!(since.elapsed() < LONG, "there is no room for {number} after {LONG:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -98,15 +100,19 @@ fn a_full_inbox_keeps_nobody_from_writing_himself() {
         });
         // Each takes only after what it sent has arrived; the other's thread does the same.
         let all = |transfers: Vec<Transfer>, engine: &Engine| {
-            let mut taken = 0;
+            let (mut taken, since) = (0, Instant::now());
             for transfer in &transfers {
-                while transfer.wait(Duration::from_millis(5)).is_err() {
+                while let Err(error) = transfer.wait(Duration::from_millis(5)) {
+                    assert!(matches!(error, TransferError::TimedOut { .. }), "{error}");
+                    assert!(since.elapsed() < LONG, "{error}, though its end takes");
                     taken += engine.take_notifications().len();
                 }
             }
             while taken < transfers.len() {
-                taken += usize::from(engine.wait_notification(LONG).is_some());
+                engine.wait_notification(LONG).expect("one is missing");
+                taken += 1;
             }
+            assert_eq!((taken, engine.take_notifications().len()), (transfers.len(), 0));
         };
         std::thread::scope(|scope| {
             scope.spawn(|| all(to_b, &p.a));
@@ -120,6 +126,12 @@ fn peers_may_be_removed_and_added_again_while_others_post() {
     for progress in ["proxy", "caller"] {
         removed_while_others_post(progress);
     }
+}
+
+/// Whether it knows a peer, and all flows towards its peers are up.
+fn is_connected(engine: &Engine) -> bool {
+    let peers = engine.peers();
+    !peers.is_empty() && peers.iter().all(|peer| peer.flows_up().0 == peer.flows_up().1)
 }
 
 fn removed_while_others_post(progress: &str) {
@@ -157,7 +169,10 @@ fn removed_while_others_post(progress: &str) {
         let post = &post;
         (0..4).for_each(|kind| drop(scope.spawn(move || post(kind))));
         for round in 0..8 {
-            std::thread::sleep(Duration::from_millis(20));
+            // A peer that is removed before it was connected would hear of that by and by only.
+            wait_for("transfers to be under way", || {
+                [&p.a, &p.b].into_iter().all(is_connected) && p.a.stats().ops_outstanding > 0
+            });
             let (engine, other) = if round % 2 == 0 { (&p.a, &p.b) } else { (&p.b, &p.a) };
             engine.peers().iter().for_each(|peer| engine.remove_peer(peer));
             wait_for("the other to notice", || other.peers().is_empty());
@@ -190,8 +205,7 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     wait_for("data to move", || {
         p.a.progress();
         p.b.progress();
-        let rails = p.a.stats().peers.into_iter().flat_map(|peer| peer.rails);
-        rails.fold(0, |sum, rail| sum + rail.tx_bytes) > 0
+        sent_bytes(&p.a) > 0
     });
     let since = Instant::now();
     drop(p.a);
@@ -262,10 +276,7 @@ fn works(a: &Engine, b: &Engine) {
 #[test]
 fn rails_may_have_ipv6_addresses() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
-        println!(
-            "SKIPPED rails_may_have_ipv6_addresses: no ::1; run: sysctl net.ipv6.conf.lo.disable_ipv6=0"
-        );
-        return;
+        return polyrail_skip::skip("no ::1", "sysctl net.ipv6.conf.lo.disable_ipv6=0");
     }
     let (a, b) = (rails_of("::1", &[]), rails_of("::1", &[]));
     works(&a, &b);

@@ -414,9 +414,7 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
     let source = filled(&p.a, 64, 1);
     let _send = p.a.send(&p.to_b, 77, &source.all()).unwrap();
     let _receive = p.a.recv(&p.to_b, 78, &source.all()).unwrap();
-    while p.to_b.flows_up() != (4, 4) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for("all flows to be up", || p.to_b.flows_up() == (4, 4));
     p.a.notify(&p.to_b, b"x").unwrap().wait(LONG).unwrap();
     let dump = p.a.dump();
     for part in ["4 of 4 flows up", "send tag 77", "receive 1: room for 64", "rail lo@127.0.0.3"] {

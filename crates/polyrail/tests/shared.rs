@@ -366,8 +366,7 @@ fn a_region_is_not_given_back_while_a_device_copies_to_it() {
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
     there.hold(true);
     let transfer = prepared.post().unwrap();
-    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for("a copy to be held back", || there.is_holding());
     std::thread::scope(|scope| {
         let dropped = scope.spawn(move || drop(target));
         std::thread::sleep(Duration::from_millis(50));
@@ -389,8 +388,7 @@ fn a_sender_that_is_gone_with_chunks_in_its_ring_hangs_nobody_and_changes_no_byt
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
     there.hold(true);
     let transfer = prepared.post().unwrap();
-    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for("a copy to be held back", || there.is_holding());
     std::thread::scope(|scope| {
         let Pair { a, b: _b, to_b, to_a } = p;
         let closed = scope.spawn(move || {
@@ -421,8 +419,9 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
         let all = remote(&p.a, &target).all();
         let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
         assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
+        let left = moved(&p.a).1;
         let transfer = prepared.post().unwrap();
-        std::thread::sleep(Duration::from_millis(3));
+        wait_for("chunks to be under way", || moved(&p.a).1 > left);
         let how = if round % 2 == 0 { Cut::Reset } else { Cut::Finish };
         p.ways_to_b[round as usize % 4].cut(how);
         assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
@@ -454,11 +453,12 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
         there.hold(true);
         let transfer = prepared.post().unwrap();
         wait_for("chunks to lie there", || moved(&p.a).1 > left + (200 << 10));
-        std::thread::sleep(Duration::from_millis(50));
+        wait_for("a copy to be held back", || there.is_holding());
         p.ways_to_b.iter().for_each(|way| way.cut(Cut::Reset));
-        wait_for("flows to be lost", || lost_flows(&p.a) > lost);
+        wait_for("all flows to be lost", || lost_flows(&p.a) >= lost + p.ways_to_b.len() as u64);
         // New connections, with new rings, on which the same chunks come again.
-        std::thread::sleep(Duration::from_millis(300));
+        let left = moved(&p.a).1;
+        wait_for("chunks to come again", || moved(&p.a).1 > left + (200 << 10));
         there.hold(false);
         finished(&transfer);
         assert!(FakeDevice::contents(&memory) == want, "round {round}");
@@ -504,11 +504,14 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         let all = remote(&p.a, &target).all();
         there.hold(true);
         let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
-        std::thread::sleep(Duration::from_millis(100));
+        wait_for("a copy to be held back", || there.is_holding());
         transfer.cancel();
-        std::thread::sleep(Duration::from_millis(100));
+        let is_landing = || p.b.dump().contains("transfers of the peer are landing");
+        assert!(is_landing(), "{way}");
+        wait_for("the cancel to arrive", || !is_landing());
         // All that is acknowledged from now on would say that the transfer is over.
         let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
+        // Several times as long as a rail may stall.
         std::thread::sleep(Duration::from_millis(3500));
         let over = (transfer.is_over(), other.is_over());
         there.hold(false);
@@ -580,8 +583,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     let request = Request::write(&peer).segment(other.all(), there.all());
     let prepared = engine.prepare(request).unwrap();
     let writes: Vec<_> = (0..20).map(|_| prepared.post().unwrap()).collect();
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(rings_mapped(QUICK_RING) >= 2, "for both directions");
+    wait_for("rings for both directions", || rings_mapped(QUICK_RING) >= 2);
     puppet.kill();
     here.hold(false);
     for write in writes {

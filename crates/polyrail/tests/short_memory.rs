@@ -184,8 +184,9 @@ fn flows_without_memory_take_over_from_those_that_are_cut() {
             let want = pattern(2 * BYTES, round);
             let (source, _) = on(&here, &p.a, &want);
             let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+            let before = sent_bytes(&p.a);
             let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            wait_for("chunks to be under way", || sent_bytes(&p.a) > before);
             p.ways_to_b[round as usize % 4].cut(Cut::Reset);
             finished(&transfer);
             assert!(FakeDevice::contents(&memory) == want, "round {round}, {settings:?}");

@@ -215,9 +215,29 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_fields_or_an_error(bytes: Vec<u8>) {
-            let _ = fields(&bytes);
-            let _ = delimited(&bytes);
+        fn what_any_bytes_are_read_as_reads_the_same_when_it_is_written(bytes: Vec<u8>) {
+            match fields(&bytes) {
+                Ok(found) => {
+                    let mut again = Message::new();
+                    for (field, value) in &found {
+                        match *value {
+                            Value::Varint(value) => drop(again.uint(*field, value)),
+                            Value::Fixed64(value) => drop(again.fixed64(*field, value)),
+                            Value::Bytes(bytes) => drop(again.bytes(*field, bytes)),
+                            Value::Fixed32(value) => {
+                                again.key(*field, 5);
+                                again.0.extend(value.to_le_bytes());
+                            }
+                        }
+                    }
+                    proptest::prop_assert_eq!(fields(again.as_bytes()), Ok(found));
+                }
+                Err(error) => proptest::prop_assert!(error.at <= bytes.len(), "{}", error),
+            }
+            if let Ok(messages) = delimited(&bytes) {
+                let carried: usize = messages.iter().map(|message| message.len() + 1).sum();
+                proptest::prop_assert!(carried <= bytes.len(), "{:?}", messages);
+            }
         }
     }
 }

@@ -230,7 +230,16 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_text_is_a_value_or_an_error(text in "[-a:\\[\\]{}&* \n\"']{0,40}") {
-            let _ = parse::<Value>(&text);
+            match parse::<Value>(&text) {
+                Ok(value) => {
+                    let again = parse::<Value>(&write(&value).unwrap());
+                    proptest::prop_assert_eq!(again.unwrap(), value);
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    proptest::prop_assert!(error.starts_with("run.yml:"), "{}", error);
+                }
+            }
         }
     }
 }

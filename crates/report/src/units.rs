@@ -246,8 +246,18 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC*") {
-            let _ = (parse_sizes(&text), parse_duration(&text));
+        fn what_is_taken_of_any_text_is_within_the_limits(
+            text in "\\PC*|[0-9]{1,5}[KMG]?i?B?(\\.\\.[0-9]{1,5}[KMG]iB)?|[0-9]{1,6}(us|ms|s|min)",
+        ) {
+            if let Ok(sizes) = parse_sizes(&text) {
+                prop_assert!(!sizes.is_empty());
+                for size in sizes {
+                    prop_assert_eq!(parse_size(&show_size(size)), Ok(size));
+                }
+            }
+            if let Ok(time) = parse_duration(&text) {
+                prop_assert!(time <= Duration::from_secs(24 * 3600), "{:?}", time);
+            }
         }
     }
 }

@@ -60,10 +60,8 @@ fn file_system() -> Option<(File, OwnedFd)> {
     let (device, system) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            println!(
-                "SKIPPED a_file_whose_file_system_never_answers_is_refused_at_once: no FUSE here: \
-                 {error}; run: sudo -E cargo test -p polyrail-sys --test fuse"
-            );
+            let reason = format!("no FUSE here: {error}");
+            polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-sys --test fuse");
             return None;
         }
     };

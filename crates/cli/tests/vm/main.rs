@@ -20,7 +20,7 @@ macro_rules! scenarios {
     ($($sentence:ident: $name:literal,)*) => {$(
         #[test]
         fn $sentence() {
-            check(stringify!($sentence), $name);
+            check($name);
         }
     )*
 
@@ -56,8 +56,7 @@ scenarios! {
 
 #[test]
 fn the_guest_runs_every_scenario_and_no_other_in_time() {
-    let name = "the_guest_runs_every_scenario_and_no_other_in_time";
-    for boot in boots(name) {
+    for boot in boots() {
         let mut run = boot.scenarios();
         run.sort_unstable();
         let mut wanted = NAMES.to_vec();
@@ -70,8 +69,8 @@ fn the_guest_runs_every_scenario_and_no_other_in_time() {
     }
 }
 
-fn check(test: &str, scenario: &str) {
-    for boot in boots(test) {
+fn check(scenario: &str) {
+    for boot in boots() {
         assert!(
             boot.has_passed(scenario),
             "{scenario} on {}:\n{}",
@@ -81,14 +80,18 @@ fn check(test: &str, scenario: &str) {
     }
 }
 
-fn boots(test: &str) -> &'static [Boot] {
+/// At least one; or none, and the test is skipped.
+fn boots() -> &'static [Boot] {
     match &*BOOTS {
-        Ok(boots) => boots,
+        Ok(boots) => {
+            assert!(!boots.is_empty(), "no kernel was booted, and none is said to be missing");
+            boots
+        }
         Err(Missing(reason)) => {
-            println!(
-                "SKIPPED {test}: {reason}; run: apt-get install qemu-system-x86 busybox-static \
-                 ethtool iproute2 xz-utils && .ci/vm-kernel && sudo -E cargo test -p polyrail-cli \
-                 --test vm"
+            polyrail_skip::skip(
+                reason,
+                "apt-get install qemu-system-x86 busybox-static ethtool iproute2 xz-utils && \
+                 .ci/vm-kernel && sudo -E cargo test -p polyrail-cli --test vm",
             );
             &[]
         }

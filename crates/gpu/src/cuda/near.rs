@@ -89,8 +89,7 @@ mod tests {
             Err(error) => {
                 let code = error.raw_os_error();
                 assert!(matches!(code, Some(libc::EPERM | libc::ENOSYS)), "{error}");
-                eprintln!("SKIPPED the thread's memory policy: {error}; run: cargo test as root");
-                return;
+                return polyrail_skip::skip(error, "sudo -E cargo test -p polyrail-gpu");
             }
         };
         let preferring = Preferring::node(0).unwrap();

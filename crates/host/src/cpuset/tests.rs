@@ -114,7 +114,12 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "[0-9a-fx,\\- ]*|\\PC*") {
-        let _ = (CpuSet::parse_list(&text), CpuSet::parse_mask(&text));
+    fn what_is_taken_of_any_text_is_shown_as_a_text_that_means_the_same(
+        text in "[0-9a-fx,\\- ]*|[0-9]{1,3}(-[0-9]{3})?(,[0-9]{1,4})*|[0-9a-f,]{1,20}|\\PC*",
+    ) {
+        for set in [CpuSet::parse_list(&text), CpuSet::parse_mask(&text)].into_iter().flatten() {
+            prop_assert_eq!(CpuSet::parse_list(&set.to_string()), Ok(set.clone()));
+            prop_assert_eq!(CpuSet::parse_mask(&set.to_mask(0)), Ok(set));
+        }
     }
 }

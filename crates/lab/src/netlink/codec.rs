@@ -290,12 +290,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_readers_panic_or_loop(
-            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        fn whatever_is_read_of_any_bytes_is_within_them(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..24u8, Just(0)], 0..200),
         ) {
-            let _ = attributes(&bytes).map(|(_, value)| text(value).len()).sum::<usize>();
-            let _ = replies(&bytes).map(|reply| reply.body.len()).sum::<usize>();
-            let _ = error_code(&bytes);
+            // Each takes its own head and value, so that there is an end.
+            let attributes = attributes(&bytes).take(bytes.len() + 1);
+            let of_attributes: usize = attributes.map(|(_, value)| 4 + value.len()).sum();
+            prop_assert!(of_attributes <= bytes.len(), "{} bytes", of_attributes);
+            let replies = replies(&bytes).take(bytes.len() + 1);
+            let of_replies: usize = replies.map(|reply| HEADER + reply.body.len()).sum();
+            prop_assert!(of_replies <= bytes.len(), "{} bytes", of_replies);
+            prop_assert!(text(&bytes).len() <= bytes.len() && !text(&bytes).contains('\0'));
+            let is_ok = bytes.first_chunk() == Some(&[0; 4]);
+            prop_assert_eq!(error_code(&bytes).is_ok(), is_ok);
         }
     }
 }

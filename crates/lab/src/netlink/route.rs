@@ -278,18 +278,13 @@ mod tests {
             Ok([link, queue].map(|message| netlink.change(message, NLM_F_CREATE)))
         };
         match crate::namespaces::on_own_thread(ask) {
-            Err(Errno::PERM) => eprintln_past_the_harness(
-                "SKIPPED a_part_that_the_kernel_lacks: not root; run: sudo -E cargo test -p polyrail-lab",
-            ),
+            Err(Errno::PERM) => {
+                polyrail_skip::skip("not root", "sudo -E cargo test -p polyrail-lab")
+            }
             answers => {
                 assert_eq!(answers.unwrap(), [Err(Errno::OPNOTSUPP), Err(Errno::NOENT)]);
             }
         }
-    }
-
-    fn eprintln_past_the_harness(line: &str) {
-        use std::io::Write;
-        writeln!(std::io::stderr(), "{line}").unwrap();
     }
 
     #[test]

@@ -16,23 +16,19 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A turn if labs can be made with root's rights, else `None` and the reason on standard error.
+/// A turn if labs can be made with root's rights; else `None`, and the test is skipped.
 pub(crate) fn root_turn() -> Option<MutexGuard<'static, ()>> {
     let reason = match availability() {
         Ok(Privilege::Root) => return Some(turn()),
         Ok(Privilege::UserNamespace) => "not root".to_owned(),
         Err(error) => error.to_string(),
     };
-    // The harness names the thread after the test.
-    skipped(std::thread::current().name().unwrap_or("a test that needs root"), &reason);
+    skipped(&reason);
     None
 }
 
-/// Past the test harness, which would swallow it.
-pub(crate) fn skipped(test: &str, reason: &str) {
-    let command = "sudo -E cargo test -p polyrail-lab --test namespaces";
-    let line = format!("SKIPPED {test}: {reason}; run: {command}\n");
-    io::stderr().write_all(line.as_bytes()).unwrap();
+pub(crate) fn skipped(reason: &str) {
+    polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-lab --test namespaces");
 }
 
 pub(crate) fn spec(name: &str, rails: &str) -> LabSpec {

@@ -1,6 +1,6 @@
 //! Labs as the kernel really builds them.
 //!
-//! What needs a permission that is not there prints `SKIPPED`, and why.
+//! What needs a permission that is not there skips a test, which says why.
 
 mod common;
 mod root;

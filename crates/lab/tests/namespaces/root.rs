@@ -324,8 +324,7 @@ fn a_lab_that_lost_a_rail_is_called_broken() {
     // Moving the far end away takes a real tool; `ip` is the test's, not the lab's.
     let removed = lab.command(Side::A, "ip").args(["link", "del", "rail1"]).status();
     if !removed.is_ok_and(|status| status.success()) {
-        common::skipped("a_lab_that_lost_a_rail", "the `ip` program is missing (iproute2)");
-        return;
+        return common::skipped("the `ip` program is missing (iproute2)");
     }
     let info = Lab::list().unwrap().into_iter().find(|info| info.name == lab.name()).unwrap();
     assert_eq!(info.state.to_string(), "broken: 1 of its 2 rails are there");

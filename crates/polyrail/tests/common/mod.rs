@@ -64,6 +64,13 @@ pub(crate) fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
     Pair { a, b, to_b, to_a }
 }
 
+/// Payload that rails carried and that was left in shared memory, so far.
+pub(crate) fn sent_bytes(engine: &Engine) -> u64 {
+    let peers = engine.stats().peers;
+    let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes);
+    rails.chain(peers.iter().map(|peer| peer.shared_bytes)).sum()
+}
+
 /// How often a flow to a peer was lost.
 pub(crate) fn lost_flows(engine: &Engine) -> u64 {
     let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);

@@ -1,0 +1,37 @@
+//! How a test says that it can't run on this machine: for want of a right, a program or a device.
+//!
+//! A test has no third outcome, so one that is skipped passes. The test harness keeps what a
+//! passing test prints by `println!` and `eprintln!`, and nextest keeps all that its process
+//! writes. So a skip goes where neither can hide it, and where `CI` is `true` it is a failure.
+//! `crates/testkit/tests/skips.rs` refuses tests that end early in any other way.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Write};
+
+/// The environment variable that names a file in which every skip leaves a line.
+pub const FILE_VARIABLE: &str = "SKIPPED_TESTS_FILE";
+
+/// Says that the test which runs on this thread is skipped, why, and with which command it would
+/// run. Whoever calls it returns afterwards.
+///
+/// # Panics
+/// Where the environment variable `CI` is `true`, and where the skip can't be said.
+pub fn skip(reason: impl Display, run: &str) {
+    // The test harness names the thread after the test.
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let line = format!("SKIPPED {test}: {reason}; run: {run}\n");
+    // Unlike `eprintln!`, this goes to the file descriptor past the harness. One call writes the
+    // line, so that lines of several threads don't mix.
+    io::stderr().write_all(line.as_bytes()).expect("standard error takes a line");
+    if let Some(path) = env::var_os(FILE_VARIABLE) {
+        let file = File::options().append(true).create(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        written.unwrap_or_else(|error| panic!("{FILE_VARIABLE}={}: {error}", path.display()));
+    }
+    let is_allowed = env::var_os("CI").is_none_or(|value| value != "true");
+    assert!(is_allowed, "CI=true, where no test may be skipped: {line}");
+}
