@@ -306,6 +306,10 @@ impl TransferError {
                     Some("register the region at the peer with the access that is needed")
                 }
                 RefusalCode::NotExpected => Some("the peer cancelled the receive or the read"),
+                RefusalCode::TransferOver => Some(
+                    "another program spoke to the peer in this engine's name: keep strangers off \
+                     its ports",
+                ),
                 _ => None,
             },
             Self::PeerLost { .. } => Some("add the peer again once it is back"),

@@ -578,7 +578,7 @@ impl Current {
                 registry.admit_all(places, |_| true, targets)
             }
         };
-        let verdict = receiver.handle_chunk(flow, header, meta, admit);
+        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
         if self.in_peers_ring.is_some() || self.device().is_some() {
             self.places.extend_from_slice(places);
         }

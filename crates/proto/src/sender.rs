@@ -59,6 +59,8 @@ pub struct Sender<S> {
     config: SenderConfig,
     next_id: u64,
     floor: u64,
+    /// The highest transfer of which something was acknowledged. The peer believes no floor beyond it.
+    highest: u64,
     slots: Vec<Option<Outgoing<S>>>,
     free: Vec<u32>,
     small: VecDeque<Ticket>,
@@ -207,6 +209,7 @@ impl<S: Source> Sender<S> {
             config,
             next_id: 1,
             floor: 1,
+            highest: 0,
             slots: Vec::new(),
             free: Vec::new(),
             small: VecDeque::new(),
@@ -288,7 +291,7 @@ impl<S: Source> Sender<S> {
             return None;
         }
         let (ticket, chunk) = self.next_chunk()?;
-        let floor = TransferId(self.floor);
+        let floor = TransferId(self.floor.min(self.highest + 1));
         let outgoing = self.outgoing_mut(ticket)?;
         let count = outgoing.chunk_count;
         outgoing.writing += 1;
@@ -535,6 +538,7 @@ impl<S: Source> Sender<S> {
     }
 
     fn acknowledged(&mut self, ticket: Ticket) {
+        self.highest = self.highest.max(ticket.id);
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.acknowledged += 1;
         self.finish_if_over(ticket);
