@@ -130,7 +130,7 @@ impl Engine {
     /// may be posted at once and wait for them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
         let card = Card::decode(metadata)?;
-        Ok(Peer { shared: self.shared().add_peer(card, true)? })
+        Ok(Peer { shared: self.shared().add_peer(card)? })
     }
 
     /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
@@ -542,7 +542,7 @@ impl Connecting {
         let shared = self.engine.shared();
         let why = |why: String| PeerError::Connect { address: self.address, why };
         match self.card.take() {
-            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card, true)? }),
+            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
             Some(Err(text)) => Err(why(text)),
             None if shared.is_closing() => Err(PeerError::Closed),
             None => Err(why(format!("no answer within {} ms", self.timeout.as_millis()))),

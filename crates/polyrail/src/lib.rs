@@ -16,6 +16,7 @@ mod error;
 mod finish;
 mod handshake;
 mod inbox;
+mod known;
 mod landing;
 mod lanes;
 mod observer;

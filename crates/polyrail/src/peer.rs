@@ -18,6 +18,7 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::budget::{Budget, Stock};
+use crate::known::first_epoch;
 use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
@@ -42,6 +43,10 @@ pub(crate) struct PeerShared {
     /// Pinned memory of the flows towards it, and of those from it.
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
+    /// Whether the user gave its card.
+    pub(crate) by_user: AtomicBool,
+    /// One more than the session of its hellos; 0 before the first.
+    pub(crate) heard: AtomicU64,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -197,7 +202,7 @@ impl PeerShared {
                 up: AtomicBool::new(false),
                 refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
-                epoch: AtomicU64::new(0),
+                epoch: AtomicU64::new(first_epoch(number)),
                 stats: FlowStats::default(),
                 socket: Mutex::new(None),
             })
@@ -212,6 +217,8 @@ impl PeerShared {
             sharing: Sharing::default(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),
+            by_user: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
@@ -288,6 +295,14 @@ impl PeerShared {
         let first = self.lost.set(why).is_ok();
         self.phase.store(GONE, Ordering::Release);
         first
+    }
+
+    /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
+    pub(crate) fn close_unused(&self) -> bool {
+        // Flows that it connects tell their session.
+        let is_silent =
+            !self.connecting.load(Ordering::Acquire) || self.answering.load(Ordering::Acquire);
+        is_silent && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
     }
 
     pub(crate) fn lost_text(&self) -> String {

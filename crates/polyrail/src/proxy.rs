@@ -119,6 +119,10 @@ pub(crate) enum Command {
     DropPeer {
         peer: Arc<PeerShared>,
     },
+    /// Whether the peer is still there, on flows that come from it, is to be found out.
+    Probe {
+        peer: Arc<PeerShared>,
+    },
     /// Devices copy from end to end for it: somebody has to see when they are done.
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.

@@ -134,6 +134,11 @@ impl RxFlow {
         }
     }
 
+    /// Says once more what the peer was told.
+    pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
+        self.acks.show_life(pass.now, Duration::ZERO);
+    }
+
     pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.socket
     }

@@ -1,8 +1,7 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
@@ -16,13 +15,13 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::budget::Budget;
 use crate::control::ControlHandle;
 use crate::direct::DirectQueues;
-use crate::engine::Peer;
-use crate::error::{PeerError, PostError, TransferError};
+use crate::error::{PostError, TransferError};
 use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::inbox::Inbox;
+use crate::known::{Joined, Parted};
 use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
-use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
+use crate::peer::{OpRef, PeerShared, TxSide};
 use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet, is_driving};
 use crate::rails;
 use crate::region::Registry;
@@ -30,11 +29,9 @@ use crate::request::{Kind, Prepared};
 use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
-use crate::staging::{Copiers, wait_all, wait_patiently};
+use crate::staging::{Copiers, wait_patiently};
 use crate::trace::Trace;
 
-/// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
-const PARTED_MAX: usize = 4096;
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.
 const DIRECT_PENDING: usize = 2;
@@ -62,23 +59,10 @@ pub(crate) struct EngineShared {
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
-    peers: RwLock<Vec<Arc<PeerShared>>>,
-    parted: Mutex<Parted>,
-    next_peer: AtomicU32,
+    pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
+    pub(crate) parted: Mutex<Parted>,
+    pub(crate) next_peer: AtomicU32,
     closing: AtomicBool,
-}
-
-/// Peers that came by themselves and wait to be accepted.
-#[derive(Default)]
-pub(crate) struct Joined {
-    queue: Mutex<VecDeque<Peer>>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Parted {
-    known: HashSet<InstanceId>,
-    order: VecDeque<InstanceId>,
 }
 
 /// Parts of an engine that are made before it.
@@ -134,96 +118,6 @@ impl EngineShared {
     pub(crate) fn peer(&self, instance: InstanceId) -> Option<Arc<PeerShared>> {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         peers.iter().find(|peer| peer.instance() == instance).cloned()
-    }
-
-    /// Adds a peer, or finds it. `wanted`: by this side's will, so flows are connected at once and
-    /// an earlier parting is forgotten.
-    pub(crate) fn add_peer(
-        self: &Arc<Self>,
-        card: Card,
-        wanted: bool,
-    ) -> Result<Arc<PeerShared>, PeerError> {
-        if self.is_closing() {
-            return Err(PeerError::Closed);
-        }
-        if card.instance == self.card.instance {
-            return Err(PeerError::Myself);
-        }
-        let instance = card.instance;
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = peers.iter().find(|peer| peer.instance() == instance).cloned() {
-            drop(peers);
-            if wanted {
-                self.connect_flows(&known);
-            }
-            return Ok(known);
-        }
-        let layout = self.layout(&card)?;
-        let options = PeerOptions {
-            window_chunks: self.config.window_chunks,
-            ops_pool: self.config.ops_pool,
-            flow_limit: self.config.flow_limit,
-            same_host: card.host == self.card.host,
-            rails: self.rails.len(),
-            staging: &self.staging,
-        };
-        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Arc::new(PeerShared::new(number, card, layout, &self.proxies.tx, options));
-        peers.push(peer.clone());
-        drop(peers);
-        tracing::debug!(target: "polyrail::peer", peer = peer.name(), wanted, "added");
-        if wanted {
-            self.parted.lock().unwrap_or_else(PoisonError::into_inner).forget(instance);
-            self.connect_flows(&peer);
-        } else {
-            self.joined.push(Peer { shared: peer.clone() });
-        }
-        Ok(peer)
-    }
-
-    /// Whether the instance must not come back by itself.
-    pub(crate) fn has_parted(&self, instance: InstanceId) -> bool {
-        let parted = self.parted.lock().unwrap_or_else(PoisonError::into_inner);
-        parted.known.contains(&instance)
-    }
-
-    pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        if !peer.is_gone() {
-            self.say_bye(std::slice::from_ref(peer));
-        }
-        self.lose_peer(peer, "removed here".to_owned());
-    }
-
-    /// The peer is gone: every operation with it ends, its flows are closed.
-    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: String) {
-        if !peer.set_gone(why) {
-            return;
-        }
-        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
-        self.parted.lock().unwrap_or_else(PoisonError::into_inner).remember(peer.instance());
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|other| !Arc::ptr_eq(other, peer));
-        drop(peers);
-        self.joined.forget(peer);
-        self.end_posted(peer);
-        wait_all(&self.imports.end_all(peer.instance()));
-        let mut pass = self.pass();
-        let mut tx = peer.tx();
-        tx.sender.end_all(Failure::PeerLost);
-        for OpRef(op) in tx.matcher.drain_sends() {
-            pass.finishes.push(Finish::Failed(op, Failure::PeerLost));
-        }
-        drain_tx(&mut tx, &mut pass);
-        drop(tx);
-        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
-        for proxy in &self.proxies.all {
-            proxy.command(Command::DropPeer { peer: peer.clone() });
-        }
-        if let Some(observer) = &self.observer {
-            observer.lost(&Peer { shared: peer.clone() }, &peer.lost_text());
-        }
-        self.help();
     }
 
     /// Enters an operation.
@@ -488,36 +382,21 @@ impl EngineShared {
         peer.pending().unwrap_or(usize::MAX)
     }
 
-    fn connect_flows(&self, peer: &Arc<PeerShared>) {
+    pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
         if !peer.connecting.swap(true, Ordering::AcqRel) {
             self.control.connect(peer.clone());
         }
     }
 
-    fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
-        let pairs = rails::pair(&self.card.rails, &card.rails)?;
-        let channels = match self.config.channels {
-            // At most four times MAX_RAILS, which fits.
-            0 => pairs.len() as u32 * self.settings.channels_per_rail,
-            channels => channels,
-        };
-        let layout = Layout { pairs, channels, sockets: self.config.sockets };
-        let flows = u64::from(layout.channels) * u64::from(layout.sockets);
-        if flows > self.config.flow_limit.into() {
-            return Err(PeerError::FlowLimit { flows, limit: self.config.flow_limit });
-        }
-        Ok(layout)
-    }
-
     /// Ends what waits in the pool of a peer that is gone.
-    fn end_posted(&self, peer: &PeerShared) {
+    pub(crate) fn end_posted(&self, peer: &PeerShared) {
         while let Some(op) = peer.posted.pop() {
             op.fail_for(Failure::PeerLost);
         }
     }
 
     /// Ends reads and receives: when this returns, nothing of them lands any more.
-    fn end_awaited(
+    pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
         which: impl Fn(&Arc<Op>) -> bool,
@@ -547,7 +426,7 @@ impl EngineShared {
         }
     }
 
-    fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
         let reachable = |peer: &&Arc<PeerShared>| peer.flows_up() > 0 && !peer.is_gone();
         let told: Vec<_> = peers.iter().filter(reachable).collect();
         for peer in &told {
@@ -577,45 +456,6 @@ fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass
         tx.submit_op(now, op, pass);
         if !old {
             break;
-        }
-    }
-}
-
-impl Joined {
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
-        let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
-    }
-
-    /// The peer has left before anybody accepted it, if ever anybody does.
-    fn forget(&self, peer: &Arc<PeerShared>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|other| !Arc::ptr_eq(&other.shared, peer));
-    }
-
-    fn push(&self, peer: Peer) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(peer);
-        self.arrived.notify_one();
-    }
-}
-
-impl Parted {
-    fn remember(&mut self, instance: InstanceId) {
-        if self.known.insert(instance) {
-            self.order.push_back(instance);
-        }
-        if self.order.len() > PARTED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-    }
-
-    fn forget(&mut self, instance: InstanceId) {
-        if self.known.remove(&instance) {
-            self.order.retain(|other| *other != instance);
         }
     }
 }

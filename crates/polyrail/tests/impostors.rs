@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::net::TcpListener;
+
 use common::stranger::{Stranger, frame, hello, key_of, write_header};
 use common::*;
 use polyrail::{Engine, RefusalCode, TransferError};
 use polyrail_proto::TransferId;
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::{Card, FlowHello, Hello, RefusedCode, Reply};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{ChunkHeader, Flags, Op};
 
@@ -15,14 +17,14 @@ fn card_of(engine: &Engine) -> Card {
     Card::decode(&engine.metadata()).unwrap()
 }
 
+/// The session of the first peer that an engine knows, which is easy to guess.
+const SESSION: u64 = 1 << 32;
+
 /// A flow to `engine` of somebody who claims to be `claimed`, on a number that the real one leaves
 /// free.
 fn impostor(engine: &Engine, claimed: &Engine) -> Stranger {
     let hello = hello(engine, card_of(claimed));
-    Stranger::welcome_at(
-        engine,
-        polyrail_proto::hello::FlowHello { flow: 500, flows: 501, ..hello },
-    )
+    Stranger::welcome_at(engine, FlowHello { flow: 500, flows: 501, epoch: SESSION + 1, ..hello })
 }
 
 fn notice(transfer: u64, floor: u64) -> Vec<u8> {
@@ -100,4 +102,86 @@ fn numbers_that_were_used_by_an_impostor_are_refused_and_not_swallowed() {
     let header = ChunkHeader { transfer: TransferId(1 << 41), ..write_header(64, 1) };
     forger.say(&frame(header, &[place], &[], &[1; 64]));
     wait_for("it to land", || bytes(&region) == [1; 64]);
+}
+
+/// Somebody with a port of his own, on which he would take what is meant for another.
+struct Thief {
+    listener: TcpListener,
+    card: Card,
+}
+
+impl Thief {
+    /// Claims to be `victim` at its own address.
+    fn of(victim: &Engine) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let mut card = card_of(victim);
+        card.rails.truncate(1);
+        card.rails[0].address = listener.local_addr().unwrap();
+        Self { listener, card }
+    }
+
+    /// Whether anybody has connected to it by now.
+    fn was_called(&self) -> bool {
+        self.listener.accept().is_ok()
+    }
+}
+
+#[test]
+fn metadata_given_by_the_user_beats_the_card_of_a_hello() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let thief = Thief::of(&b);
+    let mut flow = Stranger::welcome_at(&a, hello(&a, thief.card.clone()));
+    wait_for("the stranger to be taken for b", || a.peers().len() == 1);
+    let taken_for_b = a.peers().remove(0);
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    assert_eq!(flow.last_words(), [], "its flows are closed");
+    let why = taken_for_b.lost().unwrap();
+    assert!(why.contains("the user gave other metadata"), "{why}");
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    let p = Pair { a, b, to_b, to_a };
+    assert_eq!(all_that_is_done_is_there(&p, 5), 5);
+    assert!(!thief.was_called());
+    // Later it is refused, with a reason.
+    let mut late = Stranger::at(&p.a);
+    late.say(&Hello::Flow(hello(&p.a, thief.card.clone())).encode());
+    match late.reply() {
+        Reply::Refused { code: RefusedCode::OtherCard, reason } => {
+            assert!(reason.contains("another card is known"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(all_that_is_done_is_there(&p, 5), 5);
+}
+
+#[test]
+fn metadata_given_by_the_user_is_kept_when_the_peer_was_lost_and_comes_back() {
+    let p = pair(&[]);
+    assert_eq!(all_that_is_done_is_there(&p, 1), 1);
+    p.b.remove_peer(&p.to_a);
+    wait_for("a to hear of it", || p.to_b.lost().is_some());
+    let thief = Thief::of(&p.b);
+    let mut early = Stranger::at(&p.a);
+    early.say(
+        &Hello::Flow(FlowHello { epoch: 9 << 32, ..hello(&p.a, thief.card.clone()) }).encode(),
+    );
+    let reply = early.reply();
+    assert!(matches!(reply, Reply::Refused { code: RefusedCode::OtherCard, .. }), "{reply:?}");
+    assert!(!thief.was_called());
+}
+
+#[test]
+fn an_impostor_in_another_session_does_not_end_one_that_has_flows_up() {
+    let p = pair(&[]);
+    assert_eq!(all_that_is_done_is_there(&p, 1), 1);
+    for epoch in [1, 9 << 32, u64::MAX] {
+        let mut other = Stranger::at(&p.b);
+        other.say(&Hello::Flow(FlowHello { epoch, ..hello(&p.b, card_of(&p.a)) }).encode());
+        let reply = other.reply();
+        let code = RefusedCode::OtherSession;
+        assert!(matches!(&reply, Reply::Refused { code: c, .. } if *c == code), "{reply:?}");
+    }
+    assert_eq!(all_that_is_done_is_there(&p, 10), 10);
+    assert_eq!(lost_flows(&p.a), 0);
+    assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
 }

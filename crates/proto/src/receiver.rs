@@ -332,6 +332,15 @@ impl Receiver {
         !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
     }
 
+    /// From now on takes nothing, if nothing has come so far; says whether that is so.
+    pub fn close_unused(&mut self) -> bool {
+        let is_unused = self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0;
+        if is_unused {
+            self.limits.flows = 0;
+        }
+        is_unused
+    }
+
     /// The next transfer that is complete.
     pub fn poll_event(&mut self) -> Option<Landed> {
         self.events.pop_front()

@@ -272,6 +272,11 @@ impl<S: Source> Sender<S> {
         chunks + self.small.len() + self.bulk.len() > 0
     }
 
+    /// Whether nothing was ever submitted.
+    pub fn is_unused(&self) -> bool {
+        self.next_id == 1
+    }
+
     /// Whether any transfer is not over yet.
     pub fn is_busy(&self) -> bool {
         !self.order.is_empty()

@@ -450,6 +450,18 @@ impl Core {
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
             }
+            Command::Probe { peer } => {
+                for (key, flow) in &mut self.flows {
+                    if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
+                        && Arc::ptr_eq(&flow.peer, &peer)
+                    {
+                        flow.say_something(pass);
+                        if !self.owing.contains(&key) {
+                            self.owing.push(key);
+                        }
+                    }
+                }
+            }
             Command::Copying(op) => self.copying.push(op),
             Command::LetGo => pass.copiers.let_go(),
             Command::Resume => {

@@ -177,7 +177,12 @@ impl Model {
         };
         let handled =
             self.receiver.handle_chunk(FlowIndex(index), &header, &[], meta, || admission);
-        self.floor = self.floor.max(floor);
+        let highest = self.landed.keys().next_back().copied().unwrap_or(0);
+        if floor > self.floor.max(highest + 1) {
+            assert!(handled.is_err(), "a floor beyond what landed is a breach");
+        } else {
+            self.floor = self.floor.max(floor);
+        }
         let Ok(verdict) = handled else {
             // The driver closes the flow.
             self.receiver.handle_flow_down(FlowIndex(index));
