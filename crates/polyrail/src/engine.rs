@@ -363,7 +363,7 @@ impl Engine {
     pub fn take_notifications(&self) -> Vec<Notification> {
         self.shared().help();
         let taken = self.shared().inbox.take_all();
-        self.shared().resume_reading();
+        self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
     }
 
@@ -386,7 +386,7 @@ impl Engine {
                 break None;
             }
         };
-        shared.resume_reading();
+        shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
     }
 

@@ -176,6 +176,8 @@ impl EngineShared {
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
         self.joined.forget(peer);
+        self.inbox.peer_left(peer);
+        self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));
         let mut pass = self.pass();
@@ -228,6 +230,7 @@ impl EngineShared {
         let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
         peers.push(peer.clone());
+        self.inbox.peer_joined();
         drop(peers);
         tracing::debug!(target: "polyrail::peer", peer = peer.name(), "added");
         Ok((peer, true))

@@ -18,6 +18,7 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::budget::{Budget, Stock};
+use crate::inbox::Share;
 use crate::known::first_epoch;
 use crate::landing::Landing;
 use crate::lanes::Lanes;
@@ -43,6 +44,7 @@ pub(crate) struct PeerShared {
     /// Pinned memory of the flows towards it, and of those from it.
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
+    pub(crate) inbox_share: Share,
     /// Whether the user gave its card.
     pub(crate) by_user: AtomicBool,
     /// One more than the session of its hellos; 0 before the first.
@@ -217,6 +219,7 @@ impl PeerShared {
             sharing: Sharing::default(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),
+            inbox_share: Share::default(),
             by_user: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             connecting: AtomicBool::new(false),

@@ -127,8 +127,10 @@ pub(crate) enum Command {
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
-    /// Flows that were not read because the inbox was full may be read again.
-    Resume,
+    /// Flows of the peer that were not read because its share of the inbox was full may be read again.
+    Resume {
+        peer: Arc<PeerShared>,
+    },
 }
 
 /// Whether a pass reads what has come.

@@ -152,7 +152,7 @@ impl RxFlow {
             if self.waits_for_room || !self.readable || read >= VISIT_BYTES {
                 break;
             }
-            if pass.engine.inbox.must_pause() {
+            if pass.engine.inbox.must_pause(&self.peer) {
                 // The sender is held back by its window until somebody takes notifications.
                 return Ok(read > 0);
             }

@@ -299,11 +299,13 @@ impl EngineShared {
         }
     }
 
-    /// Tells proxies to read again, if they stopped because the inbox was full.
-    pub(crate) fn resume_reading(&self) {
-        if self.inbox.resume() {
-            for proxy in self.proxies.rx.proxies() {
-                self.proxies.all[proxy].command(Command::Resume);
+    /// Tells proxies to read again from those peers whose share of the inbox was full and is no more.
+    pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
+        for peer in peers {
+            if self.inbox.resume(peer) {
+                for proxy in self.proxies.rx.proxies() {
+                    self.proxies.all[proxy].command(Command::Resume { peer: peer.clone() });
+                }
             }
         }
     }

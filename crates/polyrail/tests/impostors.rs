@@ -5,7 +5,7 @@ mod common;
 
 use std::net::TcpListener;
 
-use common::stranger::{Stranger, frame, hello, key_of, write_header};
+use common::stranger::{self, Stranger, frame, hello, key_of, write_header};
 use common::*;
 use polyrail::{Engine, RefusalCode, TransferError};
 use polyrail_proto::TransferId;
@@ -184,4 +184,56 @@ fn an_impostor_in_another_session_does_not_end_one_that_has_flows_up() {
     assert_eq!(all_that_is_done_is_there(&p, 10), 10);
     assert_eq!(lost_flows(&p.a), 0);
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
+}
+
+#[test]
+fn a_stranger_whose_notifications_nobody_takes_stops_nobody_else() {
+    for settings in [&[][..], &[("progress", "caller")]] {
+        let p = pair(&[&[("notification_queue", "64")], settings].concat());
+        assert_eq!(all_that_is_done_is_there(&p, 1), 1);
+        let honest = |text: &[u8]| p.a.notify(&p.to_b, text).unwrap().wait(LONG).unwrap();
+        honest(b"first");
+        let card = stranger::card(&["127.0.0.1:9".parse().unwrap()]);
+        let mut loud = Stranger::welcome_at(&p.b, hello(&p.b, card));
+        let flood: Vec<u8> = (1..2000).flat_map(|transfer| notice(transfer, 1)).collect();
+        loud.say(&flood);
+        let waiting = || {
+            p.b.progress();
+            p.b.stats().notifications_waiting
+        };
+        wait_for("its share to be full", || waiting() > 32);
+        assert_eq!(all_that_is_done_is_there(&p, 3), 3);
+        honest(b"second");
+        // A visit to its flow may take in more than its share, a packet at most.
+        assert!(waiting() < 600, "{}", waiting());
+        // Nor when it has left, whatever it left.
+        drop(loud);
+        assert_eq!(all_that_is_done_is_there(&p, 3), 3);
+        honest(b"third");
+        let taken = p.b.take_notifications();
+        let honest: Vec<_> =
+            taken.iter().filter(|one| one.peer == p.to_a).map(|one| &one.data[..]).collect();
+        assert_eq!(honest, [&b"first"[..], b"second", b"third"]);
+    }
+}
+
+#[test]
+fn what_peers_left_behind_that_are_gone_fills_no_memory() {
+    let engine = one_rail(&[
+        ("notification_queue", "64"),
+        ("rail_stall_ms", "50"),
+        ("peer_timeout_ms", "200"),
+    ]);
+    for _ in 0..20 {
+        let card = stranger::card(&["127.0.0.1:9".parse().unwrap()]);
+        let mut loud = Stranger::welcome_at(&engine, hello(&engine, card));
+        let flood: Vec<u8> = (1..=50).flat_map(|transfer| notice(transfer, 1)).collect();
+        loud.say(&flood);
+        let last = polyrail_proto::wire::AckFrame::Ack { sequence: 50 };
+        while loud.ack() != last {}
+        drop(loud);
+        wait_for("it to be forgotten", || engine.peers().is_empty());
+        assert!(engine.stats().notifications_waiting <= 64);
+    }
+    assert_eq!(engine.take_notifications().len(), 64);
 }

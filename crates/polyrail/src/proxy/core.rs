@@ -464,8 +464,10 @@ impl Core {
             }
             Command::Copying(op) => self.copying.push(op),
             Command::LetGo => pass.copiers.let_go(),
-            Command::Resume => {
-                let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
+            Command::Resume { peer } => {
+                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
+                let keys: Vec<usize> =
+                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
                 for key in keys {
                     self.mark_readable(key);
                 }
