@@ -411,12 +411,12 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) staging: &'a Arc<Budget>,
 }
 
-/// Why a peer that was not heard of for `silence` is given up.
+/// Why a peer with which nothing went on for `silence` is given up.
 pub(crate) fn gone_text(peer: &PeerShared, silence: Duration) -> String {
     let (up, silence) = (peer.flows_up(), seconds(silence));
     let mut text = match up {
         0 => format!("no rail reached it for {silence}"),
-        _ => format!("{silence} of silence with {up} of {} flows up", peer.flows.len()),
+        _ => format!("no progress for {silence} with {up} of {} flows up", peer.flows.len()),
     };
     if let Some(problem) = peer.last_problem() {
         text.push_str("; last problem: ");
