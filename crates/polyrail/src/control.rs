@@ -236,6 +236,7 @@ impl Control {
             // Callers that compute for long must not keep peers waiting for an acknowledgement.
             self.engine.help();
         }
+        busy |= self.engine.end_leaving();
         self.cut_off.retain(|(peer, _)| !peer.is_gone());
         if busy || !self.cut_off.is_empty() {
             self.engine.control.ticking.store(true, Ordering::Release);

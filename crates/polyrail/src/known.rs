@@ -23,17 +23,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
+use crate::callback;
 use crate::engine::{EngineShared, Peer};
 use crate::error::PeerError;
 use crate::finish::{Finish, drain_tx};
 use crate::peer::{Layout, OpRef, PeerOptions, PeerShared};
-use crate::proxy::Command;
+use crate::proxy::{Command, is_driving};
 use crate::rails;
+use crate::shared::FAREWELL;
 use crate::staging::wait_all;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -89,6 +91,10 @@ impl EngineShared {
             if peer.is_gone() {
                 // Whoever ends it is about to take it off the list.
                 std::thread::yield_now();
+                continue;
+            }
+            if peer.leaving.load(Ordering::Acquire) {
+                self.lose_peer(&peer, REMOVED_HERE.to_owned());
                 continue;
             }
             let by_user = &peer.by_user;
@@ -159,10 +165,29 @@ impl EngineShared {
         if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
             self.parted().entry(peer.instance()).removed = true;
         }
-        if !peer.is_gone() {
+        if callback::is_inside() || is_driving() {
+            // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
+            if self.begin_bye(peer) {
+                self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
+                return self.control.nudge();
+            }
+        } else {
             self.say_bye(std::slice::from_ref(peer));
         }
-        self.lose_peer(peer, "removed here".to_owned());
+        self.lose_peer(peer, REMOVED_HERE.to_owned());
+    }
+
+    /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
+    /// left.
+    pub(crate) fn end_leaving(self: &Arc<Self>) -> bool {
+        let now = Instant::now();
+        let over =
+            |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
+        let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
+        for (peer, _) in ended {
+            self.lose_peer(&peer, REMOVED_HERE.to_owned());
+        }
+        !self.leaving().is_empty()
     }
 
     /// The peer is gone: every operation with it ends, its flows are closed.
@@ -194,7 +219,9 @@ impl EngineShared {
             proxy.command(Command::DropPeer { peer: peer.clone() });
         }
         if let Some(observer) = &self.observer {
-            observer.lost(&Peer { shared: peer.clone() }, &peer.lost_text());
+            let shared = peer.clone();
+            let tell = || observer.lost(&Peer { shared }, &peer.lost_text());
+            self.callbacks.call("observer", tell);
         }
         self.help();
     }
@@ -259,11 +286,16 @@ impl EngineShared {
         Ok(layout)
     }
 
+    fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn parted(&self) -> MutexGuard<'_, Parted> {
         self.parted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+const REMOVED_HERE: &str = "removed here";
 const REMOVED: &str = "it has removed this engine: its user has to add this one again";
 const OVER: &str = "it has lost this engine since: add it again";
 const OTHER_SESSION: &str = "flows of another session of it are up";

@@ -8,6 +8,7 @@
 
 mod budget;
 mod build;
+mod callback;
 mod control;
 mod direct;
 mod dump;

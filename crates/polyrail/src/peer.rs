@@ -309,7 +309,7 @@ impl PeerShared {
     }
 
     pub(crate) fn lost_text(&self) -> String {
-        self.lost.get().cloned().unwrap_or_else(|| "it left".to_owned())
+        self.lost.get().cloned().unwrap_or_else(|| "it is being removed".to_owned())
     }
 
     /// Remembers what went wrong last on some flow, for the error that may follow.
@@ -335,6 +335,11 @@ impl PeerShared {
             text.push_str(&problem);
         }
         text
+    }
+
+    /// Whether something is under way to it that can arrive.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.tx().sender.is_busy() && self.flows_up() > 0
     }
 
     /// Whether any flow towards it was up once.

@@ -9,6 +9,7 @@ use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::{Memory, OutOfRange};
 
+use crate::callback::Callbacks;
 use crate::error::RegionError;
 use crate::pin::Gate;
 use crate::region_memory::{Copies, RegionMemory};
@@ -93,6 +94,7 @@ pub(crate) struct RegionCore {
 #[derive(Default)]
 pub(crate) struct Registry {
     table: RwLock<Table>,
+    callbacks: Arc<Callbacks>,
 }
 
 #[derive(Default)]
@@ -378,6 +380,10 @@ impl RemoteSlice {
 }
 
 impl Registry {
+    pub(crate) fn new(callbacks: Arc<Callbacks>) -> Self {
+        Self { table: RwLock::default(), callbacks }
+    }
+
     pub(crate) fn register(
         self: &Arc<Self>,
         instance: InstanceId,
@@ -442,7 +448,7 @@ impl Registry {
                     let mailbox = mailbox.clone();
                     // Its owner may register memory while it answers.
                     drop(table);
-                    return admit_mail(mailbox.as_ref(), places, targets);
+                    return admit_mail(&self.callbacks, mailbox.as_ref(), places, targets);
                 }
             };
             admit(region, place, &allowed)?;
@@ -522,12 +528,14 @@ fn admit(
 
 /// A chunk for a mailbox has one place.
 fn admit_mail(
+    callbacks: &Callbacks,
     mailbox: &dyn Mailbox,
     places: &[Place],
     targets: &mut Vec<Target>,
 ) -> Result<(), RefusalCode> {
     let [place] = places else { return Err(RefusalCode::OutOfBounds) };
-    let slice = mailbox.place(place.offset, place.len).ok_or(RefusalCode::NotExpected)?;
+    let slice = callbacks.call("mailbox", || mailbox.place(place.offset, place.len)).flatten();
+    let slice = slice.ok_or(RefusalCode::NotExpected)?;
     if slice.len != place.len {
         return Err(RefusalCode::OutOfBounds);
     }

@@ -13,6 +13,7 @@ use polyrail_sys::Memory;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::control::ControlHandle;
 use crate::direct::DirectQueues;
 use crate::error::{PostError, TransferError};
@@ -38,7 +39,7 @@ const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
 /// How long a closing engine tries to tell its peers.
-const FAREWELL: Duration = Duration::from_millis(1000);
+pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
     pub(crate) config: Config,
@@ -46,6 +47,7 @@ pub(crate) struct EngineShared {
     pub(crate) card: Card,
     pub(crate) rails: Vec<rails::Rail>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
     pub(crate) joined: Joined,
     pub(crate) pool: Arc<OpsPool>,
@@ -62,6 +64,8 @@ pub(crate) struct EngineShared {
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     pub(crate) parted: Mutex<Parted>,
     pub(crate) next_peer: AtomicU32,
+    /// Peers that were removed where nobody may wait, and until when they hear of it.
+    pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
     closing: AtomicBool,
 }
 
@@ -82,10 +86,12 @@ impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
             parts;
+        let callbacks = Arc::new(Callbacks::default());
         Self {
             inbox: Inbox::new(config.notification_queue as usize),
-            pool: Arc::new(OpsPool::new(config.ops_pool)),
-            registry: Arc::default(),
+            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone())),
+            callbacks,
             joined: Joined::default(),
             staging: Budget::new(config.staging_limit_bytes),
             direct: DirectQueues::default(),
@@ -94,6 +100,7 @@ impl EngineShared {
             peers: RwLock::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
+            leaving: Mutex::default(),
             closing: AtomicBool::new(false),
             config,
             settings,
@@ -124,7 +131,7 @@ impl EngineShared {
     pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
         let peer = &prepared.peer;
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
-        if peer.is_gone() {
+        if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
             return Err(gone());
         }
         prepared.check_regions()?;
@@ -428,17 +435,21 @@ impl EngineShared {
         }
     }
 
-    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
-        let reachable = |peer: &&Arc<PeerShared>| peer.flows_up() > 0 && !peer.is_gone();
-        let told: Vec<_> = peers.iter().filter(reachable).collect();
-        for peer in &told {
-            peer.leaving.store(true, Ordering::Release);
+    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
+    /// is under way any more.
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>) -> bool {
+        let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
+        if is_reachable && !peer.leaving.swap(true, Ordering::AcqRel) {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
         }
+        is_reachable
+    }
+
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
+        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer)).collect();
         let until = Instant::now() + FAREWELL;
-        let busy = |peer: &&Arc<PeerShared>| peer.tx().sender.is_busy() && peer.flows_up() > 0;
-        while told.iter().copied().any(|peer| busy(&peer)) && Instant::now() < until {
+        while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
             if !self.help() {
                 std::thread::sleep(Duration::from_micros(200));
             }

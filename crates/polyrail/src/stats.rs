@@ -59,6 +59,8 @@ pub struct Stats {
     pub notifications_waiting: usize,
     /// Connections that were turned away: strangers, other versions, limits.
     pub refused_connections: u64,
+    /// Panics of observers, mailboxes and listeners, which the log tells of.
+    pub callback_panics: u64,
 }
 
 /// Counters of a peer.
@@ -182,6 +184,7 @@ impl EngineShared {
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),
             notifications_waiting: self.inbox.len(),
+            callback_panics: self.callbacks.panics(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
         }
     }
