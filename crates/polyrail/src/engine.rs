@@ -32,6 +32,9 @@ use crate::transfer::Transfer;
 ///
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
+///
+/// It belongs to the process that built it: in one that was forked from that, posting and adding
+/// peers are refused, and dropping does nothing. Build another one there.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -552,6 +555,13 @@ impl Connecting {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // Threads, connections and peers are the original's: nothing of it is touched, and what it
+            // holds is left to the end of this process.
+            std::mem::forget(self.threads.take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.close();
         for thread in self.threads.take().into_iter().flatten() {
             // An observer may be the last to let go of an engine, on one of its own threads.

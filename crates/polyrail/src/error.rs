@@ -114,6 +114,9 @@ pub enum PeerError {
     /// The engine is closing.
     #[error("the engine is closed")]
     Closed,
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A region can't be registered, described or cut.
@@ -219,6 +222,9 @@ pub enum PostError {
         /// Why.
         why: String,
     },
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 impl PostError {
@@ -288,6 +294,9 @@ pub enum TransferError {
         /// The peer.
         peer: String,
     },
+    /// This process is a copy of the one that posted it, where it goes on.
+    #[error("the transfer belongs to the process that this one was forked from")]
+    Forked,
 }
 
 impl TransferError {
@@ -312,6 +321,7 @@ impl TransferError {
                 ),
                 _ => None,
             },
+            Self::Forked => Some("build an engine of its own in each process, after the fork"),
             Self::PeerLost { .. } => Some("add the peer again once it is back"),
             _ => None,
         }

@@ -85,6 +85,9 @@ fn session_of(epoch: u64) -> u32 {
 impl EngineShared {
     /// Adds a peer by the user's will, or finds it: flows are connected at once.
     pub(crate) fn add_peer(self: &Arc<Self>, card: Card) -> Result<Arc<PeerShared>, PeerError> {
+        if self.is_forked() {
+            return Err(PeerError::Forked);
+        }
         self.parted().entry(card.instance).removed = false;
         loop {
             let (peer, _) = self.find_or_make(&card, true)?;
@@ -162,6 +165,9 @@ impl EngineShared {
 
     /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
     pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        if self.is_forked() {
+            return;
+        }
         if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
             self.parted().entry(peer.instance()).removed = true;
         }

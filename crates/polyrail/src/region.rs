@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
+use polyrail_sys::process::Original;
 use polyrail_sys::{Memory, OutOfRange};
 
 use crate::callback::Callbacks;
@@ -95,6 +96,7 @@ pub(crate) struct RegionCore {
 pub(crate) struct Registry {
     table: RwLock<Table>,
     callbacks: Arc<Callbacks>,
+    original: Arc<Original>,
 }
 
 #[derive(Default)]
@@ -265,6 +267,9 @@ impl OpenMailbox {
 
 impl Drop for OpenMailbox {
     fn drop(&mut self) {
+        if self.registry.original.is_copy() {
+            return;
+        }
         self.registry.remove(self.key.slot);
     }
 }
@@ -380,8 +385,8 @@ impl RemoteSlice {
 }
 
 impl Registry {
-    pub(crate) fn new(callbacks: Arc<Callbacks>) -> Self {
-        Self { table: RwLock::default(), callbacks }
+    pub(crate) fn new(callbacks: Arc<Callbacks>, original: Arc<Original>) -> Self {
+        Self { table: RwLock::default(), callbacks, original }
     }
 
     pub(crate) fn register(
@@ -554,6 +559,10 @@ impl Registration {
     }
 
     fn end(&self) {
+        // A copy of the process has nothing registered; whoever uses the memory is in the original.
+        if self.registry.as_ref().is_some_and(|registry| registry.original.is_copy()) {
+            return;
+        }
         // The slot may be somebody else's soon: it is given back once.
         if let Some(registry) = &self.registry
             && !self.has_ended.swap(true, Ordering::AcqRel)

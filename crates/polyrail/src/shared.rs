@@ -10,6 +10,7 @@ use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::Memory;
+use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::budget::Budget;
@@ -67,6 +68,7 @@ pub(crate) struct EngineShared {
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
     closing: AtomicBool,
+    original: Arc<Original>,
 }
 
 /// Parts of an engine that are made before it.
@@ -86,11 +88,11 @@ impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
             parts;
-        let callbacks = Arc::new(Callbacks::default());
+        let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         Self {
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
-            registry: Arc::new(Registry::new(callbacks.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
             callbacks,
             joined: Joined::default(),
             staging: Budget::new(config.staging_limit_bytes),
@@ -102,6 +104,7 @@ impl EngineShared {
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
             closing: AtomicBool::new(false),
+            original,
             config,
             settings,
             card,
@@ -112,6 +115,12 @@ impl EngineShared {
             observer,
             scratch,
         }
+    }
+
+    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are not
+    /// here, its connections are not to be touched, and locks may be held for ever.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.original.is_copy()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -129,6 +138,9 @@ impl EngineShared {
 
     /// Enters an operation.
     pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+        if self.is_forked() {
+            return Err(PostError::Forked);
+        }
         let peer = &prepared.peer;
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
         if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
@@ -209,7 +221,7 @@ impl EngineShared {
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
-        self.settings.caller_driven && self.proxies.all[0].try_poll(self)
+        self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -221,6 +233,9 @@ impl EngineShared {
         sleep: impl Fn(Duration),
     ) {
         const SLICE: Duration = Duration::from_millis(100);
+        if self.is_forked() {
+            return;
+        }
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
@@ -253,7 +268,7 @@ impl EngineShared {
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
         // What a device has begun can't be stopped, and is over soon; its notification can.
-        if op.is_over() || op.is_copying() && op.transfer().is_none() {
+        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
             return;
         }
         let peer = &op.prepared.peer;

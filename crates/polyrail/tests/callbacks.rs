@@ -102,7 +102,7 @@ struct Chain {
     peer: Peer,
     local: Region,
     there: RemoteRegion,
-    me: OnceLock<std::sync::Weak<Chain>>,
+    me: OnceLock<std::sync::Weak<Self>>,
     told: AtomicU32,
     depth: AtomicU32,
     deepest: AtomicU32,
