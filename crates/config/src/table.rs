@@ -285,7 +285,8 @@ settings! {
     /// Longest pause between attempts; it doubles up to here.
     reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
 
-    /// How long a peer may be out of reach on every rail before its transfers fail.
+    /// How long transfers with a peer may make no progress before they fail, and how long it may be out
+    /// of reach on every rail. Signs of life are no progress.
     peer_timeout_ms: u64 = 10_000, Kind::millis(100, 3_600_000);
 
     /// How long a transfer may take in all.
@@ -299,7 +300,8 @@ settings! {
     /// Largest notification.
     notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
 
-    /// Notifications that may wait to be taken. When the inbox is full, peers are held back.
+    /// Notifications that may wait to be taken. Peers share the inbox in equal parts; one whose part is
+    /// full is held back. Of what peers that are gone left, so many are kept as well.
     notification_queue: u32 = 65_536, Kind::count("notifications", 1, 1 << 24);
 
     /// Connections that an engine accepts at most.

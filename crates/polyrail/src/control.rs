@@ -236,6 +236,7 @@ impl Control {
             // Callers that compute for long must not keep peers waiting for an acknowledgement.
             self.engine.help();
         }
+        busy |= self.engine.end_leaving();
         self.cut_off.retain(|(peer, _)| !peer.is_gone());
         if busy || !self.cut_off.is_empty() {
             self.engine.control.ticking.store(true, Ordering::Release);
@@ -528,11 +529,6 @@ impl Control {
         let welcome =
             |capabilities| Reply::Accepted(Card { capabilities, ..self.engine.card.clone() });
         let flow = match hello {
-            Hello::Introduction(card) if self.engine.has_parted(card.instance) => {
-                // It asks by its own will, as after `remove_peer` here.
-                tracing::debug!(target: "polyrail::peer", peer = %card.name, "introduced again");
-                return (welcome(own), None);
-            }
             Hello::Introduction(_) => return (welcome(own), None),
             Hello::Flow(flow) => flow,
         };
@@ -551,17 +547,12 @@ impl Control {
             let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
             return refused(RefusedCode::Limit, reason);
         }
-        if self.engine.peer(flow.card.instance).is_none()
-            && self.engine.has_parted(flow.card.instance)
-        {
-            return refused(RefusedCode::Removed, "it has removed or lost this engine".to_owned());
-        }
         let arrivals: u32 =
             self.engine.peers().iter().map(|p| p.rx_flows_up.load(Ordering::Relaxed)).sum();
         if arrivals >= limit {
             return refused(RefusedCode::Limit, format!("flow_limit of {limit} is reached"));
         }
-        match self.engine.add_peer(flow.card.clone(), false) {
+        match self.engine.greet(&flow) {
             Ok(peer) => {
                 let duplex =
                     duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
@@ -575,9 +566,9 @@ impl Control {
                 let agreed = if duplex { own } else { own.without(Capabilities::DUPLEX) };
                 (welcome(agreed), Some(then))
             }
-            Err(error) => {
-                tracing::warn!(target: "polyrail::peer", key, %error, "peer not added");
-                refused(RefusedCode::Malformed, error.to_string())
+            Err((code, why)) => {
+                tracing::warn!(target: "polyrail::peer", key, why, "peer not added");
+                refused(code, why)
             }
         }
     }
@@ -612,7 +603,9 @@ impl Control {
             }
             (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
                 let final_word = match code {
-                    RefusedCode::WrongInstance | RefusedCode::Version => true,
+                    RefusedCode::WrongInstance
+                    | RefusedCode::Version
+                    | RefusedCode::SessionOver => true,
                     // Two engines that part and meet again do so one after the other: until it was
                     // connected once, the other may still have to add this one.
                     RefusedCode::Removed => peer.was_connected(),

@@ -32,6 +32,9 @@ use crate::transfer::Transfer;
 ///
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
+///
+/// It belongs to the process that built it: in one that was forked from that, posting and adding
+/// peers are refused, and dropping does nothing. Build another one there.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -133,7 +136,7 @@ impl Engine {
     /// may be posted at once and wait for them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
         let card = Card::decode(metadata)?;
-        Ok(Peer { shared: self.shared().add_peer(card, true)? })
+        Ok(Peer { shared: self.shared().add_peer(card)? })
     }
 
     /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
@@ -366,7 +369,7 @@ impl Engine {
     pub fn take_notifications(&self) -> Vec<Notification> {
         self.shared().help();
         let taken = self.shared().inbox.take_all();
-        self.shared().resume_reading();
+        self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
     }
 
@@ -389,7 +392,7 @@ impl Engine {
                 break None;
             }
         };
-        shared.resume_reading();
+        shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
     }
 
@@ -554,7 +557,7 @@ impl Connecting {
         let shared = self.engine.shared();
         let why = |why: String| PeerError::Connect { address: self.address, why };
         match self.card.take() {
-            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card, true)? }),
+            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
             Some(Err(text)) => Err(why(text)),
             None if shared.is_closing() => Err(PeerError::Closed),
             None => Err(why(format!("no answer within {} ms", self.timeout.as_millis()))),
@@ -564,6 +567,13 @@ impl Connecting {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // Threads, connections and peers are the original's: nothing of it is touched, and what it
+            // holds is left to the end of this process.
+            std::mem::forget(self.threads.take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.close();
         for thread in self.threads.take().into_iter().flatten() {
             // An observer may be the last to let go of an engine, on one of its own threads.

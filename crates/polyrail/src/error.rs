@@ -114,6 +114,9 @@ pub enum PeerError {
     /// The engine is closing.
     #[error("the engine is closed")]
     Closed,
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A region can't be registered, described or cut.
@@ -219,6 +222,9 @@ pub enum PostError {
         /// Why.
         why: String,
     },
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 impl PostError {
@@ -288,6 +294,9 @@ pub enum TransferError {
         /// The peer.
         peer: String,
     },
+    /// This process is a copy of the one that posted it, where it goes on.
+    #[error("the transfer belongs to the process that this one was forked from")]
+    Forked,
 }
 
 impl TransferError {
@@ -306,8 +315,13 @@ impl TransferError {
                     Some("register the region at the peer with the access that is needed")
                 }
                 RefusalCode::NotExpected => Some("the peer cancelled the receive or the read"),
+                RefusalCode::TransferOver => Some(
+                    "another program spoke to the peer in this engine's name: keep strangers off \
+                     its ports",
+                ),
                 _ => None,
             },
+            Self::Forked => Some("build an engine of its own in each process, after the fork"),
             Self::PeerLost { .. } => Some("add the peer again once it is back"),
             _ => None,
         }

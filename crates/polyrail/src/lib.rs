@@ -9,6 +9,7 @@
 mod audit;
 mod budget;
 mod build;
+mod callback;
 mod control;
 mod direct;
 mod dump;
@@ -17,6 +18,7 @@ mod error;
 mod finish;
 mod handshake;
 mod inbox;
+mod known;
 mod landing;
 mod lanes;
 mod observer;

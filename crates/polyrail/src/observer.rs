@@ -12,7 +12,8 @@ use crate::peer::PeerShared;
 /// question; given to [`crate::EngineBuilder::observer`].
 ///
 /// Called on the thread where it happens, mostly a proxy, several of them at a time. Posting is
-/// fine here; waiting is not, since nothing else moves on that proxy meanwhile.
+/// fine here; waiting is not, since nothing else moves on that proxy meanwhile. A panic is caught,
+/// logged and counted ([`crate::Stats::callback_panics`]).
 pub trait Observer: Send + Sync {
     /// A notification arrived. With an observer none goes to [`crate::Engine::take_notifications`].
     fn notified(&self, peer: &Peer, data: Vec<u8>);
@@ -24,7 +25,8 @@ pub trait Observer: Send + Sync {
 /// Is told of the end of transfers; given to [`crate::Request::on_end`].
 ///
 /// Called once for each post, on the thread where it ends, which may be the one that posts. What
-/// holds for an [`Observer`] holds here, too.
+/// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when it
+/// has returned.
 pub trait OnEnd: Send + Sync {
     /// The transfer of this token is over.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);

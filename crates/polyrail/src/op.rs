@@ -8,6 +8,7 @@ use std::time::Duration;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
+use crate::callback::{Callbacks, End};
 use crate::direct::PathKind;
 use crate::error::TransferError;
 use crate::region::{RegionCore, RegionSlice};
@@ -46,6 +47,7 @@ pub struct Outcome {
 /// How many operations are outstanding, and how many may be.
 #[derive(Debug)]
 pub(crate) struct OpsPool {
+    pub(crate) callbacks: Arc<Callbacks>,
     used: AtomicU32,
     /// Operations that are over and whose listener has not been told.
     untold: AtomicU32,
@@ -58,8 +60,8 @@ const AWAITED: u32 = 1;
 const OVER: u32 = 2;
 
 impl OpsPool {
-    pub(crate) fn new(limit: u32) -> Self {
-        Self { used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
+    pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>) -> Self {
+        Self { callbacks, used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -73,6 +75,11 @@ impl OpsPool {
     /// Whether every operation is over, and who wanted to be told of it has been.
     pub(crate) fn is_drained(&self) -> bool {
         self.used.load(Ordering::Acquire) == 0 && self.untold.load(Ordering::Acquire) == 0
+    }
+
+    /// A listener has been told.
+    pub(crate) fn told(&self) {
+        self.untold.fetch_sub(1, Ordering::Release);
     }
 
     fn take(&self) -> bool {
@@ -226,11 +233,11 @@ impl Op {
         if self.state.swap(OVER, Ordering::AcqRel) == AWAITED {
             futex::wake_all(&self.state);
         }
-        if let Some(listener) = listener {
-            if let Some(result) = self.result.get() {
-                listener.target.ended(listener.token, result);
-            }
-            self.pool.untold.fetch_sub(1, Ordering::Release);
+        if let Some(listener) = listener
+            && let Some(result) = self.result.get()
+        {
+            let (listener, result) = (listener.clone(), result.clone());
+            End { listener, result, pool: self.pool.clone() }.tell();
         }
     }
 }

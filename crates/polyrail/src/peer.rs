@@ -19,6 +19,8 @@ use socket2::Socket;
 
 use crate::audit::Audit;
 use crate::budget::{Budget, Stock};
+use crate::inbox::Share;
+use crate::known::first_epoch;
 use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
@@ -43,6 +45,11 @@ pub(crate) struct PeerShared {
     /// Pinned memory of the flows towards it, and of those from it.
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
+    pub(crate) inbox_share: Share,
+    /// Whether the user gave its card.
+    pub(crate) by_user: AtomicBool,
+    /// One more than the session of its hellos; 0 before the first.
+    pub(crate) heard: AtomicU64,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -204,7 +211,7 @@ impl PeerShared {
                 refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
                 rests_until: AtomicU64::new(0),
-                epoch: AtomicU64::new(0),
+                epoch: AtomicU64::new(first_epoch(number)),
                 stats: FlowStats::default(),
                 socket: Mutex::new(None),
             })
@@ -219,6 +226,9 @@ impl PeerShared {
             sharing: Sharing::default(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),
+            inbox_share: Share::default(),
+            by_user: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),
@@ -299,8 +309,16 @@ impl PeerShared {
         first
     }
 
+    /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
+    pub(crate) fn close_unused(&self) -> bool {
+        // Flows that it connects tell their session.
+        let is_silent =
+            !self.connecting.load(Ordering::Acquire) || self.answering.load(Ordering::Acquire);
+        is_silent && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
+    }
+
     pub(crate) fn lost_text(&self) -> String {
-        self.lost.get().cloned().unwrap_or_else(|| "it left".to_owned())
+        self.lost.get().cloned().unwrap_or_else(|| "it is being removed".to_owned())
     }
 
     /// Remembers what went wrong last on some flow, for the error that may follow.
@@ -326,6 +344,11 @@ impl PeerShared {
             text.push_str(&problem);
         }
         text
+    }
+
+    /// Whether something is under way to it that can arrive.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.tx().sender.is_busy() && self.flows_up() > 0
     }
 
     /// Whether any flow towards it was up once.
@@ -402,12 +425,12 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) staging: &'a Arc<Budget>,
 }
 
-/// Why a peer that was not heard of for `silence` is given up.
+/// Why a peer with which nothing went on for `silence` is given up.
 pub(crate) fn gone_text(peer: &PeerShared, silence: Duration) -> String {
     let (up, silence) = (peer.flows_up(), seconds(silence));
     let mut text = match up {
         0 => format!("no rail reached it for {silence}"),
-        _ => format!("{silence} of silence with {up} of {} flows up", peer.flows.len()),
+        _ => format!("no progress for {silence} with {up} of {} flows up", peer.flows.len()),
     };
     if let Some(problem) = peer.last_problem() {
         text.push_str("; last problem: ");

@@ -115,12 +115,18 @@ pub(crate) enum Command {
     DropPeer {
         peer: Arc<PeerShared>,
     },
+    /// Whether the peer is still there, on flows that come from it, is to be found out.
+    Probe {
+        peer: Arc<PeerShared>,
+    },
     /// Devices copy from end to end for it: somebody has to see when they are done.
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
-    /// Flows that were not read because the inbox was full may be read again.
-    Resume,
+    /// Flows of the peer that were not read because its share of the inbox was full may be read again.
+    Resume {
+        peer: Arc<PeerShared>,
+    },
 }
 
 /// Whether a pass reads what has come.

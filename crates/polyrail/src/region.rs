@@ -7,8 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
+use polyrail_sys::process::Original;
 use polyrail_sys::{Memory, OutOfRange};
 
+use crate::callback::Callbacks;
 use crate::error::RegionError;
 use crate::pin::Gate;
 use crate::region_memory::{Copies, RegionMemory};
@@ -93,6 +95,8 @@ pub(crate) struct RegionCore {
 #[derive(Default)]
 pub(crate) struct Registry {
     table: RwLock<Table>,
+    callbacks: Arc<Callbacks>,
+    original: Arc<Original>,
 }
 
 #[derive(Default)]
@@ -263,6 +267,9 @@ impl OpenMailbox {
 
 impl Drop for OpenMailbox {
     fn drop(&mut self) {
+        if self.registry.original.is_copy() {
+            return;
+        }
         self.registry.remove(self.key.slot);
     }
 }
@@ -378,6 +385,10 @@ impl RemoteSlice {
 }
 
 impl Registry {
+    pub(crate) fn new(callbacks: Arc<Callbacks>, original: Arc<Original>) -> Self {
+        Self { table: RwLock::default(), callbacks, original }
+    }
+
     pub(crate) fn register(
         self: &Arc<Self>,
         instance: InstanceId,
@@ -442,7 +453,7 @@ impl Registry {
                     let mailbox = mailbox.clone();
                     // Its owner may register memory while it answers.
                     drop(table);
-                    return admit_mail(mailbox.as_ref(), places, targets);
+                    return admit_mail(&self.callbacks, mailbox.as_ref(), places, targets);
                 }
             };
             admit(region, place, &allowed)?;
@@ -522,12 +533,14 @@ fn admit(
 
 /// A chunk for a mailbox has one place.
 fn admit_mail(
+    callbacks: &Callbacks,
     mailbox: &dyn Mailbox,
     places: &[Place],
     targets: &mut Vec<Target>,
 ) -> Result<(), RefusalCode> {
     let [place] = places else { return Err(RefusalCode::OutOfBounds) };
-    let slice = mailbox.place(place.offset, place.len).ok_or(RefusalCode::NotExpected)?;
+    let slice = callbacks.call("mailbox", || mailbox.place(place.offset, place.len)).flatten();
+    let slice = slice.ok_or(RefusalCode::NotExpected)?;
     if slice.len != place.len {
         return Err(RefusalCode::OutOfBounds);
     }
@@ -546,6 +559,10 @@ impl Registration {
     }
 
     fn end(&self) {
+        // A copy of the process has nothing registered; whoever uses the memory is in the original.
+        if self.registry.as_ref().is_some_and(|registry| registry.original.is_copy()) {
+            return;
+        }
         // The slot may be somebody else's soon: it is given back once.
         if let Some(registry) = &self.registry
             && !self.has_ended.swap(true, Ordering::AcqRel)

@@ -134,6 +134,11 @@ impl RxFlow {
         }
     }
 
+    /// Says once more what the peer was told.
+    pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
+        self.acks.show_life(pass.now, Duration::ZERO);
+    }
+
     pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.socket
     }
@@ -147,7 +152,7 @@ impl RxFlow {
             if self.waits_for_room || !self.readable || read >= VISIT_BYTES {
                 break;
             }
-            if pass.engine.inbox.must_pause() {
+            if pass.engine.inbox.must_pause(&self.peer) {
                 // The sender is held back by its window until somebody takes notifications.
                 return Ok(read > 0);
             }
@@ -578,7 +583,7 @@ impl Current {
                 registry.admit_all(places, |_| true, targets)
             }
         };
-        let verdict = receiver.handle_chunk(flow, header, meta, admit);
+        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
         if self.in_peers_ring.is_some() || self.device().is_some() {
             self.places.extend_from_slice(places);
         }

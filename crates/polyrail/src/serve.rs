@@ -28,7 +28,10 @@ pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed
             if landed.flags.contains(Flags::NOTIFY) {
                 let peer = Peer { shared: peer.clone() };
                 match &pass.engine.observer {
-                    Some(observer) => observer.notified(&peer, landed.meta),
+                    Some(observer) => {
+                        let tell = || observer.notified(&peer, landed.meta);
+                        pass.engine.callbacks.call("observer", tell);
+                    }
                     None => pass.engine.inbox.push(Notification { peer, data: landed.meta }),
                 }
             }

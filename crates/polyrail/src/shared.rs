@@ -1,8 +1,7 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
-use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::{Config, Polling};
@@ -11,18 +10,20 @@ use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::Memory;
+use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::control::ControlHandle;
 use crate::direct::DirectQueues;
-use crate::engine::Peer;
-use crate::error::{PeerError, PostError, TransferError};
+use crate::error::{PostError, TransferError};
 use crate::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::inbox::Inbox;
+use crate::known::{Joined, Parted};
 use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
-use crate::peer::{Layout, OpRef, PeerOptions, PeerShared, TxSide};
+use crate::peer::{OpRef, PeerShared, TxSide};
 use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet, is_driving};
 use crate::rails;
 use crate::region::Registry;
@@ -31,19 +32,17 @@ use crate::settings::EngineSettings;
 use crate::share::Imports;
 use crate::sharing::Page;
 use crate::spin::{POLL_NS, Pollers, Waits};
-use crate::staging::{Copiers, wait_all, wait_patiently};
+use crate::staging::{Copiers, wait_patiently};
 use crate::stats::Counter;
 use crate::trace::Trace;
 
-/// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
-const PARTED_MAX: usize = 4096;
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.
 const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
 /// How long a closing engine tries to tell its peers.
-const FAREWELL: Duration = Duration::from_millis(1000);
+pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
     /// Work that somebody would have left alone for good; see [`crate::audit`].
@@ -56,6 +55,7 @@ pub(crate) struct EngineShared {
     pub(crate) card: Card,
     pub(crate) rails: Vec<rails::Rail>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
     pub(crate) joined: Joined,
     pub(crate) pool: Arc<OpsPool>,
@@ -69,23 +69,13 @@ pub(crate) struct EngineShared {
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
-    peers: RwLock<Vec<Arc<PeerShared>>>,
-    parted: Mutex<Parted>,
-    next_peer: AtomicU32,
+    pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
+    pub(crate) parted: Mutex<Parted>,
+    pub(crate) next_peer: AtomicU32,
+    /// Peers that were removed where nobody may wait, and until when they hear of it.
+    pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
     closing: AtomicBool,
-}
-
-/// Peers that came by themselves and wait to be accepted.
-#[derive(Default)]
-pub(crate) struct Joined {
-    queue: Mutex<VecDeque<Peer>>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Parted {
-    known: HashSet<InstanceId>,
-    order: VecDeque<InstanceId>,
+    original: Arc<Original>,
 }
 
 /// Parts of an engine that are made before it.
@@ -105,13 +95,15 @@ impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
             parts;
+        let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         Self {
             rescues: Counter::default(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize),
-            pool: Arc::new(OpsPool::new(config.ops_pool)),
-            registry: Arc::default(),
+            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
+            callbacks,
             joined: Joined::default(),
             staging: Budget::new(config.staging_limit_bytes),
             direct: DirectQueues::default(),
@@ -120,7 +112,9 @@ impl EngineShared {
             peers: RwLock::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
+            leaving: Mutex::default(),
             closing: AtomicBool::new(false),
+            original,
             config,
             settings,
             card,
@@ -131,6 +125,12 @@ impl EngineShared {
             observer,
             scratch,
         }
+    }
+
+    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are not
+    /// here, its connections are not to be touched, and locks may be held for ever.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.original.is_copy()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -146,102 +146,14 @@ impl EngineShared {
         peers.iter().find(|peer| peer.instance() == instance).cloned()
     }
 
-    /// Adds a peer, or finds it. `wanted`: by this side's will, so flows are connected at once and
-    /// an earlier parting is forgotten.
-    pub(crate) fn add_peer(
-        self: &Arc<Self>,
-        card: Card,
-        wanted: bool,
-    ) -> Result<Arc<PeerShared>, PeerError> {
-        if self.is_closing() {
-            return Err(PeerError::Closed);
-        }
-        if card.instance == self.card.instance {
-            return Err(PeerError::Myself);
-        }
-        let instance = card.instance;
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = peers.iter().find(|peer| peer.instance() == instance).cloned() {
-            drop(peers);
-            if wanted {
-                self.connect_flows(&known);
-            }
-            return Ok(known);
-        }
-        let layout = self.layout(&card)?;
-        let options = PeerOptions {
-            window_chunks: self.config.window_chunks,
-            ops_pool: self.config.ops_pool,
-            flow_limit: self.config.flow_limit,
-            same_host: card.host == self.card.host,
-            rails: self.rails.len(),
-            staging: &self.staging,
-        };
-        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Arc::new(PeerShared::new(number, card, layout, &self.proxies.tx, options));
-        peers.push(peer.clone());
-        drop(peers);
-        tracing::debug!(target: "polyrail::peer", peer = peer.name(), wanted, "added");
-        if wanted {
-            self.parted.lock().unwrap_or_else(PoisonError::into_inner).forget(instance);
-            self.connect_flows(&peer);
-        } else {
-            self.joined.push(Peer { shared: peer.clone() });
-        }
-        Ok(peer)
-    }
-
-    /// Whether the instance must not come back by itself.
-    pub(crate) fn has_parted(&self, instance: InstanceId) -> bool {
-        let parted = self.parted.lock().unwrap_or_else(PoisonError::into_inner);
-        parted.known.contains(&instance)
-    }
-
-    pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        if !peer.is_gone() {
-            self.say_bye(std::slice::from_ref(peer));
-        }
-        self.lose_peer(peer, "removed here".to_owned());
-    }
-
-    /// The peer is gone: every operation with it ends, its flows are closed.
-    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: String) {
-        if !peer.set_gone(why) {
-            return;
-        }
-        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
-        peer.sharing.stop_waiting();
-        self.parted.lock().unwrap_or_else(PoisonError::into_inner).remember(peer.instance());
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|other| !Arc::ptr_eq(other, peer));
-        drop(peers);
-        self.joined.forget(peer);
-        self.end_posted(peer);
-        wait_all(&self.imports.end_all(peer.instance()));
-        let mut pass = self.pass();
-        let mut tx = peer.tx();
-        tx.sender.end_all(Failure::PeerLost);
-        for OpRef(op) in tx.matcher.drain_sends() {
-            pass.finishes.push(Finish::Failed(op, Failure::PeerLost));
-        }
-        drain_tx(&mut tx, &mut pass);
-        drop(tx);
-        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
-        for proxy in &self.proxies.all {
-            proxy.command(Command::DropPeer { peer: peer.clone() });
-        }
-        if let Some(observer) = &self.observer {
-            observer.lost(&Peer { shared: peer.clone() }, &peer.lost_text());
-        }
-        self.help();
-    }
-
     /// Enters an operation.
     pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+        if self.is_forked() {
+            return Err(PostError::Forked);
+        }
         let peer = &prepared.peer;
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
-        if peer.is_gone() {
+        if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
             return Err(gone());
         }
         prepared.check_regions()?;
@@ -333,7 +245,7 @@ impl EngineShared {
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
-        self.settings.caller_driven && self.proxies.all[0].try_poll(self)
+        self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -344,6 +256,9 @@ impl EngineShared {
         over: impl Fn() -> bool,
         sleep: impl Fn(Duration),
     ) {
+        if self.is_forked() {
+            return;
+        }
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
@@ -395,7 +310,7 @@ impl EngineShared {
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
         // What a device has begun can't be stopped, and is over soon; its notification can.
-        if op.is_over() || op.is_copying() && op.transfer().is_none() {
+        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
             return;
         }
         let peer = &op.prepared.peer;
@@ -448,11 +363,13 @@ impl EngineShared {
         }
     }
 
-    /// Tells proxies to read again, if they stopped because the inbox was full.
-    pub(crate) fn resume_reading(&self) {
-        if self.inbox.resume() {
-            for proxy in self.proxies.rx.proxies() {
-                self.proxies.all[proxy].command(Command::Resume);
+    /// Tells proxies to read again from those peers whose share of the inbox was full and is no more.
+    pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
+        for peer in peers {
+            if self.inbox.resume(peer) {
+                for proxy in self.proxies.rx.proxies() {
+                    self.proxies.all[proxy].command(Command::Resume { peer: peer.clone() });
+                }
             }
         }
     }
@@ -546,36 +463,21 @@ impl EngineShared {
         peer.pending().unwrap_or(usize::MAX)
     }
 
-    fn connect_flows(&self, peer: &Arc<PeerShared>) {
+    pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
         if !peer.connecting.swap(true, Ordering::AcqRel) {
             self.control.connect(peer.clone());
         }
     }
 
-    fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
-        let pairs = rails::pair(&self.card.rails, &card.rails)?;
-        let channels = match self.config.channels {
-            // At most four times MAX_RAILS, which fits.
-            0 => pairs.len() as u32 * self.settings.channels_per_rail,
-            channels => channels,
-        };
-        let layout = Layout { pairs, channels, sockets: self.config.sockets };
-        let flows = u64::from(layout.channels) * u64::from(layout.sockets);
-        if flows > self.config.flow_limit.into() {
-            return Err(PeerError::FlowLimit { flows, limit: self.config.flow_limit });
-        }
-        Ok(layout)
-    }
-
     /// Ends what waits in the pool of a peer that is gone.
-    fn end_posted(&self, peer: &PeerShared) {
+    pub(crate) fn end_posted(&self, peer: &PeerShared) {
         while let Some(op) = peer.posted.pop() {
             op.fail_for(Failure::PeerLost);
         }
     }
 
     /// Ends reads and receives: when this returns, nothing of them lands any more.
-    fn end_awaited(
+    pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
         which: impl Fn(&Arc<Op>) -> bool,
@@ -606,17 +508,21 @@ impl EngineShared {
         }
     }
 
-    fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
-        let reachable = |peer: &&Arc<PeerShared>| peer.flows_up() > 0 && !peer.is_gone();
-        let told: Vec<_> = peers.iter().filter(reachable).collect();
-        for peer in &told {
-            peer.leaving.store(true, Ordering::Release);
+    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
+    /// is under way any more.
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>) -> bool {
+        let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
+        if is_reachable && !peer.leaving.swap(true, Ordering::AcqRel) {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
         }
+        is_reachable
+    }
+
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
+        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer)).collect();
         let until = Instant::now() + FAREWELL;
-        let busy = |peer: &&Arc<PeerShared>| peer.tx().sender.is_busy() && peer.flows_up() > 0;
-        while told.iter().copied().any(|peer| busy(&peer)) && Instant::now() < until {
+        while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
             if !self.help() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -636,45 +542,6 @@ fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass
         tx.submit_op(now, op, pass);
         if !old {
             break;
-        }
-    }
-}
-
-impl Joined {
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
-        let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
-    }
-
-    /// The peer has left before anybody accepted it, if ever anybody does.
-    fn forget(&self, peer: &Arc<PeerShared>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|other| !Arc::ptr_eq(&other.shared, peer));
-    }
-
-    fn push(&self, peer: Peer) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(peer);
-        self.arrived.notify_one();
-    }
-}
-
-impl Parted {
-    fn remember(&mut self, instance: InstanceId) {
-        if self.known.insert(instance) {
-            self.order.push_back(instance);
-        }
-        if self.order.len() > PARTED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-    }
-
-    fn forget(&mut self, instance: InstanceId) {
-        if self.known.remove(&instance) {
-            self.order.retain(|other| *other != instance);
         }
     }
 }

@@ -62,6 +62,8 @@ pub struct Stats {
     /// Work that waited for a periodic look because nobody had been told of it. Each is a fault of
     /// the engine: there are none in an engine that is right. With `progress = caller` nothing counts.
     pub rescues: u64,
+    /// Panics of observers, mailboxes and listeners, which the log tells of.
+    pub callback_panics: u64,
 }
 
 /// Counters of a peer.
@@ -188,6 +190,7 @@ impl EngineShared {
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),
             notifications_waiting: self.inbox.len(),
+            callback_panics: self.callbacks.panics(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
             rescues: self.rescues(),
         }

@@ -78,6 +78,7 @@ impl Transfer {
         );
         match self.op.result() {
             Some(result) => result.clone(),
+            None if self.engine.is_forked() => Err(TransferError::Forked),
             None => Err(TransferError::TimedOut { waited: start.elapsed() }),
         }
     }

@@ -161,6 +161,12 @@ pub enum RefusedCode {
     Limit = 5,
     /// A feature in use is not supported here.
     Capability = 6,
+    /// One end has lost the other since the flow's session began.
+    SessionOver = 7,
+    /// Another card is known for the instance.
+    OtherCard = 8,
+    /// Another session of the instance is connected.
+    OtherSession = 9,
 }
 
 impl RefusedCode {
@@ -172,6 +178,9 @@ impl RefusedCode {
             Self::Removed,
             Self::Limit,
             Self::Capability,
+            Self::SessionOver,
+            Self::OtherCard,
+            Self::OtherSession,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)
@@ -299,7 +308,7 @@ impl Reply {
             0 => Self::Accepted(Card::decode_from(&mut reader)?),
             got => Self::Refused {
                 code: RefusedCode::from_wire(got)
-                    .ok_or_else(|| reader.field("code", got.into(), "0 to 6"))?,
+                    .ok_or_else(|| reader.field("code", got.into(), "0 to 9"))?,
                 reason: reader.text("reason", MAX_REASON_BYTES)?,
             },
         };

@@ -18,6 +18,7 @@ mod id;
 pub mod matching;
 pub mod message;
 mod plan;
+mod proof;
 mod range_set;
 mod reader;
 mod receiver;

@@ -309,7 +309,7 @@ fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
 fn code(reader: &mut Reader<'_>) -> Result<RefusalCode, DecodeError> {
     let got = reader.u64("code")?;
     let known = u8::try_from(got).ok().and_then(RefusalCode::from_wire);
-    known.ok_or_else(|| reader.field("code", got, "1 to 10"))
+    known.ok_or_else(|| reader.field("code", got, "1 to 12"))
 }
 
 #[cfg(test)]

@@ -17,6 +17,11 @@
 //! copy can't be stopped, so from [`Receiver::detach`] to [`Receiver::handle_landed`] it counts like
 //! a system call, and its flow goes on with the next chunk.
 //!
+//! **Nothing is acknowledged but what landed.** A chunk of a transfer that is over, or that landed
+//! before, is discarded and acknowledged only if it is a copy of what landed (see `proof`); else it
+//! is refused, so that its sender learns that its bytes are not here. What the sender's `floor` says
+//! is good for forgetting, and for nothing else.
+//!
 //! What is taken from a flow in the middle of a chunk (its sender cancelled the transfer, the user
 //! dropped the region) may be inside a system call as well. Those calls say so and are asked again,
 //! and until [`Receiver::is_quiet`] no acknowledgement leaves.
@@ -24,16 +29,22 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::id::{FlowIndex, TransferId};
+use crate::proof::{Head, Proofs};
 use crate::range_set::RangeSet;
-use crate::wire::{ChunkHeader, Flags, Op, RefusalCode, WireError};
+use crate::wire::{ChunkHeader, Flags, Op, Place, RefusalCode, WireError};
 
 /// The receiving side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
 /// that for bookkeeping only, never while bytes are read.
 #[derive(Debug)]
 pub struct Receiver {
     limits: ReceiverLimits,
+    /// Everything below it is over for the sender.
     floor: TransferId,
+    /// The highest transfer of which something landed.
+    highest: u64,
+    /// What is over from the floor on, because it is complete or was cancelled.
     done: RangeSet,
+    proofs: Proofs,
     active: HashMap<u64, Incoming>,
     /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
     tracked_chunks: u64,
@@ -58,11 +69,14 @@ pub struct ReceiverLimits {
     pub transfers: usize,
     /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
     pub chunks: u64,
+    /// Chunks that may be in flight on a flow: so many may have landed without the sender's knowledge
+    /// and come again. Must be no less than the sender's window.
+    pub window: usize,
 }
 
 impl Default for ReceiverLimits {
     fn default() -> Self {
-        Self { flows: 1024, transfers: 1 << 20, chunks: 1 << 26 }
+        Self { flows: 1024, transfers: 1 << 20, chunks: 1 << 26, window: 1024 }
     }
 }
 
@@ -71,7 +85,7 @@ impl Default for ReceiverLimits {
 pub enum Verdict {
     /// Read it into its places.
     Land,
-    /// Read it to scratch: it is here already, or nobody wants it any more.
+    /// Read it to scratch and acknowledge it: it is here already.
     Discard,
     /// Read it to scratch and tell the sender why.
     Refuse(RefusalCode),
@@ -88,6 +102,11 @@ pub enum Settled {
     /// Acknowledge everything before it and refuse it.
     Refuse(RefusalCode),
 }
+
+/// The answer to a chunk of a transfer that is over without it.
+const OVER: Verdict = Verdict::Refuse(RefusalCode::TransferOver);
+/// The answer where nothing is known to have landed.
+const NOTHING_LANDED: Settled = Settled::Refuse(RefusalCode::Busy);
 
 /// A transfer that is complete: every byte is in place.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,9 +141,10 @@ struct Incoming {
 /// What a flow is landing now.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
+    flow: FlowIndex,
     target: Option<(TransferId, u32)>,
-    context: (Op, u64),
-    payload: u32,
+    /// The chunk; `None` between chunks.
+    head: Option<Head>,
     reading: bool,
     verdict: Option<Verdict>,
 }
@@ -135,7 +155,9 @@ impl Receiver {
         Self {
             limits,
             floor: TransferId(1),
+            highest: 0,
             done: RangeSet::default(),
+            proofs: Proofs::new(limits.window),
             active: HashMap::new(),
             tracked_chunks: 0,
             claims: Vec::new(),
@@ -145,24 +167,26 @@ impl Receiver {
         }
     }
 
-    /// A chunk begins on `flow`; `admit` asks the driver whether its places may be written.
+    /// A chunk begins on `flow`; `admit` asks the driver whether its `places` may be written.
     ///
-    /// An error means that the peer breaks the protocol: close the flow.
+    /// An error means that the peer breaks the protocol: close the flow, and acknowledge nothing.
     pub fn handle_chunk(
         &mut self,
         flow: FlowIndex,
         header: &ChunkHeader,
+        places: &[Place],
         meta: &[u8],
         admit: impl FnOnce() -> Admission,
     ) -> Result<Verdict, WireError> {
         self.claim_mut(flow)?;
-        self.raise_floor(header.floor);
-        let verdict = self.judge(header, meta, admit)?;
+        self.raise_floor(header.floor)?;
+        let head = self.proofs.head(header, places, meta);
+        let verdict = self.judge(header, &head, meta, admit)?;
         let claim = self.claim_mut(flow)?;
         *claim = Claim {
+            flow,
             target: (verdict == Verdict::Land).then_some((header.transfer, header.chunk)),
-            context: (header.op, header.context),
-            payload: header.payload_len,
+            head: Some(head),
             reading: false,
             verdict: Some(verdict),
         };
@@ -193,7 +217,7 @@ impl Receiver {
 
     /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
     pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
-        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return Settled::Ack };
+        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return NOTHING_LANDED };
         let ended = std::mem::replace(claim, Claim::NONE);
         debug_assert!(!ended.reading, "end_landing comes first");
         self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
@@ -218,7 +242,7 @@ impl Receiver {
 
     /// The copy is over, also if its flow is gone meanwhile: the bytes are in place, or why not.
     pub fn handle_landed(&mut self, id: LandingId, landed: Admission) -> Settled {
-        let Some(mut ended) = self.detached.remove(&id.0) else { return Settled::Ack };
+        let Some(mut ended) = self.detached.remove(&id.0) else { return NOTHING_LANDED };
         if ended.verdict != Some(Verdict::Land) {
             ended.target = None;
         }
@@ -226,15 +250,21 @@ impl Receiver {
     }
 
     fn settle(&mut self, ended: Claim, landed: Admission) -> Settled {
+        let Some(head) = ended.head else { return NOTHING_LANDED };
         match (ended.target, ended.verdict, landed) {
-            (_, Some(Verdict::Refuse(code)), _) => Settled::Refuse(code),
-            (Some(_), _, Err(code)) => Settled::Refuse(code),
-            (Some((transfer, chunk)), _, Ok(())) => {
-                self.land(transfer, chunk, ended.payload);
-                Settled::Ack
+            (_, Some(Verdict::Refuse(code)), _) => return Settled::Refuse(code),
+            (Some(_), _, Err(code)) => return Settled::Refuse(code),
+            (Some((transfer, chunk)), Some(Verdict::Land), Ok(())) => {
+                if !self.land(transfer, chunk, head.header.payload_len) {
+                    return NOTHING_LANDED;
+                }
             }
-            (None, ..) => Settled::Ack,
+            // It was proven that a copy landed.
+            (None, Some(Verdict::Discard), _) => {}
+            _ => return NOTHING_LANDED,
         }
+        self.proofs.note(ended.flow, head, self.floor);
+        Settled::Ack
     }
 
     /// The flow is gone, maybe in the middle of a chunk: what it was landing is landing no more.
@@ -243,6 +273,7 @@ impl Receiver {
         if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
             *claim = Claim::NONE;
         }
+        self.proofs.handle_flow_down(flow, self.floor);
     }
 
     /// The peer gave the transfer up: nothing of it lands any more.
@@ -258,7 +289,8 @@ impl Receiver {
             if self.done.range_count() < 2 * self.limits.transfers {
                 self.done.insert(transfer.0);
             }
-            self.drop_incoming(transfer, Verdict::Discard);
+            // Not acknowledged, whoever sent that message: its sender waits for no answer any more.
+            self.drop_incoming(transfer, OVER);
         }
         !self.all_claims().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
     }
@@ -274,7 +306,9 @@ impl Receiver {
         for id in over {
             self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
         }
-        let busy = |c: &Claim| c.reading && c.target.is_some() && c.context == (op, context);
+        let of_it = |head: &Head| head.header.op == op && head.header.context == context;
+        let busy =
+            |c: &Claim| c.reading && c.target.is_some() && c.head.as_ref().is_some_and(of_it);
         !self.all_claims().any(busy)
     }
 
@@ -298,6 +332,15 @@ impl Receiver {
         !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
     }
 
+    /// From now on takes nothing, if nothing has come so far; says whether that is so.
+    pub fn close_unused(&mut self) -> bool {
+        let is_unused = self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0;
+        if is_unused {
+            self.limits.flows = 0;
+        }
+        is_unused
+    }
+
     /// The next transfer that is complete.
     pub fn poll_event(&mut self) -> Option<Landed> {
         self.events.pop_front()
@@ -311,12 +354,14 @@ impl Receiver {
     fn judge(
         &mut self,
         header: &ChunkHeader,
+        head: &Head,
         meta: &[u8],
         admit: impl FnOnce() -> Admission,
     ) -> Result<Verdict, WireError> {
         let id = header.transfer.0;
+        let known = |proofs: &Proofs| if proofs.holds(head) { Verdict::Discard } else { OVER };
         if header.transfer < self.floor || self.done.contains(id) {
-            return Ok(Verdict::Discard);
+            return Ok(known(&self.proofs));
         }
         if let Some(incoming) = self.active.get(&id) {
             let allowed = "the same in all chunks of a transfer";
@@ -331,7 +376,7 @@ impl Receiver {
                 return differs("context", header.context);
             }
             if incoming.has_landed(header.chunk) {
-                return Ok(Verdict::Discard);
+                return Ok(known(&self.proofs));
             }
         }
         if let Err(code) = admit() {
@@ -387,16 +432,18 @@ impl Receiver {
         }
     }
 
-    fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) {
-        let Some(incoming) = self.active.get_mut(&transfer.0) else { return };
+    /// The bytes are in place. Says whether that counts.
+    fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) -> bool {
+        let Some(incoming) = self.active.get_mut(&transfer.0) else { return false };
         if !incoming.set_landed(chunk) {
-            return;
+            return false;
         }
+        self.highest = self.highest.max(transfer.0);
         incoming.bytes += u64::from(payload);
         if incoming.landed_count < incoming.chunk_count {
-            return;
+            return true;
         }
-        let Some(incoming) = self.active.remove(&transfer.0) else { return };
+        let Some(incoming) = self.active.remove(&transfer.0) else { return false };
         self.tracked_chunks -= u64::from(incoming.chunk_count);
         self.done.insert(transfer.0);
         self.events.push_back(Landed {
@@ -407,12 +454,18 @@ impl Receiver {
             meta: incoming.meta,
             bytes: incoming.bytes,
         });
+        true
     }
 
-    /// Everything below `floor` is over for the sender, so it is over here.
-    fn raise_floor(&mut self, floor: TransferId) {
+    /// Everything below `floor` is over for the sender, so nothing of it lands here. A sender says so
+    /// only of what lies below something that it knows to have landed.
+    fn raise_floor(&mut self, floor: TransferId) -> Result<(), WireError> {
         if floor <= self.floor {
-            return;
+            return Ok(());
+        }
+        if floor.0 - 1 > self.highest {
+            let allowed = "at most one more than the highest transfer of which something landed";
+            return Err(WireError::Field { field: "floor", got: floor.0, allowed });
         }
         self.floor = floor;
         self.done.forget_below(floor.0);
@@ -420,9 +473,10 @@ impl Receiver {
         if self.active.keys().any(|id| *id < floor.0) {
             let over: Vec<u64> = self.active.keys().copied().filter(|id| *id < floor.0).collect();
             for id in over {
-                self.drop_incoming(TransferId(id), Verdict::Discard);
+                self.drop_incoming(TransferId(id), OVER);
             }
         }
+        Ok(())
     }
 
     fn drop_incoming(&mut self, transfer: TransferId, verdict: Verdict) {
@@ -455,7 +509,7 @@ impl Receiver {
 
 impl Claim {
     const NONE: Self =
-        Self { target: None, context: (Op::Control, 0), payload: 0, reading: false, verdict: None };
+        Self { flow: FlowIndex(0), target: None, head: None, reading: false, verdict: None };
 
     /// The rest of the chunk goes to scratch; a system call under way keeps its target until it ends.
     fn revoke(&mut self, verdict: Verdict) {

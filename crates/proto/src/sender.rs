@@ -30,6 +30,10 @@ use crate::id::{FlowIndex, Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 
+mod postponed;
+
+use postponed::Postponed;
+
 /// Transfers of one chunk up to this size go before larger ones, so that a message need not wait
 /// behind a gigabyte.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -59,14 +63,14 @@ pub struct Sender<S> {
     config: SenderConfig,
     next_id: u64,
     floor: u64,
+    /// The highest transfer of which something was acknowledged. The peer believes no floor beyond it.
+    highest: u64,
     slots: Vec<Option<Outgoing<S>>>,
     free: Vec<u32>,
     small: VecDeque<Ticket>,
     bulk: VecDeque<Ticket>,
     given_back: VecDeque<(Ticket, u32)>,
-    /// Chunks that the peer had no room for. They take turns with the rest: what the peer has room
-    /// for must not wait behind them, since it is what makes room.
-    postponed: VecDeque<(Ticket, u32)>,
+    postponed: Postponed,
     /// Tickets in order of their number, to find the floor.
     order: VecDeque<Ticket>,
     live: usize,
@@ -74,6 +78,8 @@ pub struct Sender<S> {
     channels: Vec<ChannelState>,
     turn: u32,
     last_progress: Time,
+    /// No flow was up again since the last progress after all were down.
+    may_return: bool,
     events: VecDeque<TxEvent>,
 }
 
@@ -207,18 +213,20 @@ impl<S: Source> Sender<S> {
             config,
             next_id: 1,
             floor: 1,
+            highest: 0,
             slots: Vec::new(),
             free: Vec::new(),
             small: VecDeque::new(),
             bulk: VecDeque::new(),
             given_back: VecDeque::new(),
-            postponed: VecDeque::new(),
+            postponed: Postponed::default(),
             order: VecDeque::new(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
             channels: (0..config.channels).map(|_| ChannelState::default()).collect(),
             turn: 0,
             last_progress: Time::default(),
+            may_return: true,
             events: VecDeque::new(),
         }
     }
@@ -265,8 +273,13 @@ impl<S: Source> Sender<S> {
 
     /// Whether a pull on some flow with room would yield a chunk.
     pub fn has_work(&self) -> bool {
-        let chunks = self.given_back.len() + self.postponed.len();
-        chunks + self.small.len() + self.bulk.len() > 0
+        let others = self.given_back.len() + self.small.len() + self.bulk.len();
+        others > 0 || self.postponed.is_ready()
+    }
+
+    /// Whether nothing was ever submitted.
+    pub fn is_unused(&self) -> bool {
+        self.next_id == 1
     }
 
     /// Whether any transfer is not over yet.
@@ -287,8 +300,9 @@ impl<S: Source> Sender<S> {
         {
             return None;
         }
+        self.postponed.end_rest(now);
         let (ticket, chunk) = self.next_chunk()?;
-        let floor = TransferId(self.floor);
+        let floor = TransferId(self.floor.min(self.highest + 1));
         let outgoing = self.outgoing_mut(ticket)?;
         let count = outgoing.chunk_count;
         outgoing.writing += 1;
@@ -370,27 +384,42 @@ impl<S: Source> Sender<S> {
             let channel = self.channel_of(flow);
             self.channels[channel].in_flight -= 1;
             match refused {
-                Some(code) if last => self.refused(ticket, chunk, code),
-                _ => self.acknowledged(ticket),
+                // What is to be sent again is no progress.
+                Some(code) if last => {
+                    self.refused(now, ticket, chunk, code);
+                    if !code.is_retryable() {
+                        self.made_progress(now);
+                    }
+                }
+                _ => {
+                    self.postponed.made_progress();
+                    self.acknowledged(ticket);
+                    self.made_progress(now);
+                }
             }
         }
-        // Also one that says nothing new: its sender lives, and has a reason to take long.
+        // Also one that says nothing new: its sender lives, and has a reason to take long. That is a
+        // sign of life of the rail, but no progress.
         self.flows[flow.0 as usize].progress = now;
-        self.last_progress = now;
         Ok(())
     }
 
     /// Bytes moved on the flow, as the transport saw it: it is slow, not stalled.
     pub fn handle_progress(&mut self, now: Time, flow: FlowIndex) {
         self.flows[flow.0 as usize].progress = now;
-        self.last_progress = now;
+        self.made_progress(now);
     }
 
     /// The flow is connected; frames on it count from 1.
     pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
         debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
+        // The way back after an outage is no progress of the peer, but it gets time to make some; not
+        // again and again.
+        if self.may_return && self.flows.iter().all(|flow| !flow.up) {
+            self.may_return = false;
+            self.last_progress = now;
+        }
         self.flows[flow.0 as usize] = Flow { up: true, progress: now, ..Flow::default() };
-        self.last_progress = now;
     }
 
     /// The flow is gone: what it had in flight is given back, for any flow to pull. Says how many
@@ -431,9 +460,10 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// Deadlines that have passed. Returns the next one.
+    /// Deadlines that have passed, and the end of a rest. Returns what comes next of both.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
-        let mut next: Option<Time> = None;
+        self.postponed.end_rest(now);
+        let mut next = self.postponed.until();
         let mut passed = Vec::new();
         for ticket in &self.order {
             let outgoing = self.slots[ticket.slot as usize].as_ref();
@@ -459,7 +489,7 @@ impl<S: Source> Sender<S> {
         !state.in_flight.is_empty() && now.since(state.progress) >= stall
     }
 
-    /// How long a busy sender has heard nothing from its peer at all; zero if it waits for nothing.
+    /// How long a busy sender has made no progress with its peer at all; zero if it waits for nothing.
     pub fn silence(&self, now: Time) -> Duration {
         if self.order.is_empty() { Duration::ZERO } else { now.since(self.last_progress) }
     }
@@ -489,6 +519,16 @@ impl<S: Source> Sender<S> {
         self.flows[flow.0 as usize].progress
     }
 
+    /// Until when chunks that the peer had no room for wait.
+    pub fn rest_until(&self) -> Option<Time> {
+        self.postponed.until()
+    }
+
+    fn made_progress(&mut self, now: Time) {
+        self.last_progress = now;
+        self.may_return = true;
+    }
+
     fn channel_of(&self, flow: FlowIndex) -> usize {
         (flow.0 / self.config.sockets) as usize
     }
@@ -503,14 +543,14 @@ impl<S: Source> Sender<S> {
         }
         self.turn = self.turn.wrapping_add(1);
         if self.turn.is_multiple_of(2)
-            && let Some(chunk) = self.postponed.pop_front()
+            && let Some(chunk) = self.postponed.pop()
         {
             return Some(chunk);
         }
         let bulk_first = self.turn.is_multiple_of(BULK_TURN);
         self.next_of(bulk_first)
             .or_else(|| self.next_of(!bulk_first))
-            .or_else(|| self.postponed.pop_front())
+            .or_else(|| self.postponed.pop())
     }
 
     fn next_of(&mut self, bulk: bool) -> Option<(Ticket, u32)> {
@@ -535,12 +575,13 @@ impl<S: Source> Sender<S> {
     }
 
     fn acknowledged(&mut self, ticket: Ticket) {
+        self.highest = self.highest.max(ticket.id);
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.acknowledged += 1;
         self.finish_if_over(ticket);
     }
 
-    fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
+    fn refused(&mut self, now: Time, ticket: Ticket, chunk: u32, code: RefusalCode) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         let ending = outgoing.ending.is_some();
         let again =
@@ -548,7 +589,7 @@ impl<S: Source> Sender<S> {
         outgoing.retries += u32::from(again);
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
-            RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
+            RefusalCode::Busy if !ending => self.postponed.push(now, (ticket, chunk)),
             // The driver puts nothing more into rings that the peer can't open, and for a while
             // nothing on flows that the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
@@ -562,7 +603,7 @@ impl<S: Source> Sender<S> {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.ending.get_or_insert(failure);
         self.given_back.retain(|(other, _)| *other != ticket);
-        self.postponed.retain(|(other, _)| *other != ticket);
+        self.postponed.forget(ticket);
         self.finish_if_over(ticket);
         self.forget_stale();
     }

@@ -132,7 +132,8 @@ pub struct ChunkHeader {
     pub chunk: u32,
     /// How many chunks the transfer has.
     pub chunk_count: u32,
-    /// Every transfer below it is over for the sender.
+    /// Every transfer below it is over for the sender. At most one more than the highest transfer of
+    /// which the receiver has acknowledged something.
     pub floor: TransferId,
     /// The read or receive that this data belongs to; 0 for other operations.
     pub context: u64,
@@ -216,11 +217,13 @@ pub enum RefusalCode {
     /// The receiver has no pinned memory for this flow, and has some for others: send the chunk
     /// again, on one of those.
     NoStaging = 11,
+    /// The transfer is over at the receiver, and this chunk never landed there.
+    TransferOver = 12,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::UnknownRegion,
         Self::StaleKey,
         Self::OutOfBounds,
@@ -232,6 +235,7 @@ impl RefusalCode {
         Self::Device,
         Self::NoRing,
         Self::NoStaging,
+        Self::TransferOver,
     ];
 
     /// Whether the same chunk may be taken when it is sent again.
@@ -258,6 +262,9 @@ impl RefusalCode {
             Self::Device => "the peer's device failed to copy the bytes into its memory",
             Self::NoRing => "the peer can't open the shared memory that the bytes are in",
             Self::NoStaging => "the peer has no pinned memory left for the flow",
+            Self::TransferOver => {
+                "the transfer was over there before its bytes came, by another's doing"
+            }
         }
     }
 }
@@ -420,6 +427,10 @@ impl ChunkHeader {
         if self.chunk >= self.chunk_count {
             return Err(field("chunk", self.chunk, "less than chunk_count"));
         }
+        if self.payload_len == 0 && self.chunk_count > 1 {
+            // It would land without naming a place, and so without a key.
+            return Err(field("payload_len", 0u32, "at least 1 where there are several chunks"));
+        }
         if self.op == Op::Control && (self.payload_len > 0 || self.chunk_count != 1) {
             return Err(field(
                 "payload_len",
@@ -536,7 +547,7 @@ impl AckFrame {
             KIND_ACK => Ok(Self::Ack { sequence }),
             KIND_REFUSAL => {
                 let code = RefusalCode::from_wire(bytes[1])
-                    .ok_or_else(|| field("code", bytes[1], "1 to 10"))?;
+                    .ok_or_else(|| field("code", bytes[1], "1 to 12"))?;
                 Ok(Self::Refusal { sequence, code })
             }
             got => Err(WireError::UnknownFrame { got, expected: "2 (ack) or 3 (refusal)" }),

@@ -7,7 +7,7 @@ const A: FlowIndex = FlowIndex(0);
 const B: FlowIndex = FlowIndex(1);
 
 fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100 })
+    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 8 })
 }
 
 fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
@@ -28,7 +28,7 @@ fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
 }
 
 fn begin(receiver: &mut Receiver, flow: FlowIndex, header: ChunkHeader) -> Verdict {
-    receiver.handle_chunk(flow, &header, b"", || Ok(())).unwrap()
+    receiver.handle_chunk(flow, &header, &[], b"", || Ok(())).unwrap()
 }
 
 /// All of the flow's chunk in one read, if it may land at all.
@@ -83,12 +83,12 @@ fn a_copy_that_was_superseded_does_not_count_when_its_successor_dies() {
 fn the_message_is_the_one_of_the_copy_that_landed() {
     let mut r = receiver();
     let with_message = ChunkHeader { meta_len: 4, ..chunk(1, 0, 1) };
-    r.handle_chunk(A, &with_message, b"good", || Ok(())).unwrap();
-    r.handle_chunk(B, &with_message, b"evil", || Ok(())).unwrap();
+    r.handle_chunk(A, &with_message, &[], b"good", || Ok(())).unwrap();
+    r.handle_chunk(B, &with_message, &[], b"evil", || Ok(())).unwrap();
     let a = r.handle_chunk_end(A, true);
     let b = r.handle_chunk_end(B, false);
     assert!(matches!((a, b), (Settled::Refuse(_), Settled::Refuse(_))), "{a:?} {b:?}");
-    r.handle_chunk(A, &with_message, b"good", || Ok(())).unwrap();
+    r.handle_chunk(A, &with_message, &[], b"good", || Ok(())).unwrap();
     assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
     assert_eq!(r.poll_event().unwrap().meta, b"good");
 }

@@ -147,11 +147,11 @@ fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
 
 #[test]
 fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100 });
+    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 8 });
     // Every second number, so that what is done can't be kept as one range.
     let verdicts: Vec<_> = (0..100)
         .map(|i| {
-            let verdict = r.handle_chunk(A, &header(1 + 2 * i, 0, 1), b"", || Ok(())).unwrap();
+            let verdict = r.handle_chunk(A, &header(1 + 2 * i, 0, 1), &[], b"", || Ok(())).unwrap();
             let settled = r.handle_chunk_end(A, true);
             assert_eq!(settled == Settled::Ack, verdict == Verdict::Land);
             verdict
@@ -160,15 +160,15 @@ fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
     let landed = verdicts.iter().filter(|v| **v == Verdict::Land).count();
     assert_eq!(landed, 8);
     assert_eq!(verdicts[99], Verdict::Refuse(RefusalCode::Busy));
-    let raised = ChunkHeader { floor: TransferId(199), ..header(199, 0, 1) };
-    assert_eq!(r.handle_chunk(A, &raised, b"", || Ok(())).unwrap(), Verdict::Land);
+    let raised = ChunkHeader { floor: TransferId(16), ..header(199, 0, 1) };
+    assert_eq!(r.handle_chunk(A, &raised, &[], b"", || Ok(())).unwrap(), Verdict::Land);
 }
 
 #[test]
 fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100 });
+    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100, window: 8 });
     let mut offer = |id| {
-        let verdict = r.handle_chunk(A, &header(id, 0, 1), b"", || Ok(())).unwrap();
+        let verdict = r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
         r.handle_chunk_end(A, true);
         verdict
     };
@@ -183,12 +183,14 @@ fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
 
 #[test]
 fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100 });
+    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100, window: 8 });
     for id in 0..1000 {
         assert!(r.retire(TransferId(1000 + 2 * id)));
     }
-    let late = |r: &mut Receiver, id| r.handle_chunk(A, &header(id, 0, 1), b"", || Ok(())).unwrap();
-    assert_eq!(late(&mut r, 1000), Verdict::Discard, "the first are remembered");
+    let late =
+        |r: &mut Receiver, id| r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
+    let over = Verdict::Refuse(RefusalCode::TransferOver);
+    assert_eq!(late(&mut r, 1000), over, "the first are remembered");
     assert_eq!(late(&mut r, 2998), Verdict::Refuse(RefusalCode::Busy), "the last are not");
 }
 
@@ -196,17 +198,17 @@ fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
 fn a_transfer_cannot_change_its_purpose_between_chunks() {
     let mut r = Receiver::new(ReceiverLimits::default());
     let data = |chunk| ChunkHeader { op: Op::SendData, context: 5, ..header(1, chunk, 3) };
-    r.handle_chunk(A, &data(0), b"", || Ok(())).unwrap();
+    r.handle_chunk(A, &data(0), &[], b"", || Ok(())).unwrap();
     r.handle_chunk_end(A, true);
     for changed in [
         ChunkHeader { op: Op::Write, ..data(1) },
         ChunkHeader { context: 6, ..data(1) },
         ChunkHeader { chunk_count: 2, ..data(1) },
     ] {
-        let error = r.handle_chunk(A, &changed, b"", || Ok(())).unwrap_err();
+        let error = r.handle_chunk(A, &changed, &[], b"", || Ok(())).unwrap_err();
         assert!(matches!(error, WireError::Field { .. }), "{error}");
     }
-    assert_eq!(r.handle_chunk(A, &data(1), b"", || Ok(())).unwrap(), Verdict::Land);
+    assert_eq!(r.handle_chunk(A, &data(1), &[], b"", || Ok(())).unwrap(), Verdict::Land);
 }
 
 #[test]

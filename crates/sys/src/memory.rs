@@ -204,6 +204,16 @@ impl Map {
         Ok(Self { base, len })
     }
 
+    /// Memory that is all zero in a copy of this process.
+    pub(crate) fn wiped_on_fork(len: usize) -> io::Result<Self> {
+        let map = Self::new(len)?;
+        // SAFETY: the range is the mapping just made, which nobody else knows.
+        unsafe {
+            rustix::mm::madvise(map.base.as_ptr().cast(), len, rustix::mm::Advice::LinuxWipeOnFork)
+        }?;
+        Ok(map)
+    }
+
     /// A file's bytes from its start on, as all who map it see them.
     pub(crate) fn shared(file: impl AsFd, len: usize) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};

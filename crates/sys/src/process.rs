@@ -3,8 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::memory::Map;
 
 /// A copy of another process's file descriptor. The system allows that to whoever may trace the
 /// process: the same user where `ptrace_scope` is 0, or one with `CAP_SYS_PTRACE`.
@@ -19,6 +22,42 @@ pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
 /// number their processes each for itself. `None` without `/proc`.
 pub fn namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
+/// Tells the process that made it from copies of that (by `fork`), at the price of a load.
+pub struct Original {
+    /// Holds a 1, which the kernel wipes in a copy.
+    page: Option<Map>,
+    process: u32,
+}
+
+impl Default for Original {
+    /// This process is the original.
+    fn default() -> Self {
+        let page = Map::wiped_on_fork(PAGE_BYTES).ok();
+        if let Some(page) = &page {
+            mark_of(page).store(1, Ordering::Relaxed);
+        }
+        Self { page, process: std::process::id() }
+    }
+}
+
+impl Original {
+    /// Whether this process is a copy of that one.
+    pub fn is_copy(&self) -> bool {
+        match &self.page {
+            Some(page) => mark_of(page).load(Ordering::Relaxed) == 0,
+            // Kernels before 4.14 wipe nothing.
+            None => std::process::id() != self.process,
+        }
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+fn mark_of(page: &Map) -> &AtomicU8 {
+    // SAFETY: the first byte of a mapping that lives as long as the borrow, touched here only.
+    unsafe { AtomicU8::from_ptr(page.base().as_ptr()) }
 }
 
 #[cfg(test)]

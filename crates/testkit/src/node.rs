@@ -146,7 +146,11 @@ impl Node {
             peer,
             settings,
             sender: Sender::new(SenderConfig { window_chunks, channels, sockets }),
-            receiver: Receiver::new(settings.limits),
+            // Not one chunk more than the sender's window is remembered for it.
+            receiver: Receiver::new(ReceiverLimits {
+                window: window_chunks as usize,
+                ..settings.limits
+            }),
             matcher: Matcher::default(),
             tx: (0..flows).map(|_| TxFlow::default()).collect(),
             rx: (0..flows).map(|_| RxFlow::default()).collect(),

@@ -466,10 +466,24 @@ impl Core {
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
             }
+            Command::Probe { peer } => {
+                for (key, flow) in &mut self.flows {
+                    if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
+                        && Arc::ptr_eq(&flow.peer, &peer)
+                    {
+                        flow.say_something(pass);
+                        if !self.owing.contains(&key) {
+                            self.owing.push(key);
+                        }
+                    }
+                }
+            }
             Command::Copying(op) => self.copying.push(op),
             Command::LetGo => pass.copiers.let_go(),
-            Command::Resume => {
-                let keys: Vec<usize> = self.flows.iter().map(|(key, _)| key).collect();
+            Command::Resume { peer } => {
+                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
+                let keys: Vec<usize> =
+                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
                 for key in keys {
                     self.mark_readable(key);
                 }

@@ -113,7 +113,12 @@ impl Stranger {
 
     /// Takes the next connection that the engine makes.
     pub(crate) fn accept(listener: &TcpListener) -> (Self, Hello) {
-        let mut stranger = Self::new(listener.accept().unwrap().0);
+        Self::with(listener.accept().unwrap().0)
+    }
+
+    /// Takes a connection that the engine made.
+    pub(crate) fn with(stream: TcpStream) -> (Self, Hello) {
+        let mut stranger = Self::new(stream);
         let (prefix, body) = stranger.words();
         let hello = Hello::decode(prefix, &body).unwrap();
         (stranger, hello)

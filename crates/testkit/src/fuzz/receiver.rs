@@ -10,7 +10,7 @@ use polyrail_proto::{
 
 const FLOWS: u32 = 4;
 const TRANSFERS: u64 = 6;
-const LIMITS: ReceiverLimits = ReceiverLimits { flows: FLOWS, transfers: 4, chunks: 12 };
+const LIMITS: ReceiverLimits = ReceiverLimits { flows: FLOWS, transfers: 4, chunks: 12, window: 3 };
 
 /// What the driver knows of a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -175,15 +175,21 @@ impl Model {
             false if self.expelled.contains(&context) => Err(RefusalCode::NotExpected),
             false => Ok(()),
         };
-        let handled = self.receiver.handle_chunk(FlowIndex(index), &header, meta, || admission);
-        self.floor = self.floor.max(floor);
+        let handled =
+            self.receiver.handle_chunk(FlowIndex(index), &header, &[], meta, || admission);
+        let highest = self.landed.keys().next_back().copied().unwrap_or(0);
+        if floor > self.floor.max(highest + 1) {
+            assert!(handled.is_err(), "a floor beyond what landed is a breach");
+        } else {
+            self.floor = self.floor.max(floor);
+        }
         let Ok(verdict) = handled else {
             // The driver closes the flow.
             self.receiver.handle_flow_down(FlowIndex(index));
             return Ok(());
         };
         if self.is_over(transfer) {
-            assert_eq!(verdict, Verdict::Discard, "a chunk of what is over");
+            assert_ne!(verdict, Verdict::Land, "a chunk of what is over");
         }
         let missed = verdict != Verdict::Land;
         let (chunk, verdict) = (Some((transfer, chunk)), Some(verdict));
@@ -201,14 +207,17 @@ impl Model {
     fn settled(&mut self, state: Flow, settled: Settled, intact: bool) {
         let Some((transfer, chunk)) = state.chunk else { return };
         match settled {
-            // It landed by this flow, or was here before, or nobody wants it.
+            // It landed by this flow, or was here before.
             Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
                 assert!(intact && !state.missed, "{transfer}/{chunk} was not read into place");
                 let others = self.writers().filter(|f| f.chunk == state.chunk);
                 assert_eq!(others.count(), 0, "another copy is inside a system call");
                 self.landed.entry(transfer).or_default().insert(chunk);
             }
-            Settled::Ack => {}
+            Settled::Ack => {
+                let landed = self.landed.get(&transfer).is_some_and(|c| c.contains(&chunk));
+                assert!(landed, "{transfer}/{chunk} was acknowledged and never landed");
+            }
             Settled::Refuse(code) => {
                 let of_copy = matches!(code, RefusalCode::Checksum | RefusalCode::Device);
                 assert!(!of_copy || !intact);

@@ -125,6 +125,9 @@ impl Node {
             match event {
                 TxEvent::Done { token } => self.done(world, token),
                 TxEvent::Failed { token, transfer, failure, started } => {
+                    if failure == Failure::Refused(RefusalCode::TransferOver) {
+                        world.oracle.violate("a copy of what landed was not known for one");
+                    }
                     self.failed(world, token, transfer, failure, started);
                 }
             }

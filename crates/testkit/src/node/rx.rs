@@ -95,7 +95,8 @@ impl Node {
             Ok(Step::Chunk { header, places, crc, meta }) => {
                 let admission = admit(self, &world.memories[self.id], &header, &places);
                 let handled =
-                    self.receiver.handle_chunk(FlowIndex(flow), &header, &meta, || admission);
+                    self.receiver
+                        .handle_chunk(FlowIndex(flow), &header, &places, &meta, || admission);
                 match handled {
                     Ok(Verdict::Discard) => world.tally.discarded += 1,
                     Ok(Verdict::Refuse(code)) => {

@@ -204,6 +204,9 @@ impl Node {
             let in_flight = self.sender.in_flight(FlowIndex(flow));
             let now = world.now();
             let handled = frame.and_then(|ack| self.sender.handle_ack(now, FlowIndex(flow), ack));
+            if let Some(until) = self.sender.rest_until() {
+                world.clock.wake(Actor::Timer(self.id), until);
+            }
             if let Err(error) = handled {
                 world.oracle.violate(format!("acknowledgement on flow {flow}: {error}"));
                 return false;

@@ -1,0 +1,200 @@
+//! What the user's code does when it is called by the engine: panics, posts and cancels, and removes
+//! peers. Nothing of that stops a thread of the engine, or holds it up.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use common::*;
+use polyrail::{
+    Engine, Mailbox, Observer, OnEnd, Outcome, Peer, RefusalCode, Region, RegionSlice,
+    RemoteRegion, Request, TransferError,
+};
+
+/// A closure that is told of ends.
+struct Told<F>(F);
+
+impl<F: Fn(u64) + Send + Sync> OnEnd for Told<F> {
+    fn ended(&self, token: u64, _result: &Result<Outcome, TransferError>) {
+        (self.0)(token);
+    }
+}
+
+/// Panics whenever it is called.
+struct Panicker;
+
+impl Observer for Panicker {
+    fn notified(&self, _peer: &Peer, _data: Vec<u8>) {
+        panic!("in notified");
+    }
+
+    fn lost(&self, _peer: &Peer, _why: &str) {
+        panic!("in lost");
+    }
+}
+
+impl Mailbox for Panicker {
+    fn place(&self, _offset: u64, _len: u64) -> Option<RegionSlice> {
+        panic!("in place");
+    }
+}
+
+/// Every proxy moves data, both ways.
+fn works(a: &Engine, to_b: &Peer, b: &Engine) {
+    let (source, target) = (filled(a, 4 << 20, 1), zeroed(b, 4 << 20));
+    let there = remote(a, &target);
+    for _ in 0..3 {
+        a.write(to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    }
+    assert!(bytes(&target) == pattern(4 << 20, 1));
+    let back = zeroed(a, 4 << 20);
+    a.read(to_b, &back.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    assert!(bytes(&back) == pattern(4 << 20, 1));
+}
+
+#[test]
+fn a_panic_in_the_user_s_code_is_caught_counted_and_stops_no_thread() {
+    for settings in [&[][..], &[("progress", "caller")]] {
+        let a = engine(settings);
+        let builder = Engine::builder().config(config(settings)).observer(Arc::new(Panicker));
+        let b = builder.build().unwrap();
+        let (to_b, to_a) = (a.add_peer(&b.metadata()).unwrap(), b.add_peer(&a.metadata()).unwrap());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _tell = TellOnDrop(&over);
+            // Makes progress where callers do.
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    b.wait_notification(Duration::from_millis(5));
+                }
+            });
+            for _ in 0..3 {
+                a.notify(&to_b, b"hello").unwrap().wait(LONG).unwrap();
+            }
+            let open = b.open(Arc::new(Panicker)).unwrap();
+            let letter = a.import(&open.describe()).unwrap().slice(0, 8).unwrap();
+            let source = filled(&a, 8, 1);
+            match a.write(&to_b, &source.all(), &letter).unwrap().wait(LONG) {
+                Err(TransferError::Refused { code: RefusalCode::NotExpected, .. }) => {}
+                other => panic!("{other:?}"),
+            }
+            wait_for("four to be counted", || b.stats().callback_panics == 4);
+            let told = Arc::new(Told(|token| panic!("told of {token}")));
+            let request = Request::write(&to_b).notification(Vec::new()).on_end(told, 7);
+            for _ in 0..8 {
+                a.prepare(request.clone()).unwrap().post().unwrap().wait(LONG).unwrap();
+            }
+            assert!(a.drain(LONG));
+            assert_eq!(a.stats().callback_panics, 8);
+            works(&a, &to_b, &b);
+            works(&b, &to_a, &a);
+            a.remove_peer(&to_b);
+            wait_for("the other to hear of it", || to_a.lost().is_some());
+        });
+    }
+}
+
+/// Posts another transfer whenever one ends, and cancels it at once.
+struct Chain {
+    engine: Engine,
+    peer: Peer,
+    local: Region,
+    there: RemoteRegion,
+    me: OnceLock<std::sync::Weak<Self>>,
+    told: AtomicU32,
+    depth: AtomicU32,
+    deepest: AtomicU32,
+}
+
+impl OnEnd for Chain {
+    fn ended(&self, token: u64, _result: &Result<Outcome, TransferError>) {
+        let depth = self.depth.fetch_add(1, Ordering::SeqCst) + 1;
+        self.deepest.fetch_max(depth, Ordering::SeqCst);
+        self.told.fetch_add(1, Ordering::SeqCst);
+        if token > 0
+            && let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade)
+        {
+            let request = Request::write(&self.peer).segment(self.local.all(), self.there.all());
+            let prepared = self.engine.prepare(request.on_end(me, token - 1)).unwrap();
+            let transfer = prepared.post().unwrap();
+            transfer.cancel();
+            transfer.detach();
+        }
+        self.depth.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_chain_of_posts_and_cancels_in_callbacks_does_not_fill_the_stack() {
+    const LINKS: u32 = 20_000;
+    // A transfer that is cancelled keeps its place until somebody sees it there.
+    let p = pair(&[("ops_pool", "65536")]);
+    // Nothing goes out, so that each cancel ends its transfer at once.
+    let nobody = stranger_that_never_answers(&p.a);
+    let (local, target) = (filled(&p.a, 9, 1), zeroed(&p.a, 9));
+    let mut description = target.describe();
+    description[6..22].copy_from_slice(&nobody.instance().to_le_bytes());
+    let chain = Arc::new(Chain {
+        there: p.a.import(&description).unwrap(),
+        engine: p.a.clone(),
+        peer: nobody,
+        local,
+        me: OnceLock::new(),
+        told: AtomicU32::new(0),
+        depth: AtomicU32::new(0),
+        deepest: AtomicU32::new(0),
+    });
+    chain.me.set(Arc::downgrade(&chain)).unwrap();
+    chain.ended(u64::from(LINKS), &Err(TransferError::Cancelled));
+    wait_for("the end of the chain", || chain.told.load(Ordering::SeqCst) == LINKS + 1);
+    // The first call is not the engine's.
+    assert!(chain.deepest.load(Ordering::SeqCst) <= 2, "{:?}", chain.deepest);
+    works(&p.a, &p.to_b, &p.b);
+}
+
+/// A peer at an address where somebody listens and says nothing.
+fn stranger_that_never_answers(engine: &Engine) -> Peer {
+    static SILENT: Mutex<Vec<std::net::TcpListener>> = Mutex::new(Vec::new());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let card = common::stranger::card(&[listener.local_addr().unwrap()]);
+    SILENT.lock().unwrap().push(listener);
+    engine.add_peer(&card.encode()).unwrap()
+}
+
+#[test]
+fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
+    let settings = [("chunk_bytes", "64KiB")];
+    let p = pair(&settings);
+    works(&p.a, &p.to_b, &p.b);
+    let took = Arc::new(Mutex::new(None));
+    let told = {
+        let (engine, peer, took) = (p.a.clone(), p.to_b.clone(), took.clone());
+        Arc::new(Told(move |_| {
+            let since = Instant::now();
+            engine.remove_peer(&peer);
+            *took.lock().unwrap() = Some(since.elapsed());
+        }))
+    };
+    // So much that a good-bye behind it would take long.
+    let (source, target) = (zeroed(&p.a, 256 << 20), zeroed(&p.b, 256 << 20));
+    let there = remote(&p.a, &target);
+    let large: Vec<_> =
+        (0..8).map(|_| p.a.write(&p.to_b, &source.all(), &there.all()).unwrap()).collect();
+    let request = Request::write(&p.to_b).notification(b"now".to_vec()).on_end(told, 1);
+    p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap();
+    wait_for("the callback to return", || took.lock().unwrap().is_some());
+    let took = took.lock().unwrap().unwrap();
+    assert!(took < Duration::from_millis(500), "it waited for {took:?}");
+    let error = p.a.notify(&p.to_b, b"late").unwrap_err();
+    assert!(error.to_string().contains("is gone"), "{error}");
+    wait_for("the other to hear of it", || p.to_a.lost().is_some());
+    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+    for transfer in large {
+        let ended = transfer.wait(LONG);
+        assert!(matches!(ended, Ok(_) | Err(TransferError::PeerLost { .. })), "{ended:?}");
+    }
+    wait_for("it to be gone here", || p.to_b.lost().is_some());
+    assert_eq!(p.to_b.lost().as_deref(), Some("removed here"));
+}

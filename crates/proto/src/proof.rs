@@ -1,0 +1,94 @@
+//! What landed and may come again: the only grounds on which a chunk is acknowledged without being
+//! landed.
+//!
+//! A flow that dies takes acknowledgements with it, so its sender sends chunks again that are in
+//! place. That a transfer is over here, or that a chunk of that number landed, proves nothing: a
+//! frame can be forged by whoever got hold of a flow, and what it says must not make the real
+//! transfer of that number count as landed. So a copy has to be the copy of something that landed:
+//! the same purpose, size, place and message.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::id::{FlowIndex, TransferId};
+use crate::wire::{ChunkHeader, Flags, Place};
+
+/// What is kept of flows that are gone, at most. An honest sender sends what they had in flight again
+/// before anything else.
+const GONE_MAX: usize = 1 << 16;
+/// A list that was long once gives its memory back.
+const KEPT_CAPACITY: usize = 64;
+
+/// A chunk, by what all copies of it have in common.
+///
+/// Of its places the first stands for all: whoever can name it may write there anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) header: ChunkHeader,
+    first: Option<Place>,
+    message: u64,
+}
+
+/// Chunks that landed and whose acknowledgement may not have reached their sender.
+#[derive(Debug)]
+pub(crate) struct Proofs {
+    /// By flow, the newest last.
+    flows: Vec<VecDeque<Head>>,
+    /// Of flows that are gone.
+    gone: VecDeque<Head>,
+    of_flow_max: usize,
+    /// So that nobody can choose a message that passes for another.
+    key: RandomState,
+}
+
+impl Proofs {
+    /// `of_flow_max`: chunks that a sender may have in flight on a flow.
+    pub(crate) fn new(of_flow_max: usize) -> Self {
+        let key = RandomState::new();
+        Self { flows: Vec::new(), gone: VecDeque::new(), of_flow_max, key }
+    }
+
+    /// What copies of a chunk have in common.
+    pub(crate) fn head(&self, header: &ChunkHeader, places: &[Place], meta: &[u8]) -> Head {
+        // The others say how this copy travels.
+        let is_notice = header.flags.contains(Flags::NOTIFY);
+        let flags = if is_notice { Flags::NOTIFY } else { Flags::NONE };
+        let header = ChunkHeader { flags, floor: TransferId(0), checksum: 0, place: 0, ..*header };
+        let message = if meta.is_empty() { 0 } else { self.key.hash_one(meta) };
+        Head { header, first: places.first().copied(), message }
+    }
+
+    /// The chunk landed on `flow`, or a copy of it came there. `floor`: everything below is over for
+    /// the sender, who sends nothing of it again.
+    pub(crate) fn note(&mut self, flow: FlowIndex, head: Head, floor: TransferId) {
+        let index = flow.0 as usize;
+        if self.flows.len() <= index {
+            self.flows.resize_with(index + 1, VecDeque::new);
+        }
+        let landed = &mut self.flows[index];
+        forget(landed, floor, self.of_flow_max.saturating_sub(1));
+        landed.push_back(head);
+    }
+
+    /// The flow is gone: its sender knows of any of its chunks or does not.
+    pub(crate) fn handle_flow_down(&mut self, flow: FlowIndex, floor: TransferId) {
+        let Some(landed) = self.flows.get_mut(flow.0 as usize) else { return };
+        let landed = std::mem::take(landed);
+        self.gone.extend(landed.into_iter().filter(|head| head.header.transfer >= floor));
+        forget(&mut self.gone, floor, GONE_MAX);
+    }
+
+    /// Whether a copy of the chunk landed. Rarely asked: when a flow died, or by a liar.
+    pub(crate) fn holds(&self, head: &Head) -> bool {
+        self.flows.iter().chain([&self.gone]).any(|landed| landed.contains(head))
+    }
+}
+
+fn forget(landed: &mut VecDeque<Head>, floor: TransferId, keep: usize) {
+    while landed.len() > keep || landed.front().is_some_and(|head| head.header.transfer < floor) {
+        landed.pop_front();
+    }
+    if landed.capacity() > KEPT_CAPACITY && landed.len() < landed.capacity() / 8 {
+        landed.shrink_to(KEPT_CAPACITY);
+    }
+}
