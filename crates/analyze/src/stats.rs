@@ -1,23 +1,13 @@
 //! Statistics of few samples that need not be normal.
 
-/// The value in the middle of sorted numbers, or between the two in the middle.
+pub(crate) use polyrail_report::median as median_of;
+
+/// The median of sorted numbers.
 ///
 /// # Panics
 /// On an empty list, which has none.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    }
-}
-
-/// The median of numbers in any order; `None` without any.
-pub(crate) fn median_of(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    (!sorted.is_empty()).then(|| median(&sorted))
+    polyrail_report::median_of_sorted(sorted).expect("there is a number")
 }
 
 /// The 95 % confidence interval of the median, from the order of the samples alone: whatever their

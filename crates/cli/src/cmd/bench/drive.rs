@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail::{Engine, PreparedTransfer, Transfer, TransferError};
+use polyrail_config::Progress;
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
@@ -25,6 +26,7 @@ pub(super) struct Running<'d> {
     posted: u64,
     outstanding: VecDeque<Transfer>,
     times: Histogram,
+    waited: Duration,
 }
 
 /// What a driver did.
@@ -34,15 +36,29 @@ pub(super) struct Ran {
     pub(super) seconds: f64,
     /// From post to completion of each transfer, as the engine measures it.
     pub(super) times: Histogram,
-    /// CPU time of the thread that posted and waited.
-    pub(super) thread_cpu: Duration,
+    /// What the thread that posted and waited did.
+    pub(super) poster: Poster,
+}
+
+/// The thread that posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Poster {
+    /// Its CPU time.
+    pub(super) cpu: Duration,
+    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
+    /// but no work; `None` where its waiting moves the data.
+    pub(super) waited: Option<Duration>,
 }
 
 impl Ran {
     /// Two that ran at once: the longer time of each, and the times of this one's transfers.
     pub(super) fn together_with(mut self, other: &Self) -> Self {
         self.seconds = self.seconds.max(other.seconds);
-        self.thread_cpu = self.thread_cpu.max(other.thread_cpu);
+        // Whichever had less time to spare.
+        let spare = |ran: &Self| ran.poster.waited;
+        if spare(other) < spare(&self) {
+            self.poster = other.poster;
+        }
         self
     }
 }
@@ -66,6 +82,7 @@ impl<'a> Driver<'a> {
             posted: 0,
             outstanding: VecDeque::with_capacity(self.depth),
             times: Histogram::default(),
+            waited: Duration::ZERO,
         };
         while running.posted < transfers && running.outstanding.len() < self.depth {
             if !running.post()? {
@@ -99,7 +116,10 @@ impl Running<'_> {
         Ok(Ran {
             seconds: self.started.elapsed().as_secs_f64(),
             times: self.times,
-            thread_cpu: thread_cpu_time().saturating_sub(cpu),
+            poster: Poster {
+                cpu: thread_cpu_time().saturating_sub(cpu),
+                waited: (!moves_data(self.driver.engine)).then_some(self.waited),
+            },
         })
     }
 
@@ -130,10 +150,17 @@ impl Running<'_> {
         transfer: &Transfer,
         stop: &impl Fn() -> bool,
     ) -> Result<(), BenchError> {
+        let begin = Instant::now();
         let outcome = wait(self.driver.engine, transfer, stop)?;
+        self.waited += begin.elapsed();
         self.times.record(outcome.duration.as_nanos() as u64);
         Ok(())
     }
+}
+
+/// Whether the engine has no threads of its own: whoever waits moves the data.
+pub(super) fn moves_data(engine: &Engine) -> bool {
+    engine.config().progress == Progress::Caller
 }
 
 /// Waits until a transfer is over, as long as anything moves at all.

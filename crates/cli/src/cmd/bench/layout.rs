@@ -8,7 +8,7 @@
 ///
 /// Source and destination are permuted differently, so that an engine which mixed up the two
 /// offsets would be found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(super) struct Layout {
     pub(super) size: u64,
     pub(super) segments: u64,

@@ -319,11 +319,11 @@ impl<'l> Session<'l> {
         let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
         let ran = result?;
         let after = Snapshot::take(self.link.engine, self.watch.as_ref());
-        let mut interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
+        let mut interval = before.until(&after, ran.as_ref().map(|ran| ran.poster));
         if self.task()?.is_one_process {
             (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
         }
-        let rails = interval.rails;
+        let (rails, rescues) = (interval.rails, interval.rescues);
         let sample = PeerSample {
             seconds: ran.map_or(interval.seconds, |ran| ran.seconds),
             cpu_seconds: interval.cpu_seconds,
@@ -331,7 +331,7 @@ impl<'l> Session<'l> {
             rx_bytes: rails.iter().map(|rail| rail.rx_bytes).sum(),
             rx_bytes_per_rail: rails.iter().map(|rail| rail.rx_bytes).collect(),
         };
-        let counted = Counted { sample, load: interval.load, rails };
+        let counted = Counted { sample, load: interval.load, rails, rescues };
         Ok(Answer::Counted(Box::new(counted)))
     }
 

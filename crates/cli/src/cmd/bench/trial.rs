@@ -42,6 +42,8 @@ pub(super) struct Taken {
     pub(super) local_load: Load,
     pub(super) peer_load: Load,
     pub(super) verified_bytes: u64,
+    /// Of both ends, if both count them.
+    pub(super) rescues: Option<u64>,
 }
 
 impl<'l> Trial<'l> {
@@ -131,7 +133,7 @@ impl<'l> Trial<'l> {
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
         let interval =
-            before.until(&Snapshot::take(self.link.engine, self.watch), Some(ran.thread_cpu));
+            before.until(&Snapshot::take(self.link.engine, self.watch), Some(ran.poster));
         let verified_bytes = self.verify(verify, transfers, round)?;
 
         let ways = self.ways();
@@ -160,7 +162,9 @@ impl<'l> Trial<'l> {
             (false, _) => counted.rails,
         };
         let (local_load, peer_load) = (interval.load, counted.load);
-        Ok(Taken { sample, times: ran.times, rails, local_load, peer_load, verified_bytes })
+        let rescues = interval.rescues.zip(counted.rescues).map(|(here, there)| here + there);
+        let times = ran.times;
+        Ok(Taken { sample, times, rails, local_load, peer_load, verified_bytes, rescues })
     }
 
     /// Gives back the memory of both ends.
