@@ -298,18 +298,23 @@ impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
     fn limits(&self, size: u64, rounds: &Rounds) -> Result<Limits, BenchError> {
         let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
-        let middle = rounds.engine.get(rounds.engine.len() / 2);
-        let Some(middle) = middle.filter(|_| is_on_rails && !self.plan.latency) else {
+        if !is_on_rails || self.plan.latency {
             return Ok(Limits::default());
+        }
+        // A thread that moved bytes in any of the samples is one of them.
+        let most = |load: fn(&Taken) -> &Load| {
+            let movers = rounds.engine.iter().map(|taken| &load(taken).movers);
+            movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
         };
-        let used = self.memory_use(size, &middle.local_load, &middle.peer_load);
+        let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
+        let used = self.memory_use(size, movers);
         self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
         let copy = Some(self.copies.borrow_mut().of(&used)?);
         Ok(Limits { copy, messages_per_s: self.message_rate(size)? })
     }
 
     /// How the threads of this machine used its memory.
-    fn memory_use(&self, size: u64, local: &Load, peer: &Load) -> Use {
+    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
         let plan = self.plan;
         let layout = plan.layout(size);
         let config = self.link.engine.config();
@@ -317,19 +322,18 @@ impl Bench<'_> {
         // What devices copy from and to is a ring of each flow.
         let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
         let end = |is_host: bool| if is_host { region } else { staging.min(region) };
-        let here = self.bank.is_host();
+        let on_host = [self.bank.is_host(), self.peer_on_host];
         let (out, is_both_ways) = (plan.op != Op::Read, plan.bidir);
         let (copies, movers, is_host) = if self.same_host {
-            let movers = [local.movers.as_slice(), &peer.movers].concat();
-            let ends = if out { [here, self.peer_on_host] } else { [self.peer_on_host, here] };
-            (Copies::Twice, movers, ends)
+            let ends = if out { on_host } else { [on_host[1], on_host[0]] };
+            (Copies::Twice, [here, there].concat(), ends)
         } else {
             let copies = match (is_both_ways, out) {
                 (true, _) => Copies::OutAndIn,
                 (false, true) => Copies::Out,
                 (false, false) => Copies::In,
             };
-            (copies, local.movers.clone(), [here; 2])
+            (copies, here, [on_host[0]; 2])
         };
         let footprint_bytes = is_host.map(end);
         Use { layout, chunk_bytes: config.chunk_bytes, footprint_bytes, copies, movers }

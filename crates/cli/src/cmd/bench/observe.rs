@@ -1,7 +1,7 @@
 //! What the engine, the process and the machine did during an interval.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail::{Engine, ProxyStats, Stats};
 use polyrail_sample::Hot;
@@ -248,6 +248,8 @@ impl Ticks {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use polyrail::{FlowSnapshot, PeerStats, RailStats};
 
     use super::*;

@@ -302,7 +302,7 @@ fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
     let analysis = Analysis::of(recorder.folder(), Options::default())?;
     let mut extra: Vec<(u32, u32, PathKind, u64)> = Vec::new();
     for link in &analysis.links {
-        for found in link.model.iter().flat_map(|model| &model.breaks) {
+        for found in link.usable_model().iter().flat_map(|model| &model.breaks) {
             let (low, high) = (found.after_bytes as f64, found.before_bytes as f64);
             let between = PARTS.map(|part| (low * (high / low).powf(part)).round() as u64);
             extra.extend(between.map(|bytes| (link.src, link.dst, link.path, bytes)));
