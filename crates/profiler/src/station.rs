@@ -479,6 +479,21 @@ pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     Some(2.0 * TRIED_BYTES as f64 / begin.elapsed().as_secs_f64())
 }
 
+/// How fast memory of this machine is set to 0 and compared with the pattern; `None` where there is none.
+pub(crate) fn check_bytes_per_s() -> Option<f64> {
+    const TRIED_BYTES: u64 = 16 << 20;
+    let sink = Memory::anonymous(TRIED_BYTES).ok()?;
+    // The first time takes its pages.
+    pattern::clear(&sink, TRIED_BYTES);
+    let begin = std::time::Instant::now();
+    pattern::fill(&sink, TRIED_BYTES, 1);
+    let filled = begin.elapsed();
+    let is_right = pattern::holds(&sink, TRIED_BYTES, 1);
+    pattern::clear(&sink, TRIED_BYTES);
+    let check_s = (begin.elapsed() - filled).as_secs_f64();
+    is_right.then(|| TRIED_BYTES as f64 / check_s)
+}
+
 fn numa_node(pci: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
     text.trim().parse().ok()

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail::{PreparedTransfer, Transfer};
+use polyrail_profiler::drive::{Ran, wait};
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
 use super::buffers::Buffers;
 use super::control::{Link, Regions, SetUp};
-use super::drive::{Poster, Ran, wait};
 use super::error::BenchError;
 use super::plan::Op;
 use super::work::{End, Job, Maker};
@@ -93,9 +93,9 @@ impl Ready<'_, '_> {
             wait(self.game.link.engine, transfer, &stop)?;
         }
         // All that is not waiting for the other end takes next to nothing.
-        let waited = Some(Duration::from_secs_f64(seconds));
+        let waited = Duration::from_secs_f64(seconds);
         let cpu = thread_cpu_time().saturating_sub(cpu);
-        Ok(Ran { seconds, times, poster: Poster { cpu, waited } })
+        Ok(Ran { seconds, times, cpu, waited })
     }
 
     fn send(&mut self) -> Result<(), BenchError> {

@@ -1,14 +1,15 @@
 //! What the engine, the process and the machine did during an interval.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail::{Engine, ProxyStats, Stats};
+use polyrail_config::Progress;
+use polyrail_profiler::drive::Ran;
 use polyrail_sample::Hot;
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
-use super::drive::Poster;
 use super::watch::{Watch, Watched};
 
 /// Counters at one moment.
@@ -198,6 +199,23 @@ impl Snapshot {
     }
 }
 
+/// The thread that posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Poster {
+    /// Its CPU time.
+    pub(super) cpu: Duration,
+    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
+    /// but no work; `None` where its waiting moves the data.
+    pub(super) waited: Option<Duration>,
+}
+
+impl Poster {
+    pub(super) fn of(engine: &Engine, ran: &Ran) -> Self {
+        let is_mover = engine.config().progress == Progress::Caller;
+        Self { cpu: ran.cpu, waited: (!is_mover).then_some(ran.waited) }
+    }
+}
+
 /// A thread that used less of a CPU moved nothing to speak of.
 const MOVER_SHARE: f64 = 0.05;
 
@@ -211,11 +229,6 @@ fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
 /// or `None` for an engine that does not count it.
 fn rescues(_before: &Stats, _after: &Stats) -> Option<u64> {
     None
-}
-
-/// Payload that the engine has moved so far, either way: grows as long as anything does.
-pub(super) fn moved_bytes(engine: &Engine) -> u64 {
-    by_rail(&engine.stats()).iter().map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
 }
 
 /// Sums over the peers; one that is not measured moves nothing.
@@ -248,8 +261,6 @@ impl Ticks {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use polyrail::{FlowSnapshot, PeerStats, RailStats};
 
     use super::*;

@@ -74,7 +74,8 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         recorder.write_metadata(one)?;
     }
     let left = recorder.remaining();
-    let about = Estimate::here(recorder.folder().plan(), limits.verify).steps(&left);
+    let about = Estimate::here(recorder.folder().plan(), limits.verify, &choice.options.config)
+        .steps(&left);
     let about = show_time(about);
     let what = if args.resume.is_some() { "are left" } else { "to take" };
     tell!("{} samples {what}, about {about}", left.len());
