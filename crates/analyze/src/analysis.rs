@@ -10,11 +10,13 @@ use crate::devices::{Clocks, Thermal, clocks, thermals};
 use crate::drift::{Drift, drifts};
 use crate::error::AnalyzeError;
 use crate::links::{Asymmetry, Link, SlowLink, asymmetries, links, slow_links};
+use crate::paths::{PathFigures, path_figures};
 use crate::predictions::Judgement;
+use crate::states::{SourceStates, source_states};
 use crate::summary::{Counts, Metrics, Outlier, Summary, count, summarise};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// An analysis; as JSON it is the output of `polyrail analyze --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,12 +35,16 @@ pub struct Analysis {
     pub warnings: Vec<String>,
     /// Each configuration that has samples.
     pub configurations: Vec<Summary>,
+    /// The links of each path together.
+    pub path_figures: Vec<PathFigures>,
     /// Each link, modelled.
     pub links: Vec<Link>,
     /// Pairs whose directions differ.
     pub asymmetries: Vec<Asymmetry>,
     /// Links that are worse than others of their path.
     pub slow_links: Vec<SlowLink>,
+    /// Sources whose transfers are in one of two states.
+    pub states: Vec<SourceStates>,
     /// Samples far from the median of their configuration, kept in every figure.
     pub outliers: Vec<Outlier>,
     /// Whether times moved.
@@ -139,6 +145,7 @@ impl Analysis {
             notes: run.notes.clone(),
             timer_floor_ns: run.timer_floor_ns.clone(),
         };
+        let links = links(&configurations, &metrics);
         let mut analysis = Self {
             schema_version: SCHEMA_VERSION,
             about,
@@ -153,7 +160,9 @@ impl Analysis {
             endpoints: plan.endpoints.clone(),
             counts: count(plan, &samples, &metrics),
             warnings: Vec::new(),
-            links: links(&configurations, &metrics),
+            path_figures: path_figures(&links, &configurations, &metrics),
+            states: source_states(plan, &samples, &configurations, &metrics),
+            links,
             asymmetries: asymmetries(&configurations),
             slow_links: slow_links(&configurations),
             outliers,
@@ -191,7 +200,7 @@ impl Analysis {
     pub fn sizes_around_breaks(&self, per_break: u32) -> Vec<(u32, u32, PathKind, u64)> {
         let mut sizes = Vec::new();
         for link in &self.links {
-            for one in link.model.iter().flat_map(|model| &model.breaks) {
+            for one in link.usable_model().iter().flat_map(|model| &model.breaks) {
                 let ratio = one.before_bytes as f64 / one.after_bytes as f64;
                 for step in 1..=per_break {
                     let share = f64::from(step) / f64::from(per_break + 1);
@@ -282,16 +291,19 @@ impl Analysis {
                  more than a fifth"
             ));
         }
-        let two: Vec<_> = self.configurations.iter().filter(|one| one.peaks_ns.is_some()).collect();
-        if let [first, ..] = two.as_slice() {
+        let two = self.configurations.iter().filter(|one| one.states.is_some()).count();
+        if two > 0 {
             warnings.push(format!(
-                "{} configurations have two peaks, the first is {} from rank {} to {}, {} bytes: their \
-                 median is that of the larger one",
-                two.len(),
-                first.path,
-                first.src,
-                first.dst,
-                first.size_bytes
+                "{two} configurations have two states: their median is that of the one with more samples"
+            ));
+        }
+        let refused: Vec<_> = self.links.iter().filter_map(|link| link.model.as_ref()).collect();
+        let count = refused.iter().filter(|model| model.refused.is_some()).count();
+        if count > 0 {
+            warnings.push(format!(
+                "{count} of {} links have no model, since every one is too far off: what is known of them \
+                 are the medians of their sizes",
+                refused.len()
             ));
         }
         let near = self.configurations.iter().filter(|one| one.is_near_floor).count();

@@ -4,7 +4,10 @@
 //! the largest. The pieces are the best of all ways to cut the sizes, found exactly by dynamic
 //! programming; their number is the one with the least BIC.
 
+use polyrail_report::show_size;
 use serde::Serialize;
+
+use crate::stats::{median, median_of, quantile};
 
 /// The median of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +23,9 @@ pub struct Segment {
     pub from_bytes: u64,
     /// The largest size it was fitted to.
     pub to_bytes: u64,
-    /// What a transfer of no bytes would take, in ns.
-    pub latency_ns: f64,
+    /// What a transfer of no bytes would take, in ns; `null` where these sizes don't tell it from what
+    /// their bytes take.
+    pub latency_ns: Option<f64>,
     /// What each byte adds, in ns.
     pub ns_per_byte: f64,
     /// The farthest that a size is from the line, in percent of its time.
@@ -62,6 +66,19 @@ pub struct Break {
     pub jump_percent: f64,
 }
 
+/// How far times are from a model, over the sizes, in percent of the measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FitError {
+    /// Half of the sizes are not farther.
+    pub median_percent: f64,
+    /// Nine of ten sizes are not farther: what decides whether the model can be used.
+    pub p90_percent: f64,
+    /// The farthest.
+    pub max_percent: f64,
+    /// The size that is the farthest.
+    pub worst_bytes: u64,
+}
+
 /// A model of one link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
@@ -74,13 +91,44 @@ pub struct Model {
     /// The median error of a size that the model was made without, in percent; `None` where no
     /// segment can spare one.
     pub held_out_error_percent: Option<f64>,
+    /// How far the sizes are from their segments.
+    pub error: FitError,
+    /// Why the model says nothing of this link, if it is too far off.
+    pub refused: Option<String>,
 }
 
 /// A line through points by least squares of relative errors; neither part is negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Line {
-    pub(crate) latency_ns: f64,
+    /// `None` where the points don't tell it from what their bytes take.
+    pub(crate) latency_ns: Option<f64>,
     pub(crate) ns_per_byte: f64,
+}
+
+impl FitError {
+    /// Of any number of sizes; `None` of none.
+    pub(crate) fn of(points: &[Point], at: impl Fn(u64) -> f64) -> Option<Self> {
+        let error = |point: &Point| (at(point.size_bytes) / point.time_ns - 1.0).abs() * 100.0;
+        let mut errors: Vec<(f64, u64)> =
+            points.iter().map(|point| (error(point), point.size_bytes)).collect();
+        errors.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let &(max_percent, worst_bytes) = errors.last()?;
+        let errors: Vec<f64> = errors.into_iter().map(|(error, _)| error).collect();
+        let p90_percent = quantile(&errors, 0.9);
+        Some(Self { median_percent: median(&errors), p90_percent, max_percent, worst_bytes })
+    }
+
+    /// Why what is so far off can't be used; `None` if it can.
+    pub(crate) fn refuses(&self, what: &str) -> Option<String> {
+        let Self { median_percent, p90_percent, max_percent, worst_bytes } = self;
+        (*p90_percent > REFUSED_PERCENT).then(|| {
+            format!(
+                "{what} {p90_percent:.0} % off at a tenth of the sizes, where {REFUSED_PERCENT:.0} % are \
+                 allowed; the median is {median_percent:.0} %, the farthest {max_percent:.0} % at {}",
+                show_size(*worst_bytes)
+            )
+        })
+    }
 }
 
 impl Line {
@@ -97,18 +145,19 @@ impl Line {
         if determinant > 1e-12 * xx * zz {
             let latency_ns = (x * zz - z * xz) / determinant;
             let ns_per_byte = (z * xx - x * xz) / determinant;
-            if latency_ns >= 0.0 && ns_per_byte >= 0.0 {
-                return Self { latency_ns, ns_per_byte };
+            let shortest = points.iter().map(|point| point.time_ns).fold(f64::INFINITY, f64::min);
+            if latency_ns < TOLD_SHARE * shortest {
+                return Self { latency_ns: None, ns_per_byte: z / zz };
             }
-            if latency_ns < 0.0 {
-                return Self { latency_ns: 0.0, ns_per_byte: z / zz };
+            if ns_per_byte >= 0.0 {
+                return Self { latency_ns: Some(latency_ns), ns_per_byte };
             }
         }
-        Self { latency_ns: x / xx, ns_per_byte: 0.0 }
+        Self { latency_ns: Some(x / xx), ns_per_byte: 0.0 }
     }
 
     pub(crate) fn at(&self, size_bytes: u64) -> f64 {
-        self.latency_ns + self.ns_per_byte * size_bytes as f64
+        self.latency_ns.unwrap_or(0.0) + self.ns_per_byte * size_bytes as f64
     }
 
     fn error(&self, point: &Point) -> f64 {
@@ -121,7 +170,7 @@ impl Line {
 
     fn elasticity(&self, size_bytes: u64) -> f64 {
         let moved = self.ns_per_byte * size_bytes as f64;
-        if moved > 0.0 { moved / (self.latency_ns + moved) } else { 0.0 }
+        if moved > 0.0 { moved / self.at(size_bytes) } else { 0.0 }
     }
 }
 
@@ -152,10 +201,18 @@ impl Model {
             jump_percent: (pair[1].at(pair[1].from_bytes) / pair[0].at(pair[1].from_bytes) - 1.0)
                 * 100.0,
         });
+        let at = |size: u64| within(&segments, size).map_or(0.0, |segment| segment.at(size));
+        let error = FitError::of(points, at)?;
+        let what = match segments.len() {
+            1 => "one line is".to_owned(),
+            count => format!("{count} pieces are"),
+        };
         Some(Self {
             breaks: breaks.collect(),
             regimes: regimes(points, &segments),
             held_out_error_percent: held_out(&pieces),
+            error,
+            refused: error.refuses(&what),
             segments,
         })
     }
@@ -179,10 +236,31 @@ impl Model {
 
     /// The piece for a size.
     pub fn segment(&self, size_bytes: u64) -> Option<&Segment> {
-        let within = self.segments.iter().find(|segment| size_bytes <= segment.to_bytes);
-        within.or(self.segments.last())
+        within(&self.segments, size_bytes)
+    }
+
+    /// The largest size up to which latency is all that counts: all smaller ones are latency-bound, too.
+    pub fn latency_bound_to(&self) -> Option<u64> {
+        let first = self.regimes.first()?;
+        (first.kind == RegimeKind::LatencyBound).then_some(first.to_bytes)
+    }
+
+    /// The smallest size from which on bytes are all that count: all larger ones are bandwidth-bound, too.
+    pub fn bandwidth_bound_from(&self) -> Option<u64> {
+        let last = self.regimes.last()?;
+        (last.kind == RegimeKind::BandwidthBound).then_some(last.from_bytes)
     }
 }
+
+fn within(segments: &[Segment], size_bytes: u64) -> Option<&Segment> {
+    let within = segments.iter().find(|segment| size_bytes <= segment.to_bytes);
+    within.or(segments.last())
+}
+
+/// What is farther off than this at a tenth of the sizes is refused.
+const REFUSED_PERCENT: f64 = 25.0;
+/// A latency below this part of the shortest time can't be told from what bytes take.
+const TOLD_SHARE: f64 = 0.01;
 
 const POINTS_MIN: usize = 3;
 const SEGMENTS_MAX: usize = 5;
@@ -273,7 +351,7 @@ fn held_out(pieces: &[&[Point]]) -> Option<f64> {
             Line::through(&others).error(&piece[without]).abs() * 100.0
         })
     });
-    crate::stats::median_of(errors)
+    median_of(errors)
 }
 
 #[cfg(test)]
@@ -289,7 +367,10 @@ mod tests {
     fn one_line_is_found_exactly_and_has_three_regimes() {
         let model = Model::fit(&points(|size| 2_000.0 + size / 400.0), 0.003).unwrap();
         assert_eq!(model.segments.len(), 1);
-        assert!((model.segments[0].latency_ns - 2_000.0).abs() < 0.01);
+        assert!((model.segments[0].latency_ns.unwrap() - 2_000.0).abs() < 0.01);
+        assert_eq!(model.latency_bound_to(), Some(1 << 17));
+        assert_eq!(model.bandwidth_bound_from(), Some(1 << 23));
+        assert!(model.error.max_percent < 0.001 && model.refused.is_none());
         assert!((model.peak_gb_per_s().unwrap() - 400.0).abs() < 0.001);
         let kinds: Vec<RegimeKind> = model.regimes.iter().map(|regime| regime.kind).collect();
         assert_eq!(
@@ -309,7 +390,7 @@ mod tests {
         let model = Model::fit(&points(time), 0.003).unwrap();
         assert_eq!(model.segments.len(), 2, "{:?}", model.segments);
         assert_eq!((model.breaks[0].after_bytes, model.breaks[0].before_bytes), (1 << 16, 1 << 17));
-        assert!((model.segments[1].latency_ns - 11_000.0).abs() < 1.0);
+        assert!((model.segments[1].latency_ns.unwrap() - 11_000.0).abs() < 1.0);
     }
 
     #[test]
@@ -327,11 +408,69 @@ mod tests {
     fn no_part_of_a_line_is_negative() {
         let falling = points(|size| 9_000.0 - size.log2() * 10.0);
         let line = Line::through(&falling);
-        assert!(line.ns_per_byte >= 0.0 && line.latency_ns > 0.0, "{line:?}");
+        assert!(line.ns_per_byte >= 0.0 && line.latency_ns.unwrap() > 0.0, "{line:?}");
         let steep = [(1_000, 10.0), (2_000, 900.0), (3_000, 2_000.0)]
             .map(|(size_bytes, time_ns)| Point { size_bytes, time_ns });
         let line = Line::through(&steep);
-        assert!(line.latency_ns >= 0.0 && line.ns_per_byte > 0.0, "{line:?}");
+        assert_eq!(line.latency_ns, None, "no latency is not a latency of 0");
+        assert!(line.ns_per_byte > 0.0 && line.at(2_000) > 0.0, "{line:?}");
+        // A thousandth of what the smallest takes is as little told.
+        let large = [1_u64 << 20, 1 << 22, 1 << 30]
+            .map(|size| Point { size_bytes: size, time_ns: 1.0 + size as f64 });
+        assert_eq!(Line::through(&large).latency_ns, None);
+    }
+
+    /// The medians of a link whose transfers wait for a timer of 50 ms now and then.
+    fn plateau() -> Vec<Point> {
+        let times_us = [
+            47.0, 46.0, 48.0, 50.0, 50_500.0, 52.0, 49.0, 50_600.0, 55.0, 60.0, 50_400.0, 70.0,
+            90.0, 50_500.0, 120.0, 50_500.0, 50_500.0, 294.0, 50_900.0, 900.0, 50_500.0, 3_000.0,
+            54_000.0,
+        ];
+        let sizes = (0..).map(|power| 1_u64 << power);
+        let point = |(size_bytes, us)| Point { size_bytes, time_ns: us * 1e3 };
+        sizes.zip(times_us).map(point).collect()
+    }
+
+    #[test]
+    fn a_model_that_is_off_by_more_than_a_quarter_is_refused_with_the_numbers() {
+        let model = Model::fit(&plateau(), 0.003).unwrap();
+        assert!(model.error.p90_percent > 25.0, "{:?}", model.error);
+        let refused = model.refused.unwrap();
+        let worst = show_size(model.error.worst_bytes);
+        assert!(
+            refused.contains("off at a tenth of the sizes, where 25 % are allowed"),
+            "{refused}"
+        );
+        assert!(refused.ends_with(&format!("at {worst}")), "{refused}");
+        for segment in &model.segments {
+            assert!(segment.latency_ns.is_none_or(|latency| latency > 0.0), "{segment:?}");
+        }
+    }
+
+    #[test]
+    fn one_size_in_thirty_that_is_far_off_does_not_refuse_a_model() {
+        let mut points = points(|size| 2_000.0 + size / 400.0);
+        points[30].time_ns *= 2.0;
+        let model = Model::fit(&points, 0.003).unwrap();
+        assert!(model.refused.is_none() && model.error.p90_percent < 25.0, "{:?}", model.error);
+    }
+
+    #[test]
+    fn no_size_is_latency_bound_above_one_that_is_bandwidth_bound() {
+        // The second piece begins where bytes count and ends on a plateau.
+        let time = |size: f64| match size {
+            s if s <= 4_096.0 => 100.0 + s,
+            s if s <= 262_144.0 => 1e6,
+            s => s * 4.0,
+        };
+        let model = Model::fit(&points(time), 0.003).unwrap();
+        let (to, from) = (model.latency_bound_to(), model.bandwidth_bound_from());
+        assert!(to.unwrap() < from.unwrap(), "{:?}", model.regimes);
+        let falling = Model::fit(&points(time)[..18], 0.003).unwrap();
+        let kinds: Vec<RegimeKind> = falling.regimes.iter().map(|one| one.kind).collect();
+        assert!(kinds.contains(&RegimeKind::BandwidthBound), "{:?}", falling.regimes);
+        assert_eq!(falling.bandwidth_bound_from(), None, "larger ones wait again");
     }
 
     #[test]
@@ -351,7 +490,8 @@ mod tests {
                 .collect();
             let model = Model::fit(&points, 0.003).unwrap();
             for segment in &model.segments {
-                proptest::prop_assert!(segment.latency_ns.is_finite() && segment.latency_ns >= 0.0);
+                let is_told = |latency: f64| latency.is_finite() && latency > 0.0;
+                proptest::prop_assert!(segment.latency_ns.is_none_or(is_told));
                 proptest::prop_assert!(segment.ns_per_byte.is_finite() && segment.ns_per_byte >= 0.0);
             }
             proptest::prop_assert_eq!(model.segments[0].from_bytes, 1);

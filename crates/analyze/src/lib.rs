@@ -20,8 +20,10 @@ mod drift;
 mod error;
 mod fit;
 mod links;
+mod paths;
 mod predictions;
 mod report;
+mod states;
 mod stats;
 mod summary;
 
@@ -30,10 +32,12 @@ pub use compare::{Compared, Comparison, MATTERS_PERCENT, Verdict};
 pub use devices::{ClockReport, Clocks, Thermal, ThermalPoint, TriangleReport};
 pub use drift::{Drift, DriftOf};
 pub use error::AnalyzeError;
-pub use fit::{Break, Model, Regime, RegimeKind, Segment};
+pub use fit::{Break, FitError, Model, Regime, RegimeKind, Segment};
 pub use links::{AlphaBeta, Asymmetry, Link, LogGp, SizeClass, SlowLink};
+pub use paths::PathFigures;
 pub use predictions::{
     ErrorSummary, JudgedPoint, Judgement, LinkErrors, PointVerdict, Prediction, read_predictions,
 };
 pub use report::html;
-pub use summary::{Counts, Outlier, Summary};
+pub use states::SourceStates;
+pub use summary::{Counts, Outlier, State, Summary};

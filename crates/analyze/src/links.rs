@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use polyrail_profile::{Load, Metric, PathKind};
 use serde::Serialize;
 
-use crate::fit::{Line, Model, Point, Segment};
+use crate::fit::{FitError, Line, Model, Point, Segment};
 use crate::stats::median_of;
 use crate::summary::{Metrics, Summary};
 
@@ -28,20 +28,33 @@ pub struct Link {
     pub model: Option<Model>,
     /// One for each segment of the model.
     pub loggp: Vec<LogGp>,
-    /// One line for all sizes, as simulators with two parameters want it: latency in ns, rate in
-    /// GB/s, and the farthest that a size is from it in percent.
+    /// One line for all sizes, as simulators with two parameters want it.
     pub alpha_beta: Option<AlphaBeta>,
 }
 
+impl Link {
+    /// The model, unless it is too far off to say anything.
+    pub fn usable_model(&self) -> Option<&Model> {
+        self.model.as_ref().filter(|model| model.refused.is_none())
+    }
+
+    /// The one line for all sizes, unless it is too far off.
+    pub fn usable_line(&self) -> Option<&AlphaBeta> {
+        self.alpha_beta.as_ref().filter(|line| line.refused.is_none())
+    }
+}
+
 /// A link as latency and rate alone.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AlphaBeta {
-    /// In ns.
-    pub latency_ns: f64,
+    /// In ns; `null` where the sizes don't tell it from what their bytes take.
+    pub latency_ns: Option<f64>,
     /// In GB/s; `null` where time does not grow with size.
     pub gb_per_s: Option<f64>,
-    /// In percent of the measured time.
-    pub max_error_percent: f64,
+    /// How far the sizes are from it.
+    pub error: FitError,
+    /// Why it is not to be used, if it is too far off: then the pieces of the model are what there is.
+    pub refused: Option<String>,
 }
 
 /// Parameters of LogGP for a range of sizes. What can't be told apart is not guessed: `o` is both
@@ -52,8 +65,9 @@ pub struct LogGp {
     pub from_bytes: u64,
     /// The largest size.
     pub to_bytes: u64,
-    /// L in ns: the time of a transfer of no bytes, without `o` where the metric leaves it out.
-    pub latency_ns: f64,
+    /// L in ns: the time of a transfer of no bytes, without `o` where the metric leaves it out; `null`
+    /// where these sizes don't tell it.
+    pub latency_ns: Option<f64>,
     /// Whether `latency_ns` holds the overhead at both ends, too.
     pub latency_includes_overhead: bool,
     /// o_s + o_r in ns: what posting and being told add, from `t_host` less `t_gpu` or `t_oneway`.
@@ -249,11 +263,12 @@ pub(crate) fn alpha_beta(points: &[Point]) -> Option<AlphaBeta> {
         return None;
     }
     let line = Line::through(points);
-    let error = |point: &Point| (line.at(point.size_bytes) / point.time_ns - 1.0).abs() * 100.0;
+    let error = FitError::of(points, |size| line.at(size))?;
     Some(AlphaBeta {
         latency_ns: line.latency_ns,
         gb_per_s: (line.ns_per_byte > 0.0).then(|| 1.0 / line.ns_per_byte),
-        max_error_percent: points.iter().map(error).fold(0.0, f64::max),
+        error,
+        refused: error.refuses("one line is"),
     })
 }
 
@@ -282,7 +297,7 @@ fn loggp(segment: &Segment, sizes: &[&Summary], metric: Option<Metric>) -> LogGp
         latency_ns: segment.latency_ns,
         latency_includes_overhead: !leaves_overhead_out,
         overhead_ns: if leaves_overhead_out { median_of(overheads) } else { None },
-        gap_ns: (intervals.len() >= 3).then(|| Line::through(&intervals).latency_ns),
+        gap_ns: (intervals.len() >= 3).then(|| Line::through(&intervals).latency_ns).flatten(),
         gap_per_byte_ns: segment.ns_per_byte,
     }
 }

@@ -280,7 +280,7 @@ fn judge(
         interval_ns: one.interval_ns,
         predicted_ns,
         error_percent,
-        regime: link.and_then(|link| link.model.as_ref()?.regime(size_bytes)),
+        regime: link.and_then(|link| link.usable_model()?.regime(size_bytes)),
         verdict,
     })
 }

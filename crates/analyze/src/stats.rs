@@ -1,23 +1,13 @@
 //! Statistics of few samples that need not be normal.
 
-/// The value in the middle of sorted numbers, or between the two in the middle.
+pub(crate) use polyrail_report::median as median_of;
+
+/// The median of sorted numbers.
 ///
 /// # Panics
 /// On an empty list, which has none.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
-    }
-}
-
-/// The median of numbers in any order; `None` without any.
-pub(crate) fn median_of(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    (!sorted.is_empty()).then(|| median(&sorted))
+    polyrail_report::median_of_sorted(sorted).expect("there is a number")
 }
 
 /// The 95 % confidence interval of the median, from the order of the samples alone: whatever their
@@ -64,6 +54,41 @@ pub(crate) fn two_peaks(sorted: &[f64]) -> Option<usize> {
     let gap = |at: &usize| sorted[*at] - sorted[at - 1];
     let widest = (least..=sorted.len() - least).max_by(|a, b| gap(a).total_cmp(&gap(b)));
     widest.filter(is_apart)
+}
+
+/// Where sorted numbers fall apart into two clusters with next to nothing between them: how many are in
+/// the lower one. Takes many numbers, and bears some that are far off or in between, unlike
+/// [`two_peaks`]. The cut is the one with the least squares on both sides; each side must have a tenth
+/// of the numbers, and the middle half of the way between their medians at most one in twenty. Of one
+/// peak it holds about a quarter (normal and uniform), or a fifth (exponential).
+pub(crate) fn two_clusters(sorted: &[f64]) -> Option<usize> {
+    const LEAST: usize = 40;
+    const BETWEEN: f64 = 0.05;
+    if sorted.len() < LEAST {
+        return None;
+    }
+    // What is far off would be a cluster of its own.
+    let kept = &sorted[..sorted.len() - sorted.len() / 50];
+    let n = kept.len() as f64;
+    let (sum, mut below, mut best) = (kept.iter().sum::<f64>(), 0.0, (f64::NEG_INFINITY, 0));
+    for (at, number) in kept.iter().enumerate().take(kept.len() - 1) {
+        below += number;
+        let (low, high) = ((at + 1) as f64, n - (at + 1) as f64);
+        // The squares between both sides, which are most where those within are least.
+        let between = below * below / low + (sum - below) * (sum - below) / high;
+        if between > best.0 {
+            best = (between, at + 1);
+        }
+    }
+    let (low, high) = kept.split_at(best.1);
+    if low.len().min(high.len()) * 10 < kept.len() {
+        return None;
+    }
+    let (from, to) = (median(low), median(high));
+    let quarter = (to - from) / 4.0;
+    let is_between = |number: &&f64| (from + quarter..to - quarter).contains(*number);
+    let between = kept.iter().filter(is_between).count() as f64;
+    (quarter > 0.0 && between <= BETWEEN * n).then_some(best.1)
 }
 
 /// The smallest value that a share `q` of all does not exceed.
@@ -211,5 +236,59 @@ mod tests {
         let ticks = sorted([vec![100.0; 6], vec![101.0; 6]].concat());
         assert_eq!(two_peaks(&ticks), None, "neighbouring steps of a clock");
         assert_eq!(two_peaks(&sorted([vec![100.0; 6], vec![132.0; 6]].concat())), Some(6));
+    }
+
+    /// Uniform numbers from 0 to 1.
+    fn dice(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed;
+        move || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) as f64 + 0.5) / f64::from(1_u32 << 31)
+        }
+    }
+
+    #[test]
+    fn two_clusters_are_found_though_some_lie_between_and_some_far_off() {
+        for seed in 0..50 {
+            let mut next = dice(seed);
+            // Two states 5.3 us apart, a few on the way from one to the other, and some far off.
+            let mut numbers: Vec<f64> = (0..300)
+                .map(|number| match number % 100 {
+                    0..=57 => 0.2 + 0.8 * next(),
+                    58..=96 => 5.3 + 0.8 * next(),
+                    97..=98 => 0.2 + 5.3 * next(),
+                    _ => 60.0 * next(),
+                })
+                .collect();
+            numbers.sort_by(f64::total_cmp);
+            let at = two_clusters(&numbers).unwrap();
+            assert!((165..190).contains(&at), "{seed}: {at}");
+        }
+    }
+
+    #[test]
+    fn one_cluster_of_any_form_is_not_taken_for_two() {
+        for seed in 0..200 {
+            let mut next = dice(seed);
+            let forms: [&mut dyn FnMut() -> f64; 4] = [
+                &mut || (0..12).map(|_| next()).sum::<f64>(),
+                &mut dice(seed + 1_000),
+                &mut {
+                    let mut next = dice(seed + 2_000);
+                    move || -next().ln()
+                },
+                &mut {
+                    let mut next = dice(seed + 3_000);
+                    move || (0..12).map(|_| next()).sum::<f64>().exp()
+                },
+            ];
+            for (form, number) in forms.into_iter().enumerate() {
+                let mut numbers: Vec<f64> = (0..100).map(|_| number()).collect();
+                numbers.sort_by(f64::total_cmp);
+                assert_eq!(two_clusters(&numbers), None, "form {form}, seed {seed}");
+            }
+        }
     }
 }

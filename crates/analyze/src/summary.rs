@@ -53,15 +53,35 @@ pub struct Summary {
     pub stream_gb_per_s: Option<f64>,
     /// The median time at the host, in ns, where it was measured.
     pub host_ns: Option<f64>,
-    /// The medians of the samples' two peaks, in ns, if they have two: then the median of all is that of
-    /// whichever has more.
-    pub peaks_ns: Option<(f64, f64)>,
+    /// The two states that the samples fall apart into, the faster first, if they do: then the median
+    /// of all is that of whichever has more.
+    pub states: Option<[State; 2]>,
     /// Samples far from the median.
     pub outliers: usize,
     /// Samples with any flag.
     pub flagged: usize,
     /// Whether the median is within three times of the timer's floor.
     pub is_near_floor: bool,
+}
+
+/// One of two states.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct State {
+    /// The median of its samples, in ns.
+    pub median_ns: f64,
+    /// How many samples it has.
+    pub samples: usize,
+    /// Their part of all, in percent.
+    pub share_percent: f64,
+}
+
+impl State {
+    /// Of sorted times, which are some of `all`.
+    pub(crate) fn of(sorted: &[f64], all: usize) -> Self {
+        let samples = sorted.len();
+        let share_percent = samples as f64 / all as f64 * 100.0;
+        Self { median_ns: median(sorted), samples, share_percent }
+    }
 }
 
 /// A sample far from the median of its configuration.
@@ -195,7 +215,8 @@ fn summary(
             .flatten(),
         stream_gb_per_s: (!streams.is_empty()).then(|| median(&streams) / 1e9),
         host_ns: (!hosts.is_empty()).then(|| median(&hosts)),
-        peaks_ns: two_peaks(&times).map(|at| (median(&times[..at]), median(&times[at..]))),
+        states: two_peaks(&times)
+            .map(|at| [&times[..at], &times[at..]].map(|part| State::of(part, times.len()))),
         outliers: outliers.len() - before,
         flagged: samples.iter().filter(|sample| !sample.flags.is_empty()).count(),
         is_near_floor: floor_ns.is_some_and(|floor_ns| median_ns < 3.0 * floor_ns),

@@ -53,7 +53,8 @@ fn each_point_is_judged_with_its_sign() {
     assert_eq!((worst.src, worst.dst), (3, 2));
     assert!((worst.errors.bias_percent + 50.0).abs() < 1.0, "{worst:?}");
     assert!((worst.errors.geometric_mean_ratio - 0.5).abs() < 0.01);
-    let (predicted, measured) = (worst.predicted.unwrap(), worst.measured.unwrap());
+    let (predicted, measured) =
+        (worst.predicted.as_ref().unwrap(), worst.measured.as_ref().unwrap());
     let ratio = predicted.gb_per_s.unwrap() / measured.gb_per_s.unwrap();
     assert!((ratio - 2.0).abs() < 0.05);
     let large = judged.by_size.iter().find(|(size, _)| *size == 1 << 30).unwrap();

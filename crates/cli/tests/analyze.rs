@@ -40,11 +40,15 @@ fn a_profile_becomes_tables_json_and_a_report() {
     assert!(tables.contains("gpu0 > gpu1  nccl") && tables.contains("256KiB"), "{tables}");
     assert!(tables.contains("asymmetric: gpu1 > gpu0 over nccl, from 1MiB on"), "{tables}");
     assert!(output.stderr.is_empty());
+    assert!(tables.contains("no one line for 6 of 6 links, in pieces below"), "{tables}");
+    let row = |start: &str| tables.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(row("gpu0 > gpu1  nccl").contains(" 2 pieces "), "{tables}");
+    assert!(tables.lines().all(|line| !line.contains("0.000us")), "{tables}");
 
     let report = root.path().join("report.html");
     let output = analyze(&[&dir, "--json", "--html", report.to_str().unwrap()]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["schema_version"], 1);
+    assert_eq!(json["schema_version"], 2);
     assert_eq!(json["metrics"][0]["metric"], "t_gpu");
     assert!(json["configurations"][0]["median_ns"].is_f64());
     assert!(json["comparison"].is_null());

@@ -90,7 +90,12 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
     let row = tables.lines().find(|line| line.starts_with("tcp")).unwrap();
     let cells: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(cells[1..6], ["6", "2", "1", "12", "120"], "{row}");
-    assert_eq!(text(&profile(&plan).stdout), tables, "the order is the same every time");
+    let order = |tables: &str| {
+        let line = tables.lines().find(|line| line.contains("order ")).unwrap();
+        line.to_owned()
+    };
+    let again = profile(&plan);
+    assert_eq!(order(text(&again.stdout)), order(tables), "the order is the same every time");
     assert!(!dir.exists());
 }
 

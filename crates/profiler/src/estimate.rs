@@ -1,14 +1,17 @@
 //! How long a plan takes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use polyrail::{Config, Memory};
 use polyrail_profile::{Configuration, Endpoint, EndpointKind, PathKind, Plan, Step};
 
-use crate::carrier::stream_of;
+use crate::carrier::{Carrier, stream_of};
 use crate::copy::{STREAM_BYTES as COPY_STREAM_BYTES, meeting_s};
-use crate::rails::{PING_PONG_MAX_BYTES, STREAM_BYTES, TRIPS};
+use crate::rails::{
+    EndMemory, PING_PONG_MAX_BYTES, Rails, Stream, TRIPS, WAKING_MAX_BYTES, span_bytes,
+};
 use crate::run::WARM_TIME;
-use crate::station::fill_bytes_per_s;
+use crate::station::{check_bytes_per_s, fill_bytes_per_s};
 
 /// Two threads on a machine that does nothing else.
 const MEETING_S: f64 = 100e-6;
@@ -22,17 +25,29 @@ const FILL_BYTES_PER_S: f64 = 1e9;
 const MUCH_BYTES: u64 = 64 << 20;
 /// Setting a sink to 0, and comparing it with the pattern.
 const CHECK_BYTES_PER_S: f64 = 2e9;
+/// The same by kernels of a GPU.
+const GPU_CHECK_BYTES_PER_S: f64 = 500e9;
+/// One write over rails.
+const WRITE_S: f64 = 25e-6;
+const WRITE_BYTES_PER_S: f64 = 7e9;
+/// What is tried on this machine, in bytes.
+const TRIED_SIZES: [u64; 5] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
+const TRIED_TIMES: u32 = 2;
 /// What stays in a processor's caches.
 const CACHED_BYTES: u64 = 4 << 20;
 
-/// How long a plan takes on this machine: what is made and how often is known, rates of transfers are
-/// usual ones, and how long threads wait for each other and how fast memory is filled is measured.
-#[derive(Clone, Copy, Debug)]
+/// How long a plan takes on this machine: what is made and how often is known. How long threads wait for
+/// each other, how fast memory is filled and compared, and what writes over rails take is measured; rates
+/// of GPUs are usual ones.
+#[derive(Clone, Debug)]
 pub struct Estimate<'a> {
     plan: &'a Plan,
     verify: bool,
     meeting_s: f64,
     fill_bytes_per_s: f64,
+    check_bytes_per_s: f64,
+    /// What one write over rails takes, in seconds, by size in bytes, which rises. Empty: as usual.
+    writes_s: Vec<(u64, f64)>,
 }
 
 /// What one configuration is made of.
@@ -42,8 +57,8 @@ struct Work {
     /// What one takes beside its bytes.
     transfer_s: f64,
     bytes_per_s: f64,
-    /// How often a sink is cleared and compared.
-    checks: f64,
+    /// Bytes that are cleared and compared.
+    checked_bytes: f64,
     /// What a sample takes beside its transfers.
     sample_s: f64,
 }
@@ -51,14 +66,30 @@ struct Work {
 impl<'a> Estimate<'a> {
     /// On a machine that does nothing else.
     pub(crate) fn usual(plan: &'a Plan, verify: bool) -> Self {
-        Self { plan, verify, meeting_s: MEETING_S, fill_bytes_per_s: FILL_BYTES_PER_S }
+        Self {
+            plan,
+            verify,
+            meeting_s: MEETING_S,
+            fill_bytes_per_s: FILL_BYTES_PER_S,
+            check_bytes_per_s: CHECK_BYTES_PER_S,
+            writes_s: Vec::new(),
+        }
     }
 
-    /// On this machine as it is now: where others have its CPUs, threads wait for each other.
-    pub fn here(plan: &'a Plan, verify: bool) -> Self {
+    /// On this machine as it is now: where others have its CPUs, all takes longer. Writes over rails with
+    /// these settings are tried for about a second, between memory of its own.
+    pub fn here(plan: &'a Plan, verify: bool, config: &Config) -> Self {
         let mut here = Self::usual(plan, verify);
-        if plan.configurations.iter().any(|one| one.path == PathKind::HostMemory) {
+        let has = |path| plan.configurations.iter().any(|one| one.path == path);
+        if has(PathKind::HostMemory) {
             here.meeting_s = meeting_s();
+        }
+        if verify && here.filled_bytes() > MUCH_BYTES {
+            here.check_bytes_per_s = check_bytes_per_s().unwrap_or(CHECK_BYTES_PER_S);
+        }
+        if has(PathKind::Tcp) {
+            // What can't be opened says why when it is measured.
+            here.writes_s = tried_writes_s(config, here.largest_bytes()).unwrap_or_default();
         }
         if here.filled_bytes() > MUCH_BYTES {
             here.fill_bytes_per_s = fill_bytes_per_s().unwrap_or(FILL_BYTES_PER_S);
@@ -68,9 +99,13 @@ impl<'a> Estimate<'a> {
 
     /// Sources and sinks in memory of the host.
     fn filled_bytes(&self) -> u64 {
-        let largest = self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0);
         let is_host = |one: &&Endpoint| one.kind == EndpointKind::Host;
-        2 * self.plan.endpoints.iter().filter(is_host).count() as u64 * largest
+        let hosts = self.plan.endpoints.iter().filter(is_host).count() as u64;
+        2 * hosts * memory_bytes(self.plan)
+    }
+
+    fn largest_bytes(&self) -> u64 {
+        self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0)
     }
 
     /// About how long the steps take, with what is written at the end.
@@ -90,10 +125,38 @@ impl<'a> Estimate<'a> {
     pub(crate) fn step_s(&self, configuration: &Configuration, step: &Step) -> f64 {
         let work = self.work(configuration);
         let bytes = configuration.size_bytes as f64;
-        let one_s = work.transfer_s + bytes / work.bytes_per_s;
+        let is_tried = matches!(configuration.path, PathKind::Tcp) && !self.writes_s.is_empty();
+        let one_s = match is_tried {
+            true => self.write_s(configuration.size_bytes),
+            false => work.transfer_s + bytes / work.bytes_per_s,
+        };
         let warm_s = (f64::from(step.warmups) * one_s).min(WARM_TIME.as_secs_f64());
-        let check_s = if self.verify { work.checks * bytes / CHECK_BYTES_PER_S } else { 0.0 };
+        let is_gpu = |rank: u32| {
+            let end = self.plan.endpoints.iter().find(|end| end.rank == rank);
+            end.is_some_and(|end| end.kind == EndpointKind::Gpu)
+        };
+        let rate = match is_gpu(configuration.dst) {
+            true => GPU_CHECK_BYTES_PER_S,
+            false => self.check_bytes_per_s,
+        };
+        let check_s = if self.verify { work.checked_bytes / rate } else { 0.0 };
         warm_s + work.transfers * one_s + check_s + work.sample_s + RECORD_S
+    }
+
+    /// What one write takes, between those that were tried; beyond them as its bytes.
+    fn write_s(&self, bytes: u64) -> f64 {
+        let after = self.writes_s.iter().position(|(size, _)| bytes <= *size);
+        let size = bytes as f64;
+        match (after, self.writes_s.last()) {
+            (Some(0), _) => self.writes_s[0].1,
+            (Some(after), _) => {
+                let ((low, low_s), (high, high_s)) =
+                    (self.writes_s[after - 1], self.writes_s[after]);
+                low_s + (high_s - low_s) * (size - low as f64) / (high - low) as f64
+            }
+            (None, Some((largest, largest_s))) => largest_s * size / *largest as f64,
+            (None, None) => WRITE_S + size / WRITE_BYTES_PER_S,
+        }
     }
 
     fn work(&self, configuration: &Configuration) -> Work {
@@ -105,18 +168,18 @@ impl<'a> Estimate<'a> {
                 transfers: 2.0 + stream(COPY_STREAM_BYTES),
                 transfer_s: 1e-6,
                 bytes_per_s: if bytes <= CACHED_BYTES { 30e9 } else { 10e9 },
-                checks: 3.0,
+                checked_bytes: 3.0 * bytes as f64,
                 sample_s: self.meeting_s,
             },
             PathKind::Tcp | PathKind::HostStaged => {
-                let trips = bytes <= PING_PONG_MAX_BYTES;
+                let checks = 2.0
+                    + if bytes <= WAKING_MAX_BYTES { 0.5 } else { 0.0 }
+                    + if bytes <= PING_PONG_MAX_BYTES { 2.0 } else { 0.0 };
                 Work {
-                    transfers: 2.0
-                        + if trips { f64::from(2 * TRIPS) } else { 0.0 }
-                        + stream(STREAM_BYTES),
-                    transfer_s: 25e-6,
-                    bytes_per_s: 7e9,
-                    checks: if trips { 5.0 } else { 3.0 },
+                    transfers: writes(bytes),
+                    transfer_s: WRITE_S,
+                    bytes_per_s: WRITE_BYTES_PER_S,
+                    checked_bytes: checks * bytes as f64 + span_bytes(bytes) as f64,
                     sample_s: 0.0,
                 }
             }
@@ -126,11 +189,55 @@ impl<'a> Estimate<'a> {
                 transfers: 8.0,
                 transfer_s: if path == PathKind::Nccl { 100e-6 } else { 300e-6 },
                 bytes_per_s: 300e9,
-                checks: 0.0,
+                checked_bytes: 0.0,
                 sample_s: if path == PathKind::Nccl { 800e-6 } else { 2_400e-6 },
             },
         }
     }
+}
+
+/// Writes of one sample over rails.
+fn writes(bytes: u64) -> f64 {
+    let waking = if bytes <= WAKING_MAX_BYTES { 1.0 } else { 0.0 };
+    let trips = if bytes <= PING_PONG_MAX_BYTES { f64::from(2 * TRIPS) } else { 0.0 };
+    waking + 2.0 + trips + Stream::of(bytes).transfers as f64
+}
+
+/// The memory that each end of a plan takes twice, in bytes.
+pub fn memory_bytes(plan: &Plan) -> u64 {
+    let bytes = |one: &Configuration| match one.path {
+        PathKind::Tcp => span_bytes(one.size_bytes),
+        _ => one.size_bytes,
+    };
+    plan.configurations.iter().map(bytes).max().unwrap_or(0)
+}
+
+/// How long a write of some sizes takes as a sample makes them, by size; `None` where no engine opens.
+fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>> {
+    let after = TRIED_SIZES.iter().position(|size| *size >= largest_bytes);
+    let sizes = &TRIED_SIZES[..after.map_or(TRIED_SIZES.len(), |after| after + 1)];
+    let span = sizes.iter().map(|size| span_bytes(*size)).max()?;
+    let memory = || Memory::anonymous(span).ok();
+    let (source, sink) = (memory()?, memory()?);
+    // Pages that nobody wrote to are all one, which is in a cache.
+    crate::pattern::fill(&source, span, 1);
+    crate::pattern::clear(&sink, span);
+    // Messages go back, too, and these are small.
+    let back = Memory::anonymous(PING_PONG_MAX_BYTES).ok()?;
+    let ends = vec![EndMemory::Host(source.clone(), back), EndMemory::Host(source, sink)];
+    let mut rails = Rails::new(config, ends, 1).ok()?;
+    let mut tried = Vec::new();
+    for &size in sizes {
+        // The first one opens windows.
+        rails.measure(0, 1, size, false).ok()?;
+        let begin = Instant::now();
+        for _ in 0..TRIED_TIMES {
+            rails.measure(0, 1, size, false).ok()?;
+        }
+        let sample_s = begin.elapsed().as_secs_f64() / f64::from(TRIED_TIMES);
+        tried.push((size, sample_s / writes(size)));
+    }
+    Some(tried)
 }
 
 #[cfg(test)]
@@ -181,13 +288,32 @@ mod tests {
     }
 
     #[test]
-    fn rails_have_trips_up_to_a_mib_and_a_shorter_stream_beyond() {
-        // 42 transfers up to 1 MiB, six at 16 MiB; no warm-ups.
-        let mut plan = plan(PathKind::Tcp, 2, &[1 << 20, 16 << 20], 1);
+    fn rails_have_trips_up_to_a_mib_and_streams_of_many() {
+        // 1 + 2 + 8 + 128 transfers at 1 MiB, 2 + 8 at 64 MiB, of which 4 are outstanding.
+        let mut plan = plan(PathKind::Tcp, 2, &[1 << 20, 64 << 20], 1);
         plan.warmups = 0;
         let write = |bytes: u64| 25e-6 + bytes as f64 / 7e9;
-        let expected = 2.0 * (42.0 * write(1 << 20) + 6.0 * write(16 << 20) + 2.0 * 60e-6);
+        let expected = 2.0 * (139.0 * write(1 << 20) + 10.0 * write(64 << 20) + 2.0 * 60e-6);
         assert!(is_about(seconds(&plan, false, 0.0), expected));
+        // Both singles and the stream's places are cleared and compared, up to 16 MiB more.
+        let checked = (4.5 + 128.0) * (1 << 20) as f64 + (2.0 + 4.0) * (64 << 20) as f64;
+        let expected = expected + 2.0 * checked / CHECK_BYTES_PER_S;
+        assert!(is_about(seconds(&plan, true, 0.0), expected));
+    }
+
+    #[test]
+    fn writes_that_were_tried_are_what_others_are_reckoned_by() {
+        let plan = plan(PathKind::Tcp, 2, &[8], 1);
+        let writes_s = vec![(8, 10e-6), (1 << 20, 110e-6), (16 << 20, 2e-3)];
+        let estimate = Estimate { writes_s, ..Estimate::usual(&plan, false) };
+        for (bytes, expected) in
+            [(1, 10e-6), (8, 10e-6), (512 << 10, 60e-6), (16 << 20, 2e-3), (1 << 30, 128e-3)]
+        {
+            assert!(is_about(estimate.write_s(bytes), expected), "{bytes}");
+        }
+        let step_s =
+            estimate.step_s(&plan.configurations[0], &Step { warmups: 0, ..plan.steps()[0] });
+        assert!(is_about(step_s, (1.0 + 2.0 + 8.0 + 1024.0) * 10e-6 + 60e-6), "{step_s}");
     }
 
     #[test]
@@ -195,27 +321,46 @@ mod tests {
         let plan = plan(PathKind::Tcp, 3, &[8, 500_000_000], 1);
         let start_s = Estimate::usual(&plan, true).start().as_secs_f64();
         assert!(is_about(start_s, 0.1 + 3.0), "{start_s}");
-        let here_s = Estimate::here(&plan, true).start().as_secs_f64();
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let here = Estimate::here(&plan, true, &config);
+        assert_eq!(here.writes_s.len(), TRIED_SIZES.len(), "{here:?}");
+        assert!(
+            here.writes_s.iter().all(|(_, write_s)| (1e-7..10.0).contains(write_s)),
+            "{here:?}"
+        );
+        let here_s = here.start().as_secs_f64();
         assert!(here_s > 0.1 + 3.0 / 50.0 && here_s < 1e3, "no memory is that fast: {here_s}");
     }
 
     #[test]
-    fn the_default_plan_of_a_host_is_minutes_and_that_of_four_gpus_too() {
+    fn the_default_plan_of_four_gpus_with_all_paths_is_within_ten_minutes() {
         let sizes = polyrail_profile::default_sizes();
+        let mut gpus = plan(PathKind::CopyEngine, 4, &sizes, 10);
+        gpus.endpoints.iter_mut().for_each(|end| end.kind = EndpointKind::Gpu);
+        let paths = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl, PathKind::Tcp];
+        let of = |path: PathKind| {
+            let mut plan = gpus.clone();
+            plan.configurations.iter_mut().for_each(|one| one.path = path);
+            seconds(&plan, true, MEETING_S)
+        };
+        let each = paths.map(of);
+        let all: f64 = each.iter().sum();
+        assert!(all < 600.0, "{each:?}");
+        assert!(each.iter().all(|path| *path > 5.0), "no path takes no time: {each:?}");
         let host = plan(PathKind::Tcp, 2, &sizes, 3);
-        let gpus = plan(PathKind::CopyEngine, 4, &sizes, 10);
-        for plan in [host, gpus] {
-            let expected = seconds(&plan, true, MEETING_S) as u64;
-            assert!((5..300).contains(&expected), "{expected} s");
-        }
+        assert!((5..300).contains(&(seconds(&host, true, MEETING_S) as u64)));
     }
 
     #[test]
     fn what_threads_take_to_meet_is_measured() {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
         let copies = plan(PathKind::HostMemory, 2, &[8], 1);
-        let here = Estimate::here(&copies, true);
+        let here = Estimate::here(&copies, true, &config);
         assert!(here.meeting_s > 1e-6 && here.meeting_s < 5.0, "{here:?}");
+        assert!(here.writes_s.is_empty(), "no rails, nothing to try");
         let rails = plan(PathKind::Tcp, 2, &[8], 1);
-        assert_eq!(Estimate::here(&rails, true).meeting_s, MEETING_S, "nobody meets there");
+        let here = Estimate::here(&rails, true, &config);
+        assert_eq!(here.meeting_s, MEETING_S, "nobody meets there");
+        assert_eq!(here.writes_s.len(), 1, "no more than the plan has: {here:?}");
     }
 }

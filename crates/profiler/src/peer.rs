@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use polyrail_gpu::{DeviceMemory, GpuError, Place, Queue, Ticket};
 use polyrail_profile::{End, PathKind};
+use polyrail_report::median;
 
 use crate::carrier::{Carrier, Measured, per_second, stream_of};
 use crate::copy::verdict;
 use crate::error::ProfilerError;
-use crate::station::median;
 use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
@@ -347,7 +347,7 @@ fn gated_train(
     for _ in 0..count {
         took_ns.extend(once()?.map(|gated| gated.took_ns));
     }
-    Ok((!took_ns.is_empty()).then(|| median(&mut took_ns)))
+    Ok(median(took_ns))
 }
 
 /// How much larger sinks are, for the background.

@@ -1,6 +1,6 @@
 //! The path `tcp`: the engine over its rails, both ends in this process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use polyrail::{
@@ -9,17 +9,21 @@ use polyrail::{
 };
 use polyrail_profile::End;
 
-use crate::carrier::{Carrier, Measured, per_second, stream_of};
+use crate::carrier::{Carrier, Measured, per_second};
 use crate::copy::verdict;
+use crate::drive::{self, Driver};
 use crate::error::ProfilerError;
 use crate::pattern::{self, seed_of};
 use crate::peer::{SharedAccelerator, lock};
 use crate::reference_ns;
 
-/// Bytes of a stream, when transfers are small.
-pub(crate) const STREAM_BYTES: u64 = 64 << 20;
-/// A stream takes up no more transfers after so long.
-const STREAM_TIME_NS: i64 = 500_000_000;
+/// Bytes of a stream: as many as take some milliseconds, in which its beginning and its end are lost.
+const STREAM_BYTES: u64 = 128 << 20;
+/// Transfers of a stream, of which there are to be more than are outstanding at once.
+const STREAM_MOST: u64 = 1024;
+const STREAM_LEAST: u64 = 3;
+/// Up to this size a transfer that nobody times comes first: flows that rested for long begin slowly.
+pub(crate) const WAKING_MAX_BYTES: u64 = 16 << 20;
 /// Messages up to this size are also sent to and fro.
 pub(crate) const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 /// Round trips of one sample.
@@ -117,12 +121,24 @@ impl Rails {
         bytes: u64,
         notifies: bool,
     ) -> Result<PreparedTransfer, ProfilerError> {
+        self.prepare_at(src, dst, 0, bytes, notifies)
+    }
+
+    /// A write to where the bytes are in the source, too.
+    fn prepare_at(
+        &self,
+        src: u32,
+        dst: u32,
+        offset: u64,
+        bytes: u64,
+        notifies: bool,
+    ) -> Result<PreparedTransfer, ProfilerError> {
         let end = self.end(src)?;
         let unknown = || ProfilerError::Choice { what: format!("no rails from {src} to {dst}") };
         let peer = self.peers.get(&(src, dst)).ok_or_else(unknown)?;
         let remote = self.remotes.get(&dst).ok_or_else(unknown)?;
         let outside = |error| ProfilerError::engine("a slice of memory")(&error);
-        let (local, remote) = (end.source.slice(0, bytes), remote.slice(0, bytes));
+        let (local, remote) = (end.source.slice(offset, bytes), remote.slice(offset, bytes));
         let (local, remote) = (local.map_err(outside)?, remote.map_err(outside)?);
         let mut request = Request::write(peer).segment(local, remote).timeout(PATIENCE);
         if notifies {
@@ -187,27 +203,39 @@ impl Rails {
         Ok(half_ns)
     }
 
-    /// Bytes per second of a stream.
-    fn stream(
-        &self,
-        prepared: &PreparedTransfer,
-        bytes: u64,
-    ) -> Result<Option<f64>, ProfilerError> {
-        let (count, window) = stream_of(bytes, STREAM_BYTES);
-        let mut under_way = VecDeque::with_capacity(window);
-        let (begin_ns, mut posted) = (reference_ns(), 0);
-        while posted < count && (posted < 3 || reference_ns() - begin_ns < STREAM_TIME_NS) {
-            if under_way.len() == window
-                && let Some(oldest) = under_way.pop_front()
-            {
-                done(&oldest)?;
-            }
-            under_way.push_back(post(prepared)?);
-            posted += 1;
-        }
-        under_way.iter().try_for_each(done)?;
-        Ok(per_second(bytes * posted, reference_ns() - begin_ns))
+    /// Bytes per second of a stream, driven as `polyrail bench` drives one.
+    fn stream(&self, src: u32, dst: u32, bytes: u64) -> Result<Option<f64>, ProfilerError> {
+        let Stream { depth, transfers, slots } = Stream::of(bytes);
+        let prepared = (0..slots).map(|slot| self.prepare_at(src, dst, slot * bytes, bytes, false));
+        let prepared: Vec<PreparedTransfer> = prepared.collect::<Result<_, _>>()?;
+        let driver = Driver::new(&self.end(src)?.engine, prepared, depth);
+        let failed = |error| ProfilerError::engine("a stream")(&error);
+        let ran = driver.start(transfers).map_err(failed)?.finish(|| false).map_err(failed)?;
+        Ok(per_second(bytes * transfers, (ran.seconds * 1e9) as i64))
     }
+}
+
+/// What a stream of a size is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stream {
+    pub(crate) depth: u64,
+    pub(crate) transfers: u64,
+    /// Places that they are posted from and to in turn.
+    pub(crate) slots: u64,
+}
+
+impl Stream {
+    pub(crate) fn of(bytes: u64) -> Self {
+        let depth = drive::default_depth(bytes, u64::MAX);
+        let least = (2 * depth).max(STREAM_LEAST);
+        let transfers = (STREAM_BYTES / bytes.max(1)).clamp(least, STREAM_MOST);
+        Self { depth, transfers, slots: drive::slots(bytes, depth, u64::MAX).min(transfers) }
+    }
+}
+
+/// Memory that measuring a size over rails takes at either end, in bytes.
+pub(crate) fn span_bytes(size: u64) -> u64 {
+    Stream::of(size).slots * size
 }
 
 impl Carrier for Rails {
@@ -225,6 +253,10 @@ impl Carrier for Rails {
         let prepared = self.prepare(src, dst, bytes, false)?;
         let clear = |rank: u32| if verify { self.clear(rank, bytes) } else { Ok(()) };
         clear(dst)?;
+        if bytes <= WAKING_MAX_BYTES {
+            done(&post(&prepared)?)?;
+            clear(dst)?;
+        }
         let posted_ns = reference_ns();
         done(&post(&prepared)?)?;
         let end_ns = reference_ns();
@@ -242,9 +274,12 @@ impl Carrier for Rails {
             right &= !verify || self.holds(dst, src, bytes)? && self.holds(src, dst, bytes)?;
         }
 
-        clear(dst)?;
-        let bandwidth_bytes_per_s = self.stream(&prepared, bytes)?;
-        right &= !verify || self.holds(dst, src, bytes)?;
+        let span = span_bytes(bytes);
+        if verify {
+            self.clear(dst, span)?;
+        }
+        let bandwidth_bytes_per_s = self.stream(src, dst, bytes)?;
+        right &= !verify || self.holds(dst, src, span)?;
         // The sink is ready all the time.
         let end = |end_ns: i64| End {
             clock: Some(0),
@@ -310,4 +345,76 @@ fn post(prepared: &PreparedTransfer) -> Result<Transfer, ProfilerError> {
 fn done(transfer: &Transfer) -> Result<(), ProfilerError> {
     let ended = transfer.wait(PATIENCE).map(drop);
     ended.map_err(|error| ProfilerError::engine("a transfer")(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use polyrail_profile::Verify;
+
+    use super::*;
+
+    fn rails(bytes: u64) -> Rails {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let end = |rank: u32| {
+            let memory = || Memory::anonymous(bytes).unwrap();
+            let (source, sink) = (memory(), memory());
+            pattern::fill(&source, bytes, seed_of(rank, 1));
+            EndMemory::Host(source, sink)
+        };
+        Rails::new(&config, vec![end(0), end(1)], 1).unwrap()
+    }
+
+    #[test]
+    fn a_stream_has_the_depth_of_the_bench_and_no_place_twice_at_once() {
+        for power in 0..=30 {
+            let Stream { depth, transfers, slots } = Stream::of(1 << power);
+            assert_eq!(depth, drive::default_depth(1 << power, u64::MAX));
+            assert!(slots >= depth && transfers >= slots && transfers >= 2 * depth, "{power}");
+            assert!(slots << power <= 256 << 20 || slots == 1, "{power}");
+        }
+        assert_eq!(span_bytes(8), 8 << 10);
+        assert_eq!(span_bytes(64 << 10), 64 << 20);
+        assert_eq!(span_bytes(16 << 20), 256 << 20);
+        assert_eq!(span_bytes(1 << 30), 1 << 30);
+    }
+
+    #[test]
+    fn every_byte_of_a_stream_is_compared_and_not_of_its_first_transfer_only() {
+        let size = 4 << 10;
+        let mut rails = rails(span_bytes(size));
+        let measured = rails.measure(0, 1, size, true).unwrap();
+        assert_eq!(measured.verify, Verify::Ok);
+        assert!(measured.bandwidth_bytes_per_s.unwrap() > 0.0);
+        // The source differs from the pattern in a place that only the stream sends.
+        let EndMemory::Host(source, _) = &rails.ends[0].memory else { panic!("of the host") };
+        source.write_at(span_bytes(size) - 1, &[0]).unwrap();
+        assert_eq!(rails.measure(0, 1, size, true).unwrap().verify, Verify::Failed);
+    }
+
+    #[test]
+    fn a_profile_and_a_driver_in_its_place_move_a_stream_at_the_same_rate() {
+        // In turn, and the best of each: whatever else runs disturbs both.
+        let size = 64 << 10;
+        let Stream { depth, transfers, slots } = Stream::of(size);
+        let mut rails = rails(span_bytes(size));
+        let (mut profile, mut bench) = (0.0_f64, 0.0_f64);
+        let begin = Instant::now();
+        let is_near = |profile: f64, bench: f64| (profile / bench - 1.0).abs() < 0.1;
+        while begin.elapsed() < Duration::from_secs(30)
+            && (begin.elapsed() < Duration::from_secs(1) || !is_near(profile, bench))
+        {
+            let measured = rails.measure(0, 1, size, false).unwrap();
+            profile = profile.max(measured.bandwidth_bytes_per_s.unwrap());
+            let prepared: Vec<_> = (0..slots)
+                .map(|slot| rails.prepare_at(0, 1, slot * size, size, false).unwrap())
+                .collect();
+            let driver = Driver::new(&rails.ends[0].engine, prepared, depth);
+            driver.start(transfers).unwrap().finish(|| false).unwrap();
+            let ran = driver.start(4 * transfers).unwrap().finish(|| false).unwrap();
+            bench = bench.max((size * 4 * transfers) as f64 / ran.seconds);
+        }
+        assert!(is_near(profile, bench), "{profile:.3e} {bench:.3e}");
+    }
 }

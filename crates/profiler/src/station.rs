@@ -8,6 +8,7 @@ use polyrail_gpu::cuda::CudaDevice;
 use polyrail_gpu::{Device, Identity};
 use polyrail_nccl_ref::Nccl;
 use polyrail_profile::{Endpoint, EndpointKind, Metadata, PathKind};
+use polyrail_report::median;
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
@@ -269,13 +270,11 @@ impl Station {
 
     /// The least that the host's timer shows with nothing to transfer, in ns.
     pub fn host_floor_ns(&self) -> f64 {
-        let mut apart: Vec<f64> = (0..1000)
-            .map(|_| {
-                let before = reference_ns();
-                (reference_ns() - before) as f64
-            })
-            .collect();
-        median(&mut apart)
+        let apart = (0..1000).map(|_| {
+            let before = reference_ns();
+            (reference_ns() - before) as f64
+        });
+        median(apart).unwrap_or(0.0)
     }
 
     /// The least that gated times of a path show with nothing to transfer, in ns; `None` without GPUs.
@@ -294,7 +293,7 @@ impl Station {
             let what = format!("the timer of rank {rank}");
             empty.extend(gated.map_err(ProfilerError::gpu(what))?.map(|gated| gated.took_ns));
         }
-        Ok((!empty.is_empty()).then(|| median(&mut empty)))
+        Ok(median(empty))
     }
 
     /// What stamps between copies add to eight copies in a row between the first two GPUs, in
@@ -328,8 +327,7 @@ impl Station {
                     }
                 }
             }
-            if !plain.is_empty() {
-                let (plain, stamped) = (median(&mut plain), median(&mut stamped));
+            if let (Some(plain), Some(stamped)) = (median(plain), median(stamped)) {
                 found.insert(bytes.to_string(), (stamped / plain - 1.0) * 100.0);
             }
         }
@@ -481,12 +479,22 @@ pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     Some(2.0 * TRIED_BYTES as f64 / begin.elapsed().as_secs_f64())
 }
 
+/// How fast memory of this machine is set to 0 and compared with the pattern; `None` where there is none.
+pub(crate) fn check_bytes_per_s() -> Option<f64> {
+    const TRIED_BYTES: u64 = 16 << 20;
+    let sink = Memory::anonymous(TRIED_BYTES).ok()?;
+    // The first time takes its pages.
+    pattern::clear(&sink, TRIED_BYTES);
+    let begin = std::time::Instant::now();
+    pattern::fill(&sink, TRIED_BYTES, 1);
+    let filled = begin.elapsed();
+    let is_right = pattern::holds(&sink, TRIED_BYTES, 1);
+    pattern::clear(&sink, TRIED_BYTES);
+    let check_s = (begin.elapsed() - filled).as_secs_f64();
+    is_right.then(|| TRIED_BYTES as f64 / check_s)
+}
+
 fn numa_node(pci: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
     text.trim().parse().ok()
-}
-
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -13,19 +13,31 @@ pub struct Spread {
     pub max: f64,
 }
 
+/// The median of numbers in any order: the one in the middle, or between the two in the middle.
+/// `None` without any. What is not a number is left out.
+///
+/// All medians of Polyrail are this one, so that no two places show different figures of one thing.
+pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
+    Spread::of(numbers).map(|spread| spread.median)
+}
+
+/// The same of numbers that are sorted already, none of which is not a number.
+pub fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted {
+        [] => None,
+        _ if sorted.len() % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
 impl Spread {
     /// Sorts the samples; `None` without any. What is not a number is left out.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = samples.into_iter().filter(|value| !value.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
-        };
-        Some(Self { median, min, max })
+        Some(Self { median: median_of_sorted(&sorted)?, min, max })
     }
 
     /// Half the distance between the edges, in percent of the median: the `±` of tables.
@@ -44,6 +56,14 @@ mod tests {
         assert_eq!((spread.median, spread.min, spread.max), (5.0, 0.1, 5.1));
         assert_eq!(Spread::of([1.0, 3.0]).unwrap().median, 2.0);
         assert!((Spread::of([9.0, 10.0, 11.0]).unwrap().half_range_percent() - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between_the_two_in_the_middle() {
+        assert_eq!(median([4.0, 1.0, 2.0, 100.0]), Some(3.0));
+        assert_eq!(median([4.0, 1.0, f64::NAN, 2.0]), Some(2.0));
+        assert_eq!(median_of_sorted(&[1.0, 3.0]), Some(2.0));
+        assert_eq!((median([]), median_of_sorted(&[])), (None, None));
     }
 
     #[test]

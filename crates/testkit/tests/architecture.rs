@@ -52,7 +52,7 @@ const RULES: &[Rule] = &[
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
-        below: &["gpu", "nccl-ref", "polyrail", "profile", "sys"],
+        below: &["gpu", "nccl-ref", "polyrail", "profile", "report", "sys"],
         for_tests: &["gpu"],
         ..Rule::ORDINARY
     },

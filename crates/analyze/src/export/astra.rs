@@ -24,7 +24,8 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
         return Err(AnalyzeError::Export { target: NAME, why });
     }
     let gib_per_s = common.gb_per_s * 1e9 / GIB;
-    let latency_ns = common.line.latency_ns;
+    // Where sizes don't tell a latency, the line that fits them best has none.
+    let latency_ns = common.line.latency_ns.unwrap_or(0.0);
     let file = |name: &str, topology: &str, note: &str, gib_per_s: f64, latency_ns: f64| {
         let head = head(analysis, &common, note);
         let text = format!(
@@ -62,15 +63,18 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
 
 fn head(analysis: &Analysis, common: &Common<'_>, note: &str) -> String {
     let Common { path, links, line, gb_per_s } = common;
+    let refused = line.refused.as_ref().map_or(String::new(), |why| {
+        format!("# don't trust it, but where this simulator takes nothing else: {why}\n")
+    });
     let metric = analysis.metrics.iter().find(|one| one.path == *path).map_or("", |one| one.metric);
     format!(
         "# measured: {path}, {metric}, {} links of {}\n# one line for all sizes: {:.1} ns + size / \
-         {gb_per_s:.3} GB/s (10^9); the farthest size is {:.1} % off\n# bandwidth is in units of 2^30 \
+         {gb_per_s:.3} GB/s (10^9); the farthest size is {:.1} % off\n{refused}# bandwidth is in units of 2^30 \
          bytes/s, as ASTRA-sim reads it; latency in ns per hop\n# {note}\n",
         links.len(),
         // A comment ends with its line.
         analysis.about.hostname.replace(['\n', '\r'], " "),
-        line.latency_ns,
-        line.max_error_percent,
+        line.latency_ns.unwrap_or(0.0),
+        line.error.max_percent,
     )
 }

@@ -71,7 +71,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
     }
     // Its own table has one number for each protocol: the time of a transfer that is all latency.
     let smallest = common.links.iter().map(|link| link.smallest_ns);
-    let smallest_ns = crate::stats::median_of(smallest).unwrap_or(common.line.latency_ns);
+    let smallest_ns = crate::stats::median_of(smallest).unwrap_or(0.0);
     let latency_ns = (smallest_ns - 2.0 * LINK_DELAY_NS).max(0.0);
     let variable = format!(
         "# the median time of the smallest size over {}, less the delay of two links, in ns\nexport \

@@ -40,11 +40,6 @@ function chosen(choices, draw) {
   return element("div", {}, element("p", {}, ...shown.map(([label, select]) => element("label", {}, `${label} `, select))), box);
 }
 
-function middle(values) {
-  const sorted = values.filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
-  return sorted.length ? (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2 : null;
-}
-
 function head() {
   const { about, counts } = data;
   main.replaceChildren();
@@ -62,20 +57,17 @@ function head() {
     tile("of ≥ 1 MiB have CV < 5 %", large.length ? showPercent(100 * steady / large.length) : "–")));
   for (const warning of data.warnings) main.append(element("div", { className: "warning", textContent: warning }));
   for (const note of about.notes) main.append(element("p", { className: "soft", textContent: note }));
-  main.append(table(["path", "links", "smallest transfer", "best rate, middle link", "best link", "worst link", "stream", "metric"], paths.map((path) => {
-    const links = data.links.filter((link) => link.path === path);
-    const rates = links.map((link) => link.best_gb_per_s);
-    return [path, links.length, showTime(middle(links.map((link) => link.smallest_ns))), `${digits(middle(rates))} GB/s`,
-      `${digits(Math.max(...rates))} GB/s`, `${digits(Math.min(...rates))} GB/s`,
-      `${digits(middle(links.map((link) => link.best_stream_gb_per_s)))} GB/s`, metricOf[path]];
-  })));
+  const rate = (value) => value === null ? "–" : `${digits(value)} GB/s`;
+  main.append(table(["path", "links", "smallest transfer", "best rate, middle link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
+    [one.path, one.links, showTime(one.smallest_ns), rate(one.median_gb_per_s), rate(one.best_gb_per_s), rate(one.worst_gb_per_s),
+      rate(one.stream_gb_per_s), one.two_states, metricOf[one.path]])));
 }
 
 function curves() {
   const says = (one) => `${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s\n` +
     (one.interval_ns ? `95 % interval ${showTime(one.interval_ns[0])} to ${showTime(one.interval_ns[1])}\n` : "") +
     (one.clock_uncertainty_ns ? `clocks agree within ${showTime(one.clock_uncertainty_ns)}\n` : "") +
-    (one.peaks_ns ? `two peaks: ${showTime(one.peaks_ns[0])} and ${showTime(one.peaks_ns[1])}\n` : "") +
+    (one.states ? `two states: ${one.states.map((state) => `${showTime(state.median_ns)} (${showPercent(state.share_percent)})`).join(" and ")}\n` : "") +
     `CV ${showPercent(one.cv_percent)}, ${one.samples} samples, ${one.metric}`;
   const series = (path, colorBy, value) => data.links.filter((link) => path === "all" || link.path === path).map((link) => {
     const key = colorBy === "path" ? paths.indexOf(link.path) : colorBy === "source" ? link.src : link.dst;
@@ -135,7 +127,8 @@ function regimes() {
   });
   section("Regimes", "What limits each link at which size, by how much time grows with size; a bar marks a break, where one line of the model ends and another begins, as a rule a change of protocol.",
     legend(Object.values(REGIMES)), chosen([["path", paths.map((path) => [path, path])]], (path) => {
-      const links = data.links.filter((link) => link.path === path && link.model);
+      const links = data.links.filter((link) => link.path === path && link.model && !link.model.refused);
+      const refused = data.links.filter((link) => link.path === path && link.model?.refused);
       const rows = links.flatMap((link) => link.loggp.map((one, index) => {
         const segment = link.model.segments[index];
         return [pairName(link), `${showBytes(one.from_bytes)} – ${showBytes(one.to_bytes)}`,
@@ -143,7 +136,7 @@ function regimes() {
           digits(one.gap_per_byte_ns * 1e3), one.gap_per_byte_ns > 0 ? digits(1 / one.gap_per_byte_ns) : "–", showPercent(segment.max_error_percent),
           showPercent(link.model.held_out_error_percent)];
       }));
-      return element("div", {}, figure(ranges("regimes by size", links.map(linkRow), sizes)),
+      return element("div", {}, ...refused.map((link) => element("div", { className: "warning", textContent: `No model of ${pairName(link)}: ${link.model.refused}.` })), figure(ranges("regimes by size", links.map(linkRow), sizes)),
         table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows));
     }));
 }
@@ -158,6 +151,17 @@ function variance() {
     element("div", { className: "pair" },
       figure(chart("variation against size", series, bySize, { log: true, label: "CV, %" }), "CV"),
       figure(chart("robust variation against size", robust, bySize, { log: true, label: "robust CV, %" }), "Robust CV")));
+  if (data.states.length) {
+    main.append(element("h3", { textContent: "Sources in two states: what transfers take more than the least of their size" }));
+    main.append(table(["from", "path", "sizes up to", "faster", "samples", "slower", "samples"], data.states.map((one) =>
+      [names[one.src], one.path, showBytes(one.to_bytes), ...one.states.flatMap((state) => [showTime(state.median_ns), showPercent(state.share_percent)])])));
+  }
+  const two = quiet.filter((one) => one.states);
+  if (two.length) {
+    main.append(element("h3", { textContent: "Configurations in two states" }));
+    main.append(table(["link", "size", "CV", "faster", "samples", "slower", "samples"], two.slice(0, 24).map((one) =>
+      [linkName(one), showBytes(one.size_bytes), showPercent(one.cv_percent), ...one.states.flatMap((state) => [showTime(state.median_ns), showPercent(state.share_percent)])])));
+  }
   const worst = [...data.outliers].sort((a, b) => Math.abs(Math.log(b.factor)) - Math.abs(Math.log(a.factor))).slice(0, 15);
   if (worst.length) {
     main.append(element("h3", { textContent: `Farthest of ${data.outliers.length} outliers; they count in every figure` }));
@@ -258,7 +262,7 @@ function predictions() {
   });
   main.append(element("div", { className: "pair" },
     element("div", {}, legend(kinds.map(([kind, color]) => [kind.replace("_", " "), color])), figure(chart("error against size", dots, bySize, { label: "error, %", zero: true }), "Error of each point")), worst));
-  const line = (one) => one ? `${showTime(one.latency_ns)}, ${digits(one.gb_per_s)} GB/s` : "–";
+  const line = (one) => !one ? "–" : one.refused ? `none: ${showPercent(one.error.p90_percent)} off` : `${showTime(one.latency_ns)}, ${digits(one.gb_per_s)} GB/s`;
   main.append(table(["link, worst first", ...heads, "line through predictions", "line through measurements"],
     links.slice(0, 24).map((link) => [linkName(link), ...errors(link.errors), line(link.predicted), line(link.measured)])));
 }

@@ -12,7 +12,6 @@ mod client;
 mod configure;
 mod control;
 mod cuda;
-mod drive;
 mod error;
 mod inlab;
 mod interrupt;
@@ -55,6 +54,7 @@ use self::args::Role;
 use self::error::BenchError;
 use self::interrupt::Interrupt;
 use self::memory::Bank;
+pub(crate) use self::place::place_together;
 use crate::config_args::print_warnings;
 
 /// Runs the subcommand.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The part of the system that limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum LimitKind {
     /// The CPUs of this side, or one thread of it.
     Cpu,
@@ -14,8 +14,14 @@ pub enum LimitKind {
     Memory,
     /// The links between the two sides.
     Network,
-    /// What may be outstanding: the window of the channels, or the depth of requests.
+    /// What the channels may have outstanding.
     Window,
+    /// Transfers that are outstanding at once: too few to keep everything busy.
+    Depth,
+    /// The thread that posts.
+    Posting,
+    /// Messages per second, whatever their size.
+    MessageRate,
     /// The other side.
     Peer,
     /// The devices that copy, or the link between them.
@@ -39,6 +45,9 @@ impl LimitKind {
             Self::Memory => "memory",
             Self::Network => "network",
             Self::Window => "window",
+            Self::Depth => "depth",
+            Self::Posting => "posting",
+            Self::MessageRate => "message_rate",
             Self::Peer => "peer",
             Self::Device => "device",
         }
@@ -68,6 +77,9 @@ mod tests {
             LimitKind::Memory,
             LimitKind::Network,
             LimitKind::Window,
+            LimitKind::Depth,
+            LimitKind::Posting,
+            LimitKind::MessageRate,
             LimitKind::Peer,
             LimitKind::Device,
         ] {

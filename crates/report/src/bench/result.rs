@@ -44,6 +44,11 @@ pub struct BenchResult {
     /// The way that the bytes took; `null` in reports of earlier versions.
     #[serde(default)]
     pub path: Option<PathTaken>,
+    /// How often only an engine's periodic look brought transfers on, at both ends together: each is
+    /// a wake-up that was lost. `null` where the engines don't count them, and in reports of earlier
+    /// versions.
+    #[serde(default)]
+    pub rescues: Option<u64>,
     /// What each rail carried, as the sending side counts it.
     pub rails: Vec<RailShare>,
     /// CPU seconds of both processes per 10^9 bytes; median over the samples.
@@ -215,6 +220,7 @@ pub(crate) mod tests {
             verify: "full".into(),
             verified_bytes: 2_500_000_000,
             path: None,
+            rescues: Some(0),
             rails: vec![RailShare {
                 name: "lo".into(),
                 bytes: 2_500_000_000,

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use polyrail_analyze::{
-    Analysis, Comparison, ErrorSummary, Judgement, Link, PointVerdict, RegimeKind, SizeClass,
-    Verdict,
+    Analysis, Comparison, ErrorSummary, Judgement, Link, Model, PointVerdict, RegimeKind,
+    SizeClass, State, Verdict,
 };
 use polyrail_profile::PathKind;
 use polyrail_report::{Align, Table, show_gb_per_s, show_micros, show_size};
@@ -25,6 +25,8 @@ pub(super) fn text(analysis: &Analysis) -> String {
     }
     let _ = write!(text, "\n{}", paths(analysis));
     let _ = write!(text, "\n{}", links(analysis));
+    refused(analysis, &mut text);
+    states(analysis, &mut text);
     oddities(analysis, &mut text);
     if let Some(comparison) = &analysis.comparison {
         compared(comparison, analysis, &mut text);
@@ -51,32 +53,26 @@ fn paths(analysis: &Analysis) -> Table {
         "metric",
         "links",
         "smallest",
-        "GB/s median",
-        "GB/s worst",
+        "GB/s",
+        "worst",
+        "stream",
         "CV<5% >=1MiB",
+        "two states",
         "outliers",
     ]);
-    for one in &analysis.metrics {
-        let own: Vec<&Link> = analysis.links.iter().filter(|link| link.path == one.path).collect();
-        let mut rates: Vec<f64> = own.iter().map(|link| link.best_gb_per_s).collect();
-        let mut smallest: Vec<f64> = own.iter().map(|link| link.smallest_ns).collect();
-        rates.sort_by(f64::total_cmp);
-        smallest.sort_by(f64::total_cmp);
-        let configurations = || analysis.configurations.iter().filter(|each| each.path == one.path);
-        let large: Vec<f64> = configurations()
-            .filter(|each| each.size_bytes >= 1 << 20)
-            .filter_map(|each| each.cv_percent)
-            .collect();
-        let steady = large.iter().filter(|cv| **cv < 5.0).count();
+    for one in &analysis.path_figures {
+        let metric = analysis.metrics.iter().find(|metric| metric.path == one.path);
         table.row([
             one.path.to_string(),
-            one.metric.to_owned(),
-            own.len().to_string(),
-            middle(&smallest).map_or("-".into(), show_ns),
-            middle(&rates).map_or("-".into(), show_gb_per_s),
-            rates.first().map_or("-".into(), |rate| show_gb_per_s(*rate)),
-            if large.is_empty() { "-".into() } else { format!("{steady} of {}", large.len()) },
-            configurations().map(|each| each.outliers).sum::<usize>().to_string(),
+            metric.map_or("-", |metric| metric.metric).to_owned(),
+            one.links.to_string(),
+            one.smallest_ns.map_or("-".into(), show_ns),
+            one.median_gb_per_s.map_or("-".into(), show_gb_per_s),
+            one.worst_gb_per_s.map_or("-".into(), show_gb_per_s),
+            one.stream_gb_per_s.map_or("-".into(), show_gb_per_s),
+            if one.large == 0 { "-".into() } else { format!("{} of {}", one.steady, one.large) },
+            one.two_states.to_string(),
+            one.outliers.to_string(),
         ]);
     }
     table
@@ -86,40 +82,140 @@ fn links(analysis: &Analysis) -> Table {
     let mut table = columns(&[
         "link",
         "path",
+        "model",
         "latency",
         "GB/s",
+        "off by",
         "latency-bound to",
         "bandwidth-bound from",
         "breaks",
-        "fit off by",
     ]);
-    let edge = |link: &Link, kind: RegimeKind, from: bool| {
-        let regimes = &link.model.as_ref()?.regimes;
-        let one = regimes.iter().rev().find(|regime| regime.kind == kind)?;
-        Some(show_size(if from { one.from_bytes } else { one.to_bytes }))
-    };
     for link in &analysis.links {
-        let model = link.model.as_ref();
-        let breaks = model.map(|model| {
+        let model = link.usable_model();
+        let (kind, latency, rate, error) = match (link.usable_line(), model) {
+            (Some(line), _) => {
+                ("line".to_owned(), line.latency_ns, line.gb_per_s, Some(line.error))
+            }
+            (None, Some(model)) => (
+                format!("{} pieces", model.segments.len()),
+                model.segments.first().and_then(|first| first.latency_ns),
+                model.peak_gb_per_s(),
+                Some(model.error),
+            ),
+            (None, None) => ("none".to_owned(), None, None, None),
+        };
+        let breaks = model.map_or(String::new(), |model| {
             let sizes = model.breaks.iter().map(|one| show_size(one.before_bytes));
             sizes.collect::<Vec<String>>().join(" ")
         });
-        let worst = model.map(|model| {
-            model.segments.iter().map(|one| one.max_error_percent).fold(0.0, f64::max)
-        });
-        let latency = model.and_then(|model| model.segments.first()).map(|one| one.latency_ns);
+        let edge = |size: Option<u64>| size.map_or("-".into(), show_size);
         table.row([
             name(analysis, link.src, link.dst),
             link.path.to_string(),
+            kind,
             latency.map_or("-".into(), show_ns),
-            model.and_then(|model| model.peak_gb_per_s()).map_or("-".into(), show_gb_per_s),
-            edge(link, RegimeKind::LatencyBound, false).unwrap_or("-".into()),
-            edge(link, RegimeKind::BandwidthBound, true).unwrap_or("-".into()),
-            breaks.unwrap_or_default(),
-            worst.map_or("-".into(), |worst| format!("{worst:.1}%")),
+            rate.map_or("-".into(), show_gb_per_s),
+            error.map_or("-".into(), |error| format!("{:.1}%", error.p90_percent)),
+            edge(model.and_then(Model::latency_bound_to)),
+            edge(model.and_then(Model::bandwidth_bound_from)),
+            breaks,
         ]);
     }
     table
+}
+
+/// Why one line, or any model, says nothing of some links, and the pieces that stand in its place.
+fn refused(analysis: &Analysis, text: &mut String) {
+    let link_name =
+        |link: &Link| format!("{} over {}", name(analysis, link.src, link.dst), link.path);
+    let refused = |link: &&Link| link.model.as_ref().is_some_and(|model| model.refused.is_some());
+    let none: Vec<&Link> = analysis.links.iter().filter(refused).collect();
+    for link in none.iter().take(ROWS) {
+        let why =
+            link.model.as_ref().and_then(|model| model.refused.as_deref()).unwrap_or_default();
+        let _ = writeln!(text, "\nno model: {}: {why}", link_name(link));
+    }
+    more(none.len(), text);
+    let in_pieces = |link: &&Link| {
+        link.usable_model().is_some()
+            && link.alpha_beta.as_ref().is_some_and(|line| line.refused.is_some())
+    };
+    let pieces: Vec<&Link> = analysis.links.iter().filter(in_pieces).collect();
+    let Some(first) = pieces.first() else { return };
+    let why = first.alpha_beta.as_ref().and_then(|line| line.refused.as_deref());
+    let _ = writeln!(
+        text,
+        "\nno one line for {} of {} links, in pieces below (latency and GB/s above are of the first and \
+         the last piece); of {}: {}",
+        pieces.len(),
+        analysis.links.len(),
+        link_name(first),
+        why.unwrap_or_default()
+    );
+    let mut table = columns(&["pieces of", "path", "sizes", "latency", "GB/s", "worst off by"]);
+    for link in pieces.iter().take(ROWS) {
+        for one in link.usable_model().iter().flat_map(|model| &model.segments) {
+            let rate = (one.ns_per_byte > 0.0).then(|| 1.0 / one.ns_per_byte);
+            table.row([
+                name(analysis, link.src, link.dst),
+                link.path.to_string(),
+                format!("{} to {}", show_size(one.from_bytes), show_size(one.to_bytes)),
+                one.latency_ns.map_or("-".into(), show_ns),
+                rate.map_or("-".into(), show_gb_per_s),
+                format!("{:.1}%", one.max_error_percent),
+            ]);
+        }
+    }
+    let _ = write!(text, "{table}");
+    more(pieces.len(), text);
+}
+
+/// That a list goes on.
+fn more(count: usize, text: &mut String) {
+    if count > ROWS {
+        let _ = writeln!(text, "and {} more, which --json and --html have", count - ROWS);
+    }
+}
+
+/// What transfers take more at times, and how often.
+fn states(analysis: &Analysis, text: &mut String) {
+    let share = |state: &State| format!("{:.0}%", state.share_percent);
+    for one in &analysis.states {
+        let [low, high] = &one.states;
+        let source = analysis.endpoints.get(one.src as usize).map_or("?", |end| end.name.as_str());
+        let _ = writeln!(
+            text,
+            "\ntwo states: {} from {source}, up to {}: {} of {} samples take {} more than the least of \
+             their size, and {} take {} more",
+            one.path,
+            show_size(one.to_bytes),
+            share(low),
+            low.samples + high.samples,
+            show_ns(low.median_ns),
+            share(high),
+            show_ns(high.median_ns)
+        );
+    }
+    let mut table =
+        columns(&["two states of", "path", "size", "CV", "faster", "of", "slower", "of"]);
+    let found: Vec<_> =
+        analysis.configurations.iter().filter_map(|one| Some((one, one.states?))).collect();
+    for (one, [low, high]) in found.iter().take(ROWS) {
+        table.row([
+            name(analysis, one.src, one.dst),
+            one.path.to_string(),
+            show_size(one.size_bytes),
+            one.cv_percent.map_or("-".into(), |cv| format!("{cv:.1}%")),
+            show_ns(low.median_ns),
+            share(low),
+            show_ns(high.median_ns),
+            share(high),
+        ]);
+    }
+    if !found.is_empty() {
+        let _ = write!(text, "\n{table}");
+        more(found.len(), text);
+    }
 }
 
 fn oddities(analysis: &Analysis, text: &mut String) {
@@ -263,8 +359,4 @@ fn word(verdict: Verdict) -> &'static str {
 
 fn show_ns(ns: f64) -> String {
     show_micros(ns / 1e3)
-}
-
-fn middle(sorted: &[f64]) -> Option<f64> {
-    sorted.get(sorted.len() / 2).copied()
 }

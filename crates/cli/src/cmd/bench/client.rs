@@ -1,5 +1,6 @@
 //! The measuring end of a run, from the first connection to the report.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +16,6 @@ use super::buffers::Verify;
 use super::control::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
 use super::error::BenchError;
 use super::interrupt::Interrupt;
-use super::machine::{CopyRate, copy_rate};
 use super::measure::Bench;
 use super::memory::Bank;
 use super::output::{Output, print, sample_file, unix_ms};
@@ -115,9 +115,6 @@ fn measure(
     let on_host = [bank.is_host(), same_host && there.pci.is_none()];
     check_memory(plan, engine.rails().len(), on_host)?;
 
-    // What is only explained needs no measure.
-    progress.say("measuring how fast memory is copied");
-    let copy = if plan.dry_run { CopyRate::default() } else { copy_rate()? };
     let devices = match &there.pci {
         Some(pci) if same_host && (wants(plan, Against::Cuda) || wants(plan, Against::Nccl)) => {
             Some([bank.kind(), Bank::find(pci)?])
@@ -137,9 +134,11 @@ fn measure(
         progress: &progress,
         watch,
         seed: unix_ms() << 16 ^ u64::from(std::process::id()),
-        copy,
+        copies: RefCell::default(),
+        messages: RefCell::default(),
         line: line(&engine, rates),
         same_host,
+        peer_on_host: there.pci.is_none(),
     };
     let mut end = interrupt.check();
     if plan.dry_run {
@@ -223,21 +222,19 @@ fn wants(plan: &Plan, who: Against) -> bool {
 
 /// What the rails carry at most, where that is known of each.
 fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
-    let (bytes_per_s, source): (Vec<Option<u64>>, _) = match rates {
-        Some(rates) => (rates.iter().map(|rate| rate.bytes_per_second()).collect(), "in the lab"),
-        None => {
-            let rails = engine.rails();
-            let speed = |rail: &polyrail::RailInfo| {
-                // Loopback has a speed in name only.
-                let speed = rail.speed_mbps.filter(|_| !rail.address.ip().is_loopback());
-                speed.map(|mbps| u64::from(mbps) * 125_000)
-            };
-            (rails.iter().map(speed).collect(), "by their drivers")
-        }
+    let rails = engine.rails();
+    let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
+        Some(rates) => rates.get(place)?.bytes_per_second(),
+        // Loopback has a speed in name only.
+        None if rail.address.ip().is_loopback() => None,
+        None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
     };
-    let sum: u64 = bytes_per_s.iter().copied().sum::<Option<u64>>()?;
-    let source = format!("{} rails {source}", bytes_per_s.len());
-    Some(Line { gb_per_s: sum as f64 / 1e9, source })
+    let each = rails.iter().enumerate();
+    let each = each.map(|rail| Some((rail.1.name.clone(), speed(rail)? as f64 / 1e9)));
+    let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
+    let source = if rates.is_some() { "in the lab" } else { "by their drivers" };
+    let source = format!("{} rails {source}", each.len());
+    Some(Line { rails: each, source })
 }
 
 fn notes(plan: &Plan, same_host: bool, on_devices: bool) -> Vec<String> {

@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::plan::Op;
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(super) const CONTROL_VERSION: u32 = 3;
+pub(super) const CONTROL_VERSION: u32 = 4;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -161,6 +161,8 @@ pub(super) struct Counted {
     pub(super) load: super::observe::Load,
     /// By rail, what it sent and how that went.
     pub(super) rails: Vec<super::observe::RailDelta>,
+    /// How often only its engine's periodic look brought transfers on.
+    pub(super) rescues: Option<u64>,
 }
 
 /// One end of the conversation.

@@ -9,6 +9,7 @@ use polyrail::{EngineError, GpuError, PeerError, PostError, RegionError, Transfe
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
 use polyrail_nccl_ref::RefError;
+use polyrail_profiler::drive::DriveError;
 use polyrail_report::exit;
 
 use super::buffers::Mismatch;
@@ -71,6 +72,17 @@ pub(super) enum BenchError {
     Mismatch(Mismatch),
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<DriveError> for BenchError {
+    fn from(error: DriveError) -> Self {
+        match error {
+            DriveError::Post(error) => error.into(),
+            DriveError::Transfer(error) => error.into(),
+            DriveError::Interrupted => Self::Interrupted,
+            DriveError::Stuck { waited, dump } => Self::Stuck { waited, dump },
+        }
+    }
 }
 
 impl BenchError {

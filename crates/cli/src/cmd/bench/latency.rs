@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use polyrail::{PreparedTransfer, Transfer};
+use polyrail_profiler::drive::{Ran, wait};
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
 use super::buffers::Buffers;
 use super::control::{Link, Regions, SetUp};
-use super::drive::{Ran, wait};
 use super::error::BenchError;
 use super::plan::Op;
 use super::work::{End, Job, Maker};
@@ -92,7 +92,10 @@ impl Ready<'_, '_> {
         for transfer in &self.unacknowledged {
             wait(self.game.link.engine, transfer, &stop)?;
         }
-        Ok(Ran { seconds, times, thread_cpu: thread_cpu_time().saturating_sub(cpu) })
+        // All that is not waiting for the other end takes next to nothing.
+        let waited = Duration::from_secs_f64(seconds);
+        let cpu = thread_cpu_time().saturating_sub(cpu);
+        Ok(Ran { seconds, times, cpu, waited })
     }
 
     fn send(&mut self) -> Result<(), BenchError> {

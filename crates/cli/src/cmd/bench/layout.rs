@@ -8,7 +8,7 @@
 ///
 /// Source and destination are permuted differently, so that an engine which mixed up the two
 /// offsets would be found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(super) struct Layout {
     pub(super) size: u64,
     pub(super) segments: u64,
@@ -25,15 +25,13 @@ pub(super) struct Piece {
     pub(super) len: u64,
 }
 
-/// Memory that the transfers of a size walk through: well above what a cache holds.
-pub(super) const WORKING_SET_BYTES: u64 = 256 << 20;
+pub(super) use polyrail_profiler::drive::WORKING_SET_BYTES;
 
 impl Layout {
     /// As many slots as the working set holds, within bounds that keep the preparation short, and
     /// at least one for each outstanding transfer.
     pub(super) fn new(size: u64, segments: u64, depth: u64) -> Self {
-        let most = SLOTS_MAX.min(PIECES_MAX / segments).max(1);
-        let slots = (WORKING_SET_BYTES / size).clamp(1, most).max(depth);
+        let slots = polyrail_profiler::drive::slots(size, depth, PIECES_MAX / segments);
         Self { size, segments, slots }
     }
 
@@ -72,7 +70,6 @@ impl Layout {
     }
 }
 
-const SLOTS_MAX: u64 = 4096;
 const PIECES_MAX: u64 = 1 << 16;
 const SCATTER: u64 = 4;
 
@@ -151,7 +148,7 @@ mod tests {
         assert_eq!(Layout::new(256 << 20, 1, 1).slots, 1);
         assert_eq!(Layout::new(1 << 30, 1, 2).slots, 2);
         assert_eq!(Layout::new(64 << 10, 1, 1).slots * (64 << 10), WORKING_SET_BYTES);
-        assert_eq!(Layout::new(8, 1, 64).slots, SLOTS_MAX);
+        assert_eq!(Layout::new(8, 1, 64).slots, 4096);
         assert_eq!(Layout::new(256 << 20, 16_384, 1).region_bytes(), 1 << 30);
         assert_eq!(Layout::new(4096, 4096, 1).slots, 16, "preparing takes time for each segment");
     }

@@ -1,5 +1,9 @@
 //! Measures one size: the engine, and the baselines in turn with it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
 use polyrail_report::{
     AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, PathTaken, RailShare, Spread,
     show_size,
@@ -10,10 +14,10 @@ use super::control::{Link, RawSpec};
 use super::cuda::{CudaRival, not_devices};
 use super::error::BenchError;
 use super::interrupt::Interrupt;
-use super::machine::CopyRate;
+use super::machine::{Copies, CopyRate, CopyRates, Use};
 use super::memory::{Bank, MemoryKind};
 use super::nccl::NcclRival;
-use super::observe::RailDelta;
+use super::observe::{Load, RailDelta};
 use super::path::{TCP, path_of};
 use super::plan::{Against, Op, Plan};
 use super::progress::Progress;
@@ -37,9 +41,14 @@ pub(super) struct Bench<'a> {
     /// With `--sample`.
     pub(super) watch: Option<&'a Watch>,
     pub(super) seed: u64,
-    pub(super) copy: CopyRate,
+    /// What copying reaches, by how memory is used.
+    pub(super) copies: RefCell<CopyRates>,
+    /// Transfers of 8 bytes per second, by depth.
+    pub(super) messages: RefCell<HashMap<u64, f64>>,
     pub(super) line: Option<Line>,
     pub(super) same_host: bool,
+    /// Whether the other end's memory is its machine's.
+    pub(super) peer_on_host: bool,
 }
 
 /// The rounds of one size so far.
@@ -49,6 +58,13 @@ struct Rounds {
     raw: Vec<(AgainstSample, Histogram)>,
     standings: Vec<Standing>,
     path: Option<PathTaken>,
+}
+
+/// What a size is held against.
+#[derive(Default)]
+struct Limits {
+    copy: Option<CopyRate>,
+    messages_per_s: Option<f64>,
 }
 
 /// A rival and its place in the report.
@@ -66,9 +82,15 @@ impl Bench<'_> {
     pub(super) fn measure(&self, size: u64) -> (Option<BenchResult>, Result<(), BenchError>) {
         let mut rounds = Rounds::default();
         let mut raw_facts = None;
-        let end = self.rounds(size, &mut rounds, &mut raw_facts);
-        let result = (!rounds.engine.is_empty()).then(|| self.result(size, rounds, raw_facts));
-        (result, end)
+        let mut end = self.rounds(size, &mut rounds, &mut raw_facts);
+        if rounds.engine.is_empty() {
+            return (None, end);
+        }
+        let mut limits = Limits::default();
+        if end.is_ok() {
+            end = self.limits(size, &rounds).map(|found| limits = found);
+        }
+        (Some(self.result(size, rounds, raw_facts, &limits)), end)
     }
 
     fn rounds(
@@ -217,7 +239,13 @@ impl Bench<'_> {
         })
     }
 
-    fn result(&self, size: u64, rounds: Rounds, raw_facts: Option<RawFacts>) -> BenchResult {
+    fn result(
+        &self,
+        size: u64,
+        rounds: Rounds,
+        raw_facts: Option<RawFacts>,
+        limits: &Limits,
+    ) -> BenchResult {
         let plan = self.plan;
         let mut times = Histogram::default();
         let mut rails = Vec::new();
@@ -233,7 +261,10 @@ impl Bench<'_> {
         let spread = spread.unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
         let median = |values: &mut dyn Iterator<Item = f64>| Spread::of(values).map(|s| s.median);
         let latency_us = LatencyUs::of(&times);
-        let limit = judge(&self.evidence(size, spread.median, &rounds, latency_us.as_ref()));
+        let rails = shares(&rails, seconds);
+        let p50_us = latency_us.map(|latency| latency.p50);
+        let limit = judge(&self.evidence(size, spread.median, &rounds, &rails, p50_us, limits));
+        let rescues: Option<u64> = rounds.engine.iter().map(|taken| taken.rescues).sum();
         BenchResult {
             size_bytes: size,
             op: plan.op.name().into(),
@@ -252,7 +283,8 @@ impl Bench<'_> {
             verify: plan.verify.name().into(),
             verified_bytes: rounds.engine.iter().map(|taken| taken.verified_bytes).sum(),
             path: rounds.path.clone(),
-            rails: shares(&rails, seconds),
+            rescues,
+            rails,
             cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
             against: raw_facts.and_then(|facts| against_raw(plan, &rounds, facts)),
             alone: alone(&rates, &rounds.standings),
@@ -263,13 +295,84 @@ impl Bench<'_> {
         }
     }
 
+    /// What this size is held against, measured after it as it went.
+    fn limits(&self, size: u64, rounds: &Rounds) -> Result<Limits, BenchError> {
+        let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
+        if !is_on_rails || self.plan.latency {
+            return Ok(Limits::default());
+        }
+        // A thread that moved bytes in any of the samples is one of them.
+        let most = |load: fn(&Taken) -> &Load| {
+            let movers = rounds.engine.iter().map(|taken| &load(taken).movers);
+            movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
+        };
+        let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
+        let used = self.memory_use(size, movers);
+        self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
+        let copy = Some(self.copies.borrow_mut().of(&used)?);
+        Ok(Limits { copy, messages_per_s: self.message_rate(size)? })
+    }
+
+    /// How the threads of this machine used its memory.
+    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
+        let plan = self.plan;
+        let layout = plan.layout(size);
+        let config = self.link.engine.config();
+        let region = layout.region_bytes();
+        // What devices copy from and to is a ring of each flow.
+        let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
+        let end = |is_host: bool| if is_host { region } else { staging.min(region) };
+        let on_host = [self.bank.is_host(), self.peer_on_host];
+        let (out, is_both_ways) = (plan.op != Op::Read, plan.bidir);
+        let (copies, movers, is_host) = if self.same_host {
+            let ends = if out { on_host } else { [on_host[1], on_host[0]] };
+            (Copies::Twice, [here, there].concat(), ends)
+        } else {
+            let copies = match (is_both_ways, out) {
+                (true, _) => Copies::OutAndIn,
+                (false, true) => Copies::Out,
+                (false, false) => Copies::In,
+            };
+            (copies, here, [on_host[0]; 2])
+        };
+        let footprint_bytes = is_host.map(end);
+        Use { layout, chunk_bytes: config.chunk_bytes, footprint_bytes, copies, movers }
+    }
+
+    /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
+    fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
+        let plan = self.plan;
+        let depth = plan.depth(size);
+        // Who says how many transfers are to be made wants no others.
+        if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size) || depth == 1 || plan.iters.is_some()
+        {
+            return Ok(None);
+        }
+        if let Some(known) = self.messages.borrow().get(&depth) {
+            return Ok(Some(*known));
+        }
+        let plan = Plan { segments: 1, depth: Some(depth), ..plan.clone() };
+        let trial = self.set_up(self.link, &plan, MESSAGE_BYTES, None)?;
+        let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
+        let mut most = 0.0_f64;
+        for round in 0..MESSAGES_ROUNDS {
+            let sample = trial.sample(Verify::Off, count, round)?.sample;
+            most = most.max(count as f64 / sample.seconds);
+        }
+        trial.tear_down()?;
+        self.messages.borrow_mut().insert(depth, most);
+        Ok(Some(most))
+    }
+
     /// The numbers of the sample in the middle.
     fn evidence(
         &self,
         size: u64,
         median: f64,
         rounds: &Rounds,
-        latency: Option<&LatencyUs>,
+        rails: &[RailShare],
+        p50_us: Option<f64>,
+        limits: &Limits,
     ) -> Evidence {
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
@@ -286,14 +389,17 @@ impl Bench<'_> {
             local,
             peer,
             same_host: self.same_host,
-            copy: self.copy,
+            copy: limits.copy.clone(),
+            messages_per_s: limits.messages_per_s,
             line: self.line.clone(),
+            rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
             beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
             window_full_share,
+            ping_pong: self.plan.latency,
             depth: self.plan.depth(size),
             size,
             window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
-            p50_us: latency.map(|latency| latency.p50),
+            p50_us,
         }
     }
 }
@@ -359,3 +465,10 @@ fn against_raw(plan: &Plan, rounds: &Rounds, facts: RawFacts) -> Option<AgainstR
 
 /// Keeps the baseline's data apart from the engine's.
 const RAW_SEED: u64 = 0x7261_7700_0000_0000;
+
+/// The smallest transfer: what is left of it is the work for one message.
+const MESSAGE_BYTES: u64 = 8;
+/// Above this the bytes cost more than the message.
+const SMALL_BYTES: u64 = 256 << 10;
+const MESSAGES_TIME: Duration = Duration::from_millis(50);
+const MESSAGES_ROUNDS: u64 = 3;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, Stats};
+use polyrail::{Engine, ProxyStats, Stats};
+use polyrail_config::Progress;
+use polyrail_profiler::drive::Ran;
 use polyrail_sample::Hot;
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,8 @@ pub(super) struct Interval {
     pub(super) cpu_seconds: f64,
     pub(super) load: Load,
     pub(super) rails: Vec<RailDelta>,
+    /// See [`rescues`].
+    pub(super) rescues: Option<u64>,
 }
 
 /// How busy one side was.
@@ -44,6 +48,11 @@ pub(super) struct Load {
     pub(super) window_full_share: f64,
     /// Mean over the sending flows of the time that the socket was full, 0 to 1.
     pub(super) socket_full_share: f64,
+    /// The part of the time that the posting thread posted and did not wait, 0 to 1; `None` where its
+    /// waiting moves the data.
+    pub(super) posting_share: Option<f64>,
+    /// For each thread that moved bytes, the CPUs that it may run on; empty for any.
+    pub(super) movers: Vec<Vec<u32>>,
     /// The busiest CPU of ours, with `--sample`.
     #[serde(default)]
     pub(super) hot: Option<Hot>,
@@ -78,9 +87,9 @@ impl Snapshot {
         }
     }
 
-    /// From this snapshot to `later`. `driver` is the CPU time of the thread that posted, which is
-    /// no proxy and so not in the engine's counters.
-    pub(super) fn until(&self, later: &Self, driver: Option<Duration>) -> Interval {
+    /// From this snapshot to `later`. `poster` is the thread that posted, which is no proxy and so not in
+    /// the engine's counters.
+    pub(super) fn until(&self, later: &Self, poster: Option<Poster>) -> Interval {
         let seconds = (later.at - self.at).as_secs_f64();
         let cpu_seconds = later.cpu_seconds - self.cpu_seconds;
         let machine_busy = match (self.machine, later.machine) {
@@ -97,12 +106,15 @@ impl Snapshot {
                 process_cpus: cpu_seconds / seconds,
                 cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
                 machine_busy,
-                busiest_thread: self.busiest_thread(later, seconds, driver),
+                busiest_thread: self.busiest_thread(later, seconds, poster),
+                posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
+                movers: self.movers(later, seconds, poster),
                 window_full_share,
                 socket_full_share,
                 hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
             },
             rails: self.rails(later),
+            rescues: rescues(&self.stats, &later.stats),
         }
     }
 
@@ -125,15 +137,41 @@ impl Snapshot {
         &self,
         later: &Self,
         seconds: f64,
-        driver: Option<Duration>,
+        poster: Option<Poster>,
     ) -> Option<(String, f64)> {
-        let proxies = later.stats.proxies.iter().map(|proxy| {
+        let proxies =
+            self.proxies(later, seconds).map(|(proxy, share)| (proxy.name.clone(), share));
+        // A poster that waits for others may look all the time, and be no limit.
+        let mover = poster.filter(|poster| poster.waited.is_none());
+        let name = "that posts and moves the data";
+        let mover = mover.map(|poster| (name.to_owned(), poster.cpu.as_secs_f64() / seconds));
+        proxies.chain(mover).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// Each proxy with the part of one CPU that it used.
+    fn proxies<'s>(
+        &self,
+        later: &'s Self,
+        seconds: f64,
+    ) -> impl Iterator<Item = (&'s ProxyStats, f64)> {
+        later.stats.proxies.iter().map(move |proxy| {
             let before = self.stats.proxies.iter().find(|before| before.name == proxy.name);
             let before = before.map_or(0.0, |before| before.cpu_seconds);
-            (proxy.name.clone(), (proxy.cpu_seconds - before) / seconds)
+            (proxy, (proxy.cpu_seconds - before) / seconds)
+        })
+    }
+
+    /// Threads that did more than to look whether there is something to do.
+    fn movers(&self, later: &Self, seconds: f64, poster: Option<Poster>) -> Vec<Vec<u32>> {
+        let moves = |share: f64| share >= MOVER_SHARE;
+        let proxies = self.proxies(later, seconds).filter(|(_, share)| moves(*share));
+        let proxies = proxies.map(|(proxy, _)| proxy.actual_cpus.clone());
+        // Small writes leave with the thread that posts them.
+        let posts = poster.is_some_and(|poster| {
+            let share = poster.cpu.as_secs_f64() / seconds;
+            moves(posting_share(poster, seconds).unwrap_or(share))
         });
-        let driver = driver.map(|time| ("the posting thread".into(), time.as_secs_f64() / seconds));
-        proxies.chain(driver).max_by(|a, b| a.1.total_cmp(&b.1))
+        proxies.chain(posts.then(Vec::new)).collect()
     }
 
     fn full_shares(&self, later: &Self, seconds: f64) -> (f64, f64) {
@@ -161,9 +199,36 @@ impl Snapshot {
     }
 }
 
-/// Payload that the engine has moved so far, either way: grows as long as anything does.
-pub(super) fn moved_bytes(engine: &Engine) -> u64 {
-    by_rail(&engine.stats()).iter().map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
+/// The thread that posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Poster {
+    /// Its CPU time.
+    pub(super) cpu: Duration,
+    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
+    /// but no work; `None` where its waiting moves the data.
+    pub(super) waited: Option<Duration>,
+}
+
+impl Poster {
+    pub(super) fn of(engine: &Engine, ran: &Ran) -> Self {
+        let is_mover = engine.config().progress == Progress::Caller;
+        Self { cpu: ran.cpu, waited: (!is_mover).then_some(ran.waited) }
+    }
+}
+
+/// A thread that used less of a CPU moved nothing to speak of.
+const MOVER_SHARE: f64 = 0.05;
+
+/// The part of the time that was posting: CPU time, and not while it waited for something to end.
+fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
+    let posting = seconds - poster.waited?.as_secs_f64();
+    Some((poster.cpu.as_secs_f64().min(posting) / seconds).max(0.0))
+}
+
+/// How often only the engine's periodic look brought something on between two looks at its counters,
+/// or `None` for an engine that does not count it.
+fn rescues(_before: &Stats, _after: &Stats) -> Option<u64> {
+    None
 }
 
 /// Sums over the peers; one that is not measured moves nothing.
@@ -196,7 +261,7 @@ impl Ticks {
 
 #[cfg(test)]
 mod tests {
-    use polyrail::{FlowSnapshot, PeerStats, ProxyStats, RailStats};
+    use polyrail::{FlowSnapshot, PeerStats, RailStats};
 
     use super::*;
 
@@ -223,13 +288,18 @@ mod tests {
         let start = Instant::now();
         let before = snapshot(start, 1_000, 500_000_000, [1.0, 0.0]);
         let after = snapshot(start + Duration::from_secs(2), 5_000, 1_500_000_000, [1.5, 1.8]);
-        let interval = before.until(&after, Some(Duration::from_millis(100)));
+        let millis = Duration::from_millis;
+        let poster = Poster { cpu: millis(400), waited: Some(millis(1700)) };
+        let interval = before.until(&after, Some(poster));
         assert_eq!(interval.seconds, 2.0);
         let rail = &interval.rails[0];
         assert_eq!((rail.tx_bytes, rail.retransmits), (4_000, 40));
         let (name, share) = interval.load.busiest_thread.unwrap();
         assert_eq!(name, "rx-0");
         assert!((share - 0.9).abs() < 1e-9);
+        // It looked for 100 ms of its waiting, which is no posting.
+        assert!((interval.load.posting_share.unwrap() - 0.15).abs() < 1e-9);
+        assert_eq!(interval.load.movers.len(), 3, "both proxies, and who posts");
         let shares = (interval.load.window_full_share, interval.load.socket_full_share);
         assert_eq!(shares, (0.5, 0.0), "a flow that sent nothing does not count");
         assert!((interval.load.process_cpus - 1.15).abs() < 1e-9);
@@ -240,5 +310,20 @@ mod tests {
         let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\n");
         assert_eq!(ticks, Some(Ticks { busy: 35, all: 100 }));
         assert_eq!(Ticks::parse("intr 1 2"), None);
+    }
+
+    #[test]
+    fn a_poster_that_moves_the_data_is_a_busy_thread_and_one_that_only_looks_is_none() {
+        let start = Instant::now();
+        let before = snapshot(start, 1_000, 0, [1.0, 1.0]);
+        let after = snapshot(start + Duration::from_secs(1), 5_000, 0, [1.01, 1.02]);
+        let cpu = Duration::from_secs(1);
+        let load = before.until(&after, Some(Poster { cpu, waited: None })).load;
+        let (name, share) = load.busiest_thread.unwrap();
+        assert!(name.contains("moves the data") && (share - 1.0).abs() < 1e-9);
+        assert_eq!((load.posting_share, load.movers.len()), (None, 1));
+        let load = before.until(&after, Some(Poster { cpu, waited: Some(cpu) })).load;
+        assert_eq!(load.busiest_thread.unwrap().0, "rx-0");
+        assert_eq!((load.posting_share, load.movers.len()), (Some(0.0), 0));
     }
 }

@@ -60,6 +60,23 @@ pub(super) fn place(config: &Config, role: &Role, inside_lab: bool, wanted: Plac
     }
 }
 
+/// Settings that place the threads of engines that all send and receive in this process, one transfer at a
+/// time: those that send where `polyrail bench` would have them here, and those that receive where it
+/// would have them there.
+pub(crate) fn place_together(config: &Config) -> Vec<(&'static str, String)> {
+    let placed = place(config, &Role::Both, false, Place::Auto);
+    together(&placed)
+}
+
+fn together(placed: &Placed) -> Vec<(&'static str, String)> {
+    let of = |settings: &[(&'static str, String)], name: &str| {
+        settings.iter().find(|(setting, _)| *setting == name).cloned()
+    };
+    let (tx, rx) = (of(&placed.mine, "tx_cpus"), of(&placed.theirs, "rx_cpus"));
+    // A merged layout has one pool for both, which would be that of one end only.
+    tx.zip(rx).map_or_else(Vec::new, |(tx, rx)| vec![tx, rx])
+}
+
 /// Where the engine's progress threads run.
 pub(super) fn threads(engine: &Engine, is_peer: bool) -> Vec<PlacedThread> {
     let list = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>().to_string();
@@ -186,6 +203,8 @@ mod tests {
         let theirs = [("tx_cpus", "27-38,131-142"), ("rx_cpus", "39-51,143-155")];
         assert_eq!(placed.mine, mine.map(|(name, list)| (name, list.to_owned())));
         assert_eq!(placed.theirs, theirs.map(|(name, list)| (name, list.to_owned())));
+        let together = together(&placed);
+        assert_eq!(together, [mine[0], theirs[1]].map(|(name, list)| (name, list.to_owned())));
         let merged = both_here(&config(&[("proxy_layout", "merged")]), 2, &topology);
         assert_eq!(merged.mine, [("tx_cpus", "1-25,105-129".to_owned())]);
     }

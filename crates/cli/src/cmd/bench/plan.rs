@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use polyrail_profiler::drive::default_depth;
 use serde::{Deserialize, Serialize};
 
 use super::buffers::Verify;
 use super::error::BenchError;
-use super::layout::{Layout, WORKING_SET_BYTES};
+use super::layout::Layout;
 use super::nccl::Mode;
 
 /// The operation that is measured.
@@ -164,8 +165,8 @@ impl Plan {
         if self.latency {
             return 1;
         }
-        let most = DEFAULT_DEPTH.min(OUTSTANDING_SEGMENTS_MAX / self.segments);
-        self.depth.unwrap_or_else(|| (WORKING_SET_BYTES / size).clamp(1, most))
+        let most = OUTSTANDING_SEGMENTS_MAX / self.segments;
+        self.depth.unwrap_or_else(|| default_depth(size, most))
     }
 
     /// Bytes of regions that both sides need at most, when both are on one machine.
@@ -205,7 +206,6 @@ impl Plan {
     }
 }
 
-const DEFAULT_DEPTH: u64 = 16;
 const ROUNDS_MAX: u64 = 1000;
 const SEGMENTS_MAX: u64 = 1 << 20;
 /// All are prepared beforehand, which takes time and memory for each.

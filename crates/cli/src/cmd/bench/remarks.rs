@@ -1,7 +1,7 @@
 //! What a reader should know before believing the figures, with what to do about it.
 
 use polyrail::PathKind;
-use polyrail_report::{BenchReport, BenchResult, Spread, show_size};
+use polyrail_report::{BenchReport, BenchResult, Spread, show_micros, show_size};
 
 /// One sentence for each disturbance, with the sizes that it touched.
 pub(super) fn remarks(report: &BenchReport) -> Vec<String> {
@@ -35,7 +35,38 @@ pub(super) fn remarks(report: &BenchReport) -> Vec<String> {
              ({sizes}); `--set log_level=warn` tells why"
         ));
     }
+    remarks.extend(far_from_the_median(report));
+    if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
+        let rescues: u64 = report.results.iter().filter_map(|result| result.rescues).sum();
+        remarks.push(format!(
+            "{rescues} times only an engine's periodic look brought transfers on ({sizes}): a wake-up was \
+             lost, which is a fault of the engine; report it with the JSON"
+        ));
+    }
     remarks
+}
+
+/// A longest transfer that is worth a remark, in medians.
+const FAR: f64 = 20.0;
+
+fn far_from_the_median(report: &BenchReport) -> Option<String> {
+    let sizes = sizes(report, |result| far_max(result).is_some())?;
+    let far = report.results.iter().filter_map(|result| Some((far_max(result)?, result)));
+    let (factor, result) = far.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!(
+        "the longest transfer of {} took {}, {factor:.0} times the median (more than {FAR:.0} times: \
+         {sizes}): look at `rescues` in the JSON (wake-ups that were lost), at chunks that were sent again, \
+         and with --sample at what else the CPUs did",
+        show_size(result.size_bytes),
+        show_micros(result.latency_us?.max),
+    ))
+}
+
+/// How many medians the longest transfer took, if these are too many.
+fn far_max(result: &BenchResult) -> Option<f64> {
+    let latency = result.latency_us?;
+    let factor = latency.max / latency.p50;
+    (factor > FAR).then_some(factor)
 }
 
 /// CPU time of others that is worth a remark; the softirqs of our own traffic stay below.
@@ -81,7 +112,7 @@ fn bytes_on_rails(result: &BenchResult) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use polyrail_report::PathTaken;
+    use polyrail_report::{LatencyUs, PathTaken};
 
     use super::super::render::tests::report;
     use super::*;
@@ -120,5 +151,32 @@ mod tests {
         let remarks = remarks(&report);
         assert!(remarks[0].starts_with("700 bytes went over the rails"), "{remarks:?}");
         assert!(remarks[0].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn a_longest_transfer_far_above_the_median_is_remarked_with_its_number() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        let times = |p50, max| Some(LatencyUs { min: 1.0, p50, p99: p50, p999: p50, max });
+        report.results[0].latency_us = times(100.0, 2_000.0);
+        report.results[1].latency_us = times(100.0, 50_600.0);
+        let remarks = remarks(&report);
+        assert_eq!(remarks.len(), 1, "twenty times is not more than twenty times: {remarks:?}");
+        let text = "the longest transfer of 1000003B took 50.6ms, 506 times the median (more than 20 \
+                    times: 1000003B): look at `rescues`";
+        assert!(remarks[0].starts_with(text), "{remarks:?}");
+    }
+
+    #[test]
+    fn lost_wake_ups_are_remarked_and_engines_that_do_not_count_them_are_not() {
+        let mut report = report(2, false);
+        report.results[0].rescues = Some(0);
+        let count = remarks(&report).len();
+        report.results[0].rescues = Some(3);
+        let remarks = remarks(&report);
+        assert_eq!(remarks.len(), count + 1);
+        let text = "3 times only an engine's periodic look brought transfers on (1GiB)";
+        assert!(remarks[count].starts_with(text), "{remarks:?}");
     }
 }

@@ -106,9 +106,10 @@ fn rates(report: &BenchReport) -> Table {
         .column("per s", Align::Right)
         .column("GB/s", Align::Right)
         .column("±%", Align::Right)
-        .column("Gbit/s", Align::Right)
         .column("p50", Align::Right)
         .column("p99", Align::Right)
+        .column("p99.9", Align::Right)
+        .column("max", Align::Right)
         .column("CPU s/GB", Align::Right)
         .column("rails %", Align::Left);
     for result in &report.results {
@@ -118,9 +119,10 @@ fn rates(report: &BenchReport) -> Table {
             show_rate(result.transfers_per_s),
             show_gb_per_s(result.gb_per_s),
             format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
-            show_gb_per_s(result.gb_per_s * 8.0),
             micros(result.latency_us, |latency| latency.p50),
             micros(result.latency_us, |latency| latency.p99),
+            micros(result.latency_us, |latency| latency.p999),
+            micros(result.latency_us, |latency| latency.max),
             result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
             shares(&result.rails),
         ]);
@@ -284,12 +286,13 @@ pub(super) mod tests {
                 p50: 123_456.7,
                 p99: 1_234_567.0,
                 p999: 2e6,
-                max: 3e6,
+                max: 2.4e6,
             }),
             verified: true,
             verify: "full".into(),
             verified_bytes: 1,
             path: None,
+            rescues: None,
             rails: (0..rails).map(rail).collect(),
             cpu_seconds_per_gb: Some(0.1234),
             against: Some(AgainstRaw {

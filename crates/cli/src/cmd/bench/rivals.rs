@@ -6,7 +6,6 @@ use polyrail_report::{AgainstAlone, Baseline, LoneRail, Spread, SweepRow};
 use super::buffers::Verify;
 use super::control::{Answer, Ask, Link, unexpected};
 use super::error::BenchError;
-use super::observe::moved_bytes;
 use super::plan::{Against, Plan};
 use super::serve::{lone_rail_config, other_config};
 use super::trial::Trial;
@@ -124,7 +123,7 @@ impl Other {
             other => return Err(unexpected(&ask, &other)),
         };
         let engine = Engine::builder().config(config).build()?;
-        debug_assert_eq!(moved_bytes(&engine), 0);
+        debug_assert_eq!(polyrail_profiler::drive::moved_bytes(&engine), 0);
         Ok(Self { kind, engine, address })
     }
 }

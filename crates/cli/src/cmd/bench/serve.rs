@@ -12,15 +12,15 @@ use polyrail_report::{PeerSample, Setting, Tool, exit};
 
 use super::buffers::Buffers;
 use super::control::{About, Answer, Ask, CONTROL_VERSION, Counted, Link, Regions, SetUp, process};
-use super::drive::Ran;
 use super::error::BenchError;
 use super::latency::PingPong;
 use super::memory::Bank;
-use super::observe::Snapshot;
+use super::observe::{Poster, Snapshot};
 use super::place::threads;
 use super::raw::RawServer;
 use super::watch::Watch;
 use super::work::{End, Work};
+use polyrail_profiler::drive::Ran;
 
 /// Asked now and then; true ends the service.
 pub(super) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
@@ -319,11 +319,12 @@ impl<'l> Session<'l> {
         let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
         let ran = result?;
         let after = Snapshot::take(self.link.engine, self.watch.as_ref());
-        let mut interval = before.until(&after, ran.as_ref().map(|ran| ran.thread_cpu));
+        let mut interval =
+            before.until(&after, ran.as_ref().map(|ran| Poster::of(self.link.engine, ran)));
         if self.task()?.is_one_process {
             (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
         }
-        let rails = interval.rails;
+        let (rails, rescues) = (interval.rails, interval.rescues);
         let sample = PeerSample {
             seconds: ran.map_or(interval.seconds, |ran| ran.seconds),
             cpu_seconds: interval.cpu_seconds,
@@ -331,7 +332,7 @@ impl<'l> Session<'l> {
             rx_bytes: rails.iter().map(|rail| rail.rx_bytes).sum(),
             rx_bytes_per_rail: rails.iter().map(|rail| rail.rx_bytes).collect(),
         };
-        let counted = Counted { sample, load: interval.load, rails };
+        let counted = Counted { sample, load: interval.load, rails, rescues };
         Ok(Answer::Counted(Box::new(counted)))
     }
 

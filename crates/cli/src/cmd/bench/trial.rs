@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use polyrail::PreparedTransfer;
+use polyrail_profiler::drive::Ran;
 use polyrail_report::{Histogram, Sample, Spread};
 
 use super::buffers::{Buffers, Verify};
 use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, process, unexpected};
-use super::drive::Ran;
 use super::error::BenchError;
 use super::interrupt::Interrupt;
 use super::latency::PingPong;
 use super::memory::{Bank, Store};
-use super::observe::{Load, RailDelta, Snapshot};
+use super::observe::{Load, Poster, RailDelta, Snapshot};
 use super::output::unix_ms;
 use super::plan::Plan;
 use super::watch::Watch;
@@ -42,6 +42,8 @@ pub(super) struct Taken {
     pub(super) local_load: Load,
     pub(super) peer_load: Load,
     pub(super) verified_bytes: u64,
+    /// Of both ends, if both count them.
+    pub(super) rescues: Option<u64>,
 }
 
 impl<'l> Trial<'l> {
@@ -130,8 +132,8 @@ impl<'l> Trial<'l> {
         let before = Snapshot::take(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
-        let interval =
-            before.until(&Snapshot::take(self.link.engine, self.watch), Some(ran.thread_cpu));
+        let poster = Poster::of(self.link.engine, &ran);
+        let interval = before.until(&Snapshot::take(self.link.engine, self.watch), Some(poster));
         let verified_bytes = self.verify(verify, transfers, round)?;
 
         let ways = self.ways();
@@ -160,7 +162,9 @@ impl<'l> Trial<'l> {
             (false, _) => counted.rails,
         };
         let (local_load, peer_load) = (interval.load, counted.load);
-        Ok(Taken { sample, times: ran.times, rails, local_load, peer_load, verified_bytes })
+        let rescues = interval.rescues.zip(counted.rescues).map(|(here, there)| here + there);
+        let times = ran.times;
+        Ok(Taken { sample, times, rails, local_load, peer_load, verified_bytes, rescues })
     }
 
     /// Gives back the memory of both ends.

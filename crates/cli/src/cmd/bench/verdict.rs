@@ -4,24 +4,28 @@
 //!
 //! 1. `network`: the rate is at least 85 % of the rails' line rate (the lab's, or what the drivers
 //!    report). Headers take 4 to 6 % of it, so that 95 % are the most there is.
-//! 2. `memory`: copying takes at least 80 % of what copying was measured to reach on all CPUs at
-//!    the start of the run. The kernel copies each byte once at either end, so between two
-//!    processes of one machine it is two copies per byte.
-//! 3. `cpu`: the processes used at least 90 % of the CPUs they may use, or the machine was at least
+//! 2. `memory`: the rate is at least 80 % of what copying reaches that uses memory as the transfer does:
+//!    the same pieces, as large a footprint, as many threads on the same CPUs ([`super::machine`]).
+//! 3. `posting`: the thread that posts did so for at least 95 % of the time, and did not wait.
+//! 4. `cpu`: the processes used at least 90 % of the CPUs they may use, or the machine was at least
 //!    90 % busy (softirqs included) and a third of that were the processes, or one thread used at
 //!    least 95 % of its CPU. With `--sample` also: one CPU that works for us, be it on a thread or
 //!    on softirqs, was at least 95 % busy; then the text says which CPU, and with what.
-//! 4. `peer`: the same at the other side, where that is another machine; on the same one, a thread
+//! 5. `peer`: the same at the other side, where that is another machine; on the same one, a thread
 //!    there that used at least 95 % of its CPU.
-//! 5. `window`: the sending flows stood with a full window at least half of the time, or fewer
-//!    transfers were outstanding than the window has room for.
+//! 6. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth.
+//! 7. `depth`: fewer bytes were outstanding than the window has room for. One transfer at a time is
+//!    bound by its latency; several may leave rails without work, and the text says how many.
+//! 8. `window`: the sending flows stood with a full window at least half of the time.
 //!
-//! Bytes that devices copied themselves touch none of these: there the verdict is `device`, unless
-//! too few transfers or a busy CPU hold it up.
+//! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
+//! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
+//! holds it up.
 //!
-//! Where none holds, the nearest is named, and the text says that it is not reached.
+//! What is passed by more than 5 % is no limit, whatever was measured: then the text says so, and another
+//! is the verdict. Where none holds, the nearest is named, and the text says that it is not reached.
 
-use polyrail_report::{Limit, LimitKind, show_gb_per_s, show_size};
+use polyrail_report::{Limit, LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
 use super::machine::CopyRate;
 use super::observe::Load;
@@ -36,12 +40,18 @@ pub(super) struct Evidence {
     pub(super) local: Load,
     pub(super) peer: Load,
     pub(super) same_host: bool,
-    pub(super) copy: CopyRate,
+    /// What copying reaches that uses memory in this way, where that was measured.
+    pub(super) copy: Option<CopyRate>,
+    /// Transfers of 8 bytes per second at the same depth, where these were measured.
+    pub(super) messages_per_s: Option<f64>,
     pub(super) line: Option<Line>,
+    /// What each rail carried, as a part of all, with its name.
+    pub(super) rails: Vec<(String, f64)>,
     /// The way of the bytes, if it was not the rails.
     pub(super) beside_rails: Option<String>,
     /// Of the sending side.
     pub(super) window_full_share: f64,
+    pub(super) ping_pong: bool,
     pub(super) depth: u64,
     pub(super) size: u64,
     /// What all channels together may have outstanding, in bytes.
@@ -53,86 +63,144 @@ pub(super) struct Evidence {
 /// What the rails carry at most, one way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line {
-    pub(super) gb_per_s: f64,
-    /// Where that number comes from, for people.
+    /// Each rail's name and rate, in GB/s.
+    pub(super) rails: Vec<(String, f64)>,
+    /// Where these numbers come from, for people.
     pub(super) source: String,
+}
+
+impl Line {
+    fn gb_per_s(&self) -> f64 {
+        self.rails.iter().map(|(_, rate)| rate).sum()
+    }
 }
 
 /// A limit that may or may not be reached.
 struct Candidate {
     kind: LimitKind,
-    /// How near it is: 1 is where the rule holds.
-    nearness: f64,
+    /// The part of the limit that was used: 1 is all of it.
+    share: f64,
+    /// The part from which on it is the verdict.
+    from: f64,
     because: String,
 }
 
 /// Applies the rules.
 pub(super) fn judge(evidence: &Evidence) -> Limit {
     let mut candidates = vec![];
-    if let Some(path) = &evidence.beside_rails {
+    if evidence.ping_pong {
+        candidates.push(depth(evidence));
+    } else if let Some(path) = &evidence.beside_rails {
+        candidates.extend(posting(evidence));
         candidates.extend(thread(&evidence.local, LimitKind::Cpu, "here"));
         candidates.push(device(evidence, path));
-        return decide(candidates);
+    } else {
+        candidates.extend(network(evidence));
+        candidates.extend(memory(evidence));
+        candidates.extend(posting(evidence));
+        candidates.extend(cpu(evidence));
+        candidates.extend(peer(evidence));
+        candidates.extend(message_rate(evidence));
+        if evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes {
+            candidates.push(depth(evidence));
+        }
+        candidates.push(window(evidence));
     }
-    candidates.extend(network(evidence));
-    candidates.push(memory(evidence));
-    candidates.extend(cpu(evidence));
-    candidates.extend(peer(evidence));
-    candidates.extend(window(evidence));
     decide(candidates)
 }
 
+/// What is passed by more than that is no limit.
+const PASSED_SHARE: f64 = 1.05;
+
 fn decide(candidates: Vec<Candidate>) -> Limit {
-    if let Some(reached) = candidates.iter().find(|candidate| candidate.nearness >= 1.0) {
-        return Limit { verdict: reached.kind, because: reached.because.clone() };
-    }
-    let nearest = candidates.into_iter().max_by(|a, b| a.nearness.total_cmp(&b.nearness));
-    match nearest {
-        Some(Candidate { kind, because, .. }) => {
-            Limit { verdict: kind, because: format!("no limit is reached; the nearest: {because}") }
+    let (passed, candidates): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|candidate| candidate.share > PASSED_SHARE);
+    let nearness = |candidate: &Candidate| candidate.share / candidate.from;
+    let reached = candidates.iter().find(|candidate| nearness(candidate) >= 1.0);
+    let nearest = candidates.iter().max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
+    let (verdict, mut because) = match (reached, nearest, passed.first()) {
+        (Some(Candidate { kind, because, .. }), ..) => (*kind, because.clone()),
+        (None, Some(Candidate { kind, because, .. }), _) => {
+            (*kind, format!("no limit is reached; the nearest: {because}"))
         }
-        // The list is never empty: memory is always in it.
-        None => Limit { verdict: LimitKind::Memory, because: "nothing was measured".into() },
+        (None, None, Some(Candidate { kind, .. })) => (*kind, "no limit is known".to_owned()),
+        // A window or a device is always among them.
+        (None, None, None) => (LimitKind::Window, "nothing was measured".to_owned()),
+    };
+    for Candidate { kind, because: what, .. } in &passed {
+        because += &format!(
+            "; {kind} is not the limit: {what}, so that more is possible than was measured"
+        );
     }
+    Limit { verdict, because }
 }
 
 const NETWORK_SHARE: f64 = 0.85;
 const MEMORY_SHARE: f64 = 0.80;
 const CPUS_SHARE: f64 = 0.90;
 const THREAD_SHARE: f64 = 0.95;
+const MESSAGES_SHARE: f64 = 0.85;
 const WINDOW_SHARE: f64 = 0.50;
+/// A rail that carries less than this part of what is due to it has no work.
+const IDLE_RAIL_SHARE: f64 = 0.25;
 
 fn network(evidence: &Evidence) -> Option<Candidate> {
     let line = evidence.line.as_ref()?;
     let one_way = evidence.gb_per_s / evidence.ways as f64;
-    let share = one_way / line.gb_per_s;
+    let share = one_way / line.gb_per_s();
     let because = format!(
         "{} GB/s one way are {} of the {} GB/s of {}",
         show_gb_per_s(one_way),
         percent(share),
-        show_gb_per_s(line.gb_per_s),
+        show_gb_per_s(line.gb_per_s()),
         line.source
     );
-    Some(Candidate { kind: LimitKind::Network, nearness: share / NETWORK_SHARE, because })
+    Some(Candidate { kind: LimitKind::Network, share, from: NETWORK_SHARE, because })
 }
 
-fn memory(evidence: &Evidence) -> Candidate {
-    // Of two machines each copies each byte once, whichever way it goes.
-    let (copies, words) = if evidence.same_host {
-        (2.0, "2 copies per byte make")
-    } else {
-        (1.0, "one copy per byte makes")
-    };
-    let copied = evidence.gb_per_s * copies;
-    let reach = evidence.copy.all_threads_gb_per_s;
+fn memory(evidence: &Evidence) -> Option<Candidate> {
+    let CopyRate { gb_per_s, copies, threads, cpus, footprint_bytes } = evidence.copy.as_ref()?;
+    let share = evidence.gb_per_s / gb_per_s;
+    let on = if cpus.is_empty() { String::new() } else { format!(" on CPUs {cpus}") };
     let because = format!(
-        "{words} {} GB/s, {} of the {} GB/s that copying reaches on {} CPUs",
-        show_gb_per_s(copied),
-        percent(copied / reach),
-        show_gb_per_s(reach),
-        evidence.copy.threads
+        "{} GB/s are {} of the {} GB/s that {} by {threads} {}{on} over {} of memory",
+        show_gb_per_s(evidence.gb_per_s),
+        percent(share),
+        show_gb_per_s(*gb_per_s),
+        copies.words(),
+        if *threads == 1 { "thread" } else { "threads" },
+        show_size(*footprint_bytes),
     );
-    Candidate { kind: LimitKind::Memory, nearness: copied / reach / MEMORY_SHARE, because }
+    Some(Candidate { kind: LimitKind::Memory, share, from: MEMORY_SHARE, because })
+}
+
+fn posting(evidence: &Evidence) -> Option<Candidate> {
+    let share = evidence.local.posting_share?;
+    let because = format!(
+        "the thread that posts did so for {} of the time, {} transfers/s",
+        percent(share),
+        show_rate(transfers_per_s(evidence))
+    );
+    Some(Candidate { kind: LimitKind::Posting, share, from: THREAD_SHARE, because })
+}
+
+fn transfers_per_s(evidence: &Evidence) -> f64 {
+    evidence.gb_per_s / evidence.ways as f64 * 1e9 / evidence.size.max(1) as f64
+}
+
+fn message_rate(evidence: &Evidence) -> Option<Candidate> {
+    let most = evidence.messages_per_s?;
+    let reached = transfers_per_s(evidence);
+    let because = format!(
+        "{} transfers/s are {} of the {}/s that 8B reach at depth {}, so that the size costs next to \
+         nothing",
+        show_rate(reached),
+        percent(reached / most),
+        show_rate(most),
+        evidence.depth
+    );
+    let (share, from) = (reached / most, MESSAGES_SHARE);
+    Some(Candidate { kind: LimitKind::MessageRate, share, from, because })
 }
 
 fn device(evidence: &Evidence, path: &str) -> Candidate {
@@ -144,7 +212,7 @@ fn device(evidence: &Evidence, path: &str) -> Candidate {
         show_gb_per_s(evidence.gb_per_s),
         evidence.depth
     );
-    Candidate { kind: LimitKind::Device, nearness: 1.0, because }
+    Candidate { kind: LimitKind::Device, share: 1.0, from: 1.0, because }
 }
 
 fn cpu(evidence: &Evidence) -> Vec<Candidate> {
@@ -182,12 +250,13 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
     );
     // Where all are busy it still tells what with.
     let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
-    let process = Candidate { kind, nearness: share / CPUS_SHARE, because: because + &hottest };
+    let process = Candidate { kind, share, from: CPUS_SHARE, because: because + &hottest };
     // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
     let busy = load.machine_busy.filter(|busy| share >= busy / 3.0);
     let machine = busy.map(|busy| Candidate {
         kind,
-        nearness: busy / CPUS_SHARE,
+        share: busy,
+        from: CPUS_SHARE,
         because: format!(
             "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}",
             percent(busy),
@@ -201,37 +270,60 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
 /// The busiest CPU of ours, with `--sample`.
 fn hot(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
     let hot = load.hot.as_ref()?;
-    let nearness = hot.busy_percent / 100.0 / THREAD_SHARE;
-    Some(Candidate { kind, nearness, because: format!("{place}, {hot}") })
+    let share = hot.busy_percent / 100.0;
+    Some(Candidate { kind, share, from: THREAD_SHARE, because: format!("{place}, {hot}") })
 }
 
 fn thread(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
     let (name, share) = load.busiest_thread.as_ref()?;
     let because = format!("thread {name} {place} used {} of its CPU", percent(*share));
-    Some(Candidate { kind, nearness: share / THREAD_SHARE, because })
+    Some(Candidate { kind, share: *share, from: THREAD_SHARE, because })
 }
 
-fn window(evidence: &Evidence) -> Vec<Candidate> {
+/// Too few transfers at once; what more of them would bring.
+fn depth(evidence: &Evidence) -> Candidate {
+    let Evidence { depth, size, window_bytes, .. } = *evidence;
+    let each = evidence.p50_us.map(polyrail_report::show_micros);
+    let each = each.map_or(String::new(), |each| format!(", each taking {each}"));
+    let size = show_size(size);
+    let because = if evidence.ping_pong {
+        format!("one message of {size} at a time is bound by its latency{each} one way")
+    } else if depth == 1 {
+        format!("depth 1 is bound by the latency of a transfer of {size}{each}; more would overlap")
+    } else if let Some(busy) = busy_rails(evidence) {
+        format!("depth {depth} keeps {busy}: more transfers of {size} would reach the others{each}")
+    } else {
+        format!(
+            "depth {depth} has {} outstanding{each}; the window has room for {}",
+            show_size(depth * evidence.size),
+            show_size(window_bytes)
+        )
+    };
+    Candidate { kind: LimitKind::Depth, share: 1.0, from: 1.0, because }
+}
+
+/// How many rails have work, if not all do.
+fn busy_rails(evidence: &Evidence) -> Option<String> {
+    let Evidence { rails, line, .. } = evidence;
+    let whole = line.as_ref().map_or(0.0, Line::gb_per_s);
+    let due = |name: &str| {
+        let rates = line.iter().flat_map(|line| &line.rails);
+        let rate = rates.filter(|(rail, _)| rail == name).map(|(_, rate)| rate / whole).next();
+        rate.unwrap_or(1.0 / rails.len() as f64)
+    };
+    let has_work = |(name, share): &&(String, f64)| *share >= IDLE_RAIL_SHARE * due(name);
+    let busy = rails.iter().filter(has_work).count();
+    let of_line = line.as_ref().map_or(String::new(), |line| {
+        let one_way = evidence.gb_per_s / evidence.ways as f64;
+        format!(", {} of the sum of {}", show_ratio(one_way / whole), line.source)
+    });
+    (busy < rails.len()).then(|| format!("{busy} of {} rails busy{of_line}", rails.len()))
+}
+
+fn window(evidence: &Evidence) -> Candidate {
     let share = evidence.window_full_share;
-    let mut candidates = vec![Candidate {
-        kind: LimitKind::Window,
-        nearness: share / WINDOW_SHARE,
-        because: format!("the flows stood with a full window {} of the time", percent(share)),
-    }];
-    let outstanding = evidence.depth.saturating_mul(evidence.size);
-    if outstanding < evidence.window_bytes {
-        let each = evidence.p50_us.map(polyrail_report::show_micros);
-        let each = each.map_or(String::new(), |each| format!(", each taking {each}"));
-        let transfers = if evidence.depth == 1 { "transfer" } else { "transfers" };
-        let because = format!(
-            "{} {transfers} of {} outstanding{each}; the window has room for {}",
-            evidence.depth,
-            show_size(evidence.size),
-            show_size(evidence.window_bytes)
-        );
-        candidates.push(Candidate { kind: LimitKind::Window, nearness: 1.0, because });
-    }
-    candidates
+    let because = format!("the flows stood with a full window {} of the time", percent(share));
+    Candidate { kind: LimitKind::Window, share, from: WINDOW_SHARE, because }
 }
 
 fn percent(share: f64) -> String {
@@ -239,156 +331,5 @@ fn percent(share: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use polyrail_sample::{Hot, Work};
-
-    use super::*;
-
-    /// Two machines with nothing to do.
-    fn idle() -> Evidence {
-        let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
-        Evidence {
-            gb_per_s: 1.0,
-            ways: 1,
-            local: load.clone(),
-            peer: load,
-            same_host: false,
-            copy: CopyRate { one_thread_gb_per_s: 12.0, all_threads_gb_per_s: 20.0, threads: 8 },
-            beside_rails: None,
-            line: Some(Line { gb_per_s: 10.0, source: "4 rails by their drivers".into() }),
-            window_full_share: 0.0,
-            depth: 64,
-            size: 1 << 20,
-            window_bytes: 32 << 20,
-            p50_us: Some(900.0),
-        }
-    }
-
-    fn verdict(change: impl FnOnce(&mut Evidence)) -> (LimitKind, String) {
-        let mut evidence = idle();
-        change(&mut evidence);
-        let Limit { verdict, because } = judge(&evidence);
-        (verdict, because)
-    }
-
-    #[test]
-    fn an_idle_run_names_the_nearest_limit_and_says_that_it_is_not_reached() {
-        let (_, because) = verdict(|_| ());
-        assert!(because.starts_with("no limit is reached; the nearest: "), "{because}");
-    }
-
-    #[test]
-    fn rails_near_their_line_rate_are_the_limit() {
-        let (kind, because) = verdict(|e| e.gb_per_s = 9.4);
-        assert_eq!(kind, LimitKind::Network);
-        assert_eq!(
-            because,
-            "9.40 GB/s one way are 94 % of the 10.0 GB/s of 4 rails by their drivers"
-        );
-        let (kind, _) = verdict(|e| (e.gb_per_s, e.ways) = (9.4, 2));
-        assert_ne!(kind, LimitKind::Network, "two directions have a line each");
-    }
-
-    #[test]
-    fn two_copies_per_byte_on_one_machine_are_held_against_what_copying_reaches() {
-        let (kind, because) = verdict(|e| {
-            (e.gb_per_s, e.same_host, e.line) = (9.0, true, None);
-            e.local.process_cpus = 8.0;
-        });
-        assert_eq!(kind, LimitKind::Memory);
-        assert!(
-            because.contains("2 copies per byte make 18.0 GB/s, 90 % of the 20.0"),
-            "{because}"
-        );
-        let (_, because) = verdict(|e| (e.gb_per_s, e.line) = (9.0, None));
-        assert!(
-            because.contains("no limit is reached; the nearest: one copy per byte"),
-            "{because}"
-        );
-    }
-
-    #[test]
-    fn busy_cpus_or_one_busy_thread_are_the_limit() {
-        let (kind, because) = verdict(|e| e.local.process_cpus = 7.5);
-        assert_eq!(
-            (kind, because.as_str()),
-            (LimitKind::Cpu, "this process used 7.50 of 8 CPUs (94 %)")
-        );
-        let (kind, because) = verdict(|e| {
-            e.same_host = true;
-            (e.local.process_cpus, e.peer.process_cpus) = (4.0, 3.5);
-        });
-        assert_eq!((kind, because.starts_with("both processes")), (LimitKind::Cpu, true));
-        let (kind, because) =
-            verdict(|e| (e.local.machine_busy, e.local.process_cpus) = (Some(0.97), 4.0));
-        assert_eq!((kind, because.contains("97 % busy")), (LimitKind::Cpu, true));
-        let (_, because) = verdict(|e| e.local.machine_busy = Some(0.97));
-        assert!(because.starts_with("no limit is reached"), "others are busy: {because}");
-        let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 0.99)));
-        assert_eq!((kind, because.contains("tx-0 here used 99 %")), (LimitKind::Cpu, true));
-    }
-
-    #[test]
-    fn with_samples_the_busiest_cpu_is_named_with_its_work() {
-        let hot = Hot {
-            cpu: 22,
-            work: Work::ReceiveCopy { thread: "pr-rx0".into() },
-            busy_percent: 98.0,
-            user_percent: 0.0,
-            system_percent: 37.0,
-            softirq_percent: 61.0,
-            steal_percent: 0.0,
-            rwnd_limited_percent: None,
-        };
-        let text = "receive copy on CPU 22: softirq 61 %, system 37 %";
-        let (kind, because) = verdict(|e| e.peer.hot = Some(hot.clone()));
-        assert_eq!((kind, because), (LimitKind::Peer, format!("at the other side, {text}")));
-        let (kind, because) = verdict(|e| e.local.hot = Some(hot.clone()));
-        assert_eq!((kind, because), (LimitKind::Cpu, format!("here, {text}")));
-        let (_, because) = verdict(|e| {
-            (e.local.process_cpus, e.local.hot) = (7.9, Some(hot.clone()));
-        });
-        assert!(because.ends_with(&format!("; the busiest: {text}")), "{because}");
-        let (_, because) =
-            verdict(|e| e.peer.hot = Some(Hot { busy_percent: 60.0, ..hot.clone() }));
-        assert!(because.starts_with("no limit is reached"), "{because}");
-    }
-
-    #[test]
-    fn a_busy_other_side_is_the_limit() {
-        let (kind, _) = verdict(|e| e.peer.process_cpus = 7.9);
-        assert_eq!(kind, LimitKind::Peer);
-        let (kind, _) = verdict(|e| {
-            e.same_host = true;
-            e.peer.busiest_thread = Some(("rx-0".into(), 0.98));
-        });
-        assert_eq!(kind, LimitKind::Peer);
-    }
-
-    #[test]
-    fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts() {
-        let copied = |e: &mut Evidence| {
-            (e.gb_per_s, e.beside_rails) = (390.0, Some("peer copy".into()));
-            (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
-        };
-        let (kind, because) = verdict(copied);
-        assert_eq!(kind, LimitKind::Device);
-        assert!(because.starts_with("390 GB/s by peer copy, 1 outstanding, 1GiB"), "{because}");
-        let (kind, _) = verdict(|e| {
-            copied(e);
-            e.local.busiest_thread = Some(("the posting thread".into(), 0.99));
-        });
-        assert_eq!(kind, LimitKind::Cpu);
-    }
-
-    #[test]
-    fn a_full_window_and_too_few_outstanding_transfers_are_the_limit() {
-        let (kind, because) = verdict(|e| e.window_full_share = 0.7);
-        assert_eq!((kind, because.contains("70 % of the time")), (LimitKind::Window, true));
-        let (kind, because) = verdict(|e| (e.depth, e.size, e.p50_us) = (1, 8, Some(9.5)));
-        assert_eq!(kind, LimitKind::Window);
-        let text =
-            "1 transfer of 8B outstanding, each taking 9.50us; the window has room for 32MiB";
-        assert_eq!(because, text);
-    }
-}
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -4,10 +4,10 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use polyrail::{Engine, Peer, PreparedTransfer, Region, RemoteRegion, Request};
+use polyrail_profiler::drive::{DriveError, Driver, Ran, Running};
 
 use super::buffers::{Buffers, Needs};
 use super::control::{Regions, SetUp, from_hex, to_hex};
-use super::drive::{Driver, Ran, Running};
 use super::error::BenchError;
 use super::layout::Piece;
 use super::memory::{Bank, Store};
@@ -115,9 +115,9 @@ impl<'a> Work<'a> {
 
     /// Posts as many transfers as may be outstanding.
     pub(super) fn start(&self, transfers: u64) -> Result<Started<'_>, BenchError> {
-        let running: Result<_, BenchError> =
+        let running: Result<_, DriveError> =
             self.drivers.iter().map(|driver| driver.start(transfers)).collect();
-        Ok(Started { running: running? })
+        Ok(Started { running: running.map_err(|error: DriveError| BenchError::from(error))? })
     }
 }
 
@@ -131,7 +131,7 @@ impl Started<'_> {
         let stop = &stop;
         let Some(last) = self.running.pop() else { return Ok(None) };
         thread::scope(|scope| {
-            let finish = |running: Running<'_>| running.finish(stop);
+            let finish = |running: Running<'_>| running.finish(stop).map_err(BenchError::from);
             let others = self.running.into_iter().map(|other| scope.spawn(move || finish(other)));
             let others: Vec<_> = others.collect();
             // The last one sends, and its times are the ones to show.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use polyrail_config::Config;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
-use polyrail_profiler::{Estimate, Spot, StationOptions};
+use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
 use polyrail_report::{Align, Table, show_size};
 
 use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
 use super::nccl::{self, Mode};
+use crate::cmd::bench::place_together;
 use crate::host::{available_memory_bytes, hostname};
 
 /// One sentinel after so many other steps.
@@ -56,7 +57,7 @@ impl Choice {
             None => new_plan(args, &options)?,
         };
         options.seed = plan.seed;
-        options.max_bytes = plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0);
+        options.max_bytes = memory_bytes(&plan);
         options.has_load = plan.configurations.iter().any(|one| one.load != Load::None);
         let mut paths: Vec<PathKind> = plan.configurations.iter().map(|one| one.path).collect();
         paths.sort_unstable();
@@ -68,7 +69,7 @@ impl Choice {
 
     /// The plan for people.
     pub(super) fn describe(&self, args: &Args) -> String {
-        let estimate = Estimate::here(&self.plan, args.verify == Switch::On);
+        let estimate = Estimate::here(&self.plan, args.verify == Switch::On, &self.options.config);
         let mut table = Table::default()
             .column("path", Align::Left)
             .column("pairs", Align::Right)
@@ -104,12 +105,12 @@ impl Choice {
             text.push_str(&format!("rank {rank}: {name} ({device})\n"));
         }
         let smallest = self.plan.configurations.iter().map(|one| one.size_bytes).min().unwrap_or(0);
+        let largest = self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0);
         text.push_str(&format!(
             "\n{table}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
-             {}, order {}\nAltogether about {}, of which {} until the first sample{}. A stream of large \
-             transfers over tcp ends after half a second and three of them.\n",
+             {}, order {}\nAltogether about {}, of which {} until the first sample{}.\n",
             show_size(smallest),
-            show_size(self.options.max_bytes),
+            show_size(largest),
             self.plan.repetitions,
             self.plan.warmups,
             self.plan.seed,
@@ -201,6 +202,10 @@ fn config(args: &Args) -> Result<Config, CommandError> {
     let mut builder = args.config.builder()?.set("path", "tcp")?;
     if !given.origin("rails").is_some_and(|origin| origin.is_explicit()) {
         builder = builder.set("rails", DEFAULT_RAILS)?;
+    }
+    // The CPUs that the two ends of a bench would have; here all engines send and all receive.
+    for (name, cpus) in place_together(&builder.clone().build()?) {
+        builder = builder.set(name, &cpus)?;
     }
     Ok(builder.build()?)
 }

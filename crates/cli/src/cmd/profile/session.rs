@@ -74,7 +74,8 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
         recorder.write_metadata(one)?;
     }
     let left = recorder.remaining();
-    let about = Estimate::here(recorder.folder().plan(), limits.verify).steps(&left);
+    let about = Estimate::here(recorder.folder().plan(), limits.verify, &choice.options.config)
+        .steps(&left);
     let about = show_time(about);
     let what = if args.resume.is_some() { "are left" } else { "to take" };
     tell!("{} samples {what}, about {about}", left.len());
@@ -302,7 +303,7 @@ fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
     let analysis = Analysis::of(recorder.folder(), Options::default())?;
     let mut extra: Vec<(u32, u32, PathKind, u64)> = Vec::new();
     for link in &analysis.links {
-        for found in link.model.iter().flat_map(|model| &model.breaks) {
+        for found in link.usable_model().iter().flat_map(|model| &model.breaks) {
             let (low, high) = (found.after_bytes as f64, found.before_bytes as f64);
             let between = PARTS.map(|part| (low * (high / low).powf(part)).round() as u64);
             extra.extend(between.map(|bytes| (link.src, link.dst, link.path, bytes)));

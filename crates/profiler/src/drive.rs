@@ -1,64 +1,115 @@
 //! Keeps a number of transfers outstanding until all are done, and times each.
+//!
+//! `polyrail bench` and the path `tcp` of a profile both drive transfers with this and by these numbers,
+//! so that their figures are of the same thing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, PreparedTransfer, Transfer, TransferError};
+use polyrail::{Engine, PostError, PreparedTransfer, Transfer, TransferError};
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
-use super::error::BenchError;
-use super::observe::moved_bytes;
+/// Memory that transfers of a size walk through: well above what a cache holds.
+pub const WORKING_SET_BYTES: u64 = 256 << 20;
+/// Transfers that are outstanding at once, as long as they are of the working set.
+pub const DEFAULT_DEPTH: u64 = 16;
+const SLOTS_MAX: u64 = 4096;
+
+/// Transfers of a size that are outstanding at once, unless somebody says otherwise.
+pub fn default_depth(size: u64, most: u64) -> u64 {
+    (WORKING_SET_BYTES / size.max(1)).clamp(1, DEFAULT_DEPTH.min(most).max(1))
+}
+
+/// Places that transfers of a size are posted from and to in turn: as many as the working set holds,
+/// within bounds that keep the preparation short, and at least one for each outstanding transfer.
+pub fn slots(size: u64, depth: u64, most: u64) -> u64 {
+    let most = SLOTS_MAX.min(most).max(1);
+    (WORKING_SET_BYTES / size.max(1)).clamp(1, most).max(depth)
+}
+
+/// Why transfers ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// One was not taken.
+    #[error("posting a transfer failed: {0}")]
+    Post(#[from] PostError),
+    /// One failed.
+    #[error("transfer failed: {0}")]
+    Transfer(#[from] TransferError),
+    /// Somebody wanted it.
+    #[error("interrupted")]
+    Interrupted,
+    /// Nothing moved for long.
+    #[error("nothing moved for {} s", waited.as_secs())]
+    Stuck {
+        /// For how long.
+        waited: Duration,
+        /// The engine's own account.
+        dump: String,
+    },
+}
 
 /// Transfers that are prepared once, one for each slot, and posted round and round.
-pub(super) struct Driver<'a> {
+pub struct Driver<'a> {
     engine: &'a Engine,
     prepared: Vec<PreparedTransfer>,
     depth: usize,
 }
 
 /// A driver in the middle of its work.
-pub(super) struct Running<'d> {
+pub struct Running<'d> {
     driver: &'d Driver<'d>,
     started: Instant,
     total: u64,
     posted: u64,
     outstanding: VecDeque<Transfer>,
     times: Histogram,
+    waited: Duration,
 }
 
 /// What a driver did.
 #[derive(Clone, Debug)]
-pub(super) struct Ran {
+pub struct Ran {
     /// From the first post to the last completion.
-    pub(super) seconds: f64,
+    pub seconds: f64,
     /// From post to completion of each transfer, as the engine measures it.
-    pub(super) times: Histogram,
+    pub times: Histogram,
     /// CPU time of the thread that posted and waited.
-    pub(super) thread_cpu: Duration,
+    pub cpu: Duration,
+    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
+    /// but no work, unless callers move the data.
+    pub waited: Duration,
 }
 
 impl Ran {
     /// Two that ran at once: the longer time of each, and the times of this one's transfers.
-    pub(super) fn together_with(mut self, other: &Self) -> Self {
+    pub fn together_with(mut self, other: &Self) -> Self {
         self.seconds = self.seconds.max(other.seconds);
-        self.thread_cpu = self.thread_cpu.max(other.thread_cpu);
+        // Of the thread that had less time to spare.
+        if other.waited < self.waited {
+            (self.cpu, self.waited) = (other.cpu, other.waited);
+        }
         self
     }
 }
 
 impl<'a> Driver<'a> {
-    pub(super) fn new(engine: &'a Engine, prepared: Vec<PreparedTransfer>, depth: u64) -> Self {
+    /// Takes the requests of all slots.
+    pub fn new(engine: &'a Engine, prepared: Vec<PreparedTransfer>, depth: u64) -> Self {
         Self { engine, prepared, depth: depth as usize }
     }
 
     /// The first slot's request.
-    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
+    pub fn example(&self) -> Option<&PreparedTransfer> {
         self.prepared.first()
     }
 
     /// Posts as many transfers as may be outstanding.
-    pub(super) fn start(&self, transfers: u64) -> Result<Running<'_>, BenchError> {
+    ///
+    /// # Errors
+    /// A transfer that is not taken.
+    pub fn start(&self, transfers: u64) -> Result<Running<'_>, DriveError> {
         let mut running = Running {
             driver: self,
             started: Instant::now(),
@@ -66,6 +117,7 @@ impl<'a> Driver<'a> {
             posted: 0,
             outstanding: VecDeque::with_capacity(self.depth),
             times: Histogram::default(),
+            waited: Duration::ZERO,
         };
         while running.posted < transfers && running.outstanding.len() < self.depth {
             if !running.post()? {
@@ -80,9 +132,9 @@ impl Running<'_> {
     /// Posts and waits until all are done.
     ///
     /// # Errors
-    /// Whatever a transfer fails with; [`BenchError::Interrupted`] once `stop` says so, which is
+    /// Whatever a transfer fails with; [`DriveError::Interrupted`] once `stop` says so, which is
     /// asked while nothing happens.
-    pub(super) fn finish(mut self, stop: impl Fn() -> bool) -> Result<Ran, BenchError> {
+    pub fn finish(mut self, stop: impl Fn() -> bool) -> Result<Ran, DriveError> {
         let cpu = thread_cpu_time();
         while let Some(oldest) = self.outstanding.pop_front() {
             if let Err(error) = self.complete(&oldest, &stop) {
@@ -99,12 +151,13 @@ impl Running<'_> {
         Ok(Ran {
             seconds: self.started.elapsed().as_secs_f64(),
             times: self.times,
-            thread_cpu: thread_cpu_time().saturating_sub(cpu),
+            cpu: thread_cpu_time().saturating_sub(cpu),
+            waited: self.waited,
         })
     }
 
     /// Posts the next transfer; `false` when the engine takes no more until one is over.
-    fn post(&mut self) -> Result<bool, BenchError> {
+    fn post(&mut self) -> Result<bool, DriveError> {
         let slots = self.driver.prepared.len() as u64;
         let prepared = &self.driver.prepared[(self.posted % slots) as usize];
         match prepared.post() {
@@ -129,19 +182,24 @@ impl Running<'_> {
         &mut self,
         transfer: &Transfer,
         stop: &impl Fn() -> bool,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), DriveError> {
+        let begin = Instant::now();
         let outcome = wait(self.driver.engine, transfer, stop)?;
+        self.waited += begin.elapsed();
         self.times.record(outcome.duration.as_nanos() as u64);
         Ok(())
     }
 }
 
 /// Waits until a transfer is over, as long as anything moves at all.
-pub(super) fn wait(
+///
+/// # Errors
+/// As [`Running::finish`].
+pub fn wait(
     engine: &Engine,
     transfer: &Transfer,
     stop: &impl Fn() -> bool,
-) -> Result<polyrail::Outcome, BenchError> {
+) -> Result<polyrail::Outcome, DriveError> {
     let mut moved = None;
     let mut since = Instant::now();
     loop {
@@ -151,7 +209,7 @@ pub(super) fn wait(
             Err(error) => return Err(error.into()),
         }
         if stop() {
-            return Err(BenchError::Interrupted);
+            return Err(DriveError::Interrupted);
         }
         let now = Some(moved_bytes(engine));
         if now != moved {
@@ -159,11 +217,41 @@ pub(super) fn wait(
         }
         // The engine's deadlines end a transfer whose peer is gone. This one is for its bugs.
         if since.elapsed() > STUCK {
-            return Err(BenchError::Stuck { waited: since.elapsed(), dump: engine.dump() });
+            return Err(DriveError::Stuck { waited: since.elapsed(), dump: engine.dump() });
         }
     }
+}
+
+/// Payload that the engine has moved so far, either way: grows as long as anything does.
+pub fn moved_bytes(engine: &Engine) -> u64 {
+    let stats = engine.stats();
+    let rails = stats.peers.iter().flat_map(|peer| &peer.rails);
+    rails.map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
 }
 
 /// How soon an interrupt is noticed.
 const SLICE: Duration = Duration::from_millis(200);
 const STUCK: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_transfers_walk_through_the_working_set_and_large_ones_go_one_at_a_time() {
+        let of = |size| {
+            let depth = default_depth(size, u64::MAX);
+            (depth, slots(size, depth, u64::MAX))
+        };
+        assert_eq!(of(8), (16, 4096));
+        assert_eq!(of(64 << 10), (16, 4096));
+        assert_eq!(of(16 << 20), (16, 16));
+        assert_eq!(of(64 << 20), (4, 4));
+        assert_eq!(of(1 << 30), (1, 1));
+        assert_eq!(
+            (default_depth(8, 4), slots(8, 4, 2)),
+            (4, 4),
+            "one for each outstanding transfer"
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! The links of a path together: what tables and reports begin with.
+
+use polyrail_profile::PathKind;
+use serde::Serialize;
+
+use crate::links::Link;
+use crate::stats::median_of;
+use crate::summary::{Metrics, Summary};
+
+/// All links of a path. Terminal and report show these numbers, so that they agree.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathFigures {
+    /// Which path.
+    pub path: PathKind,
+    /// How many links it has.
+    pub links: usize,
+    /// The time of the smallest size, the median over the links, in ns.
+    pub smallest_ns: Option<f64>,
+    /// The highest rate of a link, the median over the links, in GB/s.
+    pub median_gb_per_s: Option<f64>,
+    /// That of the fastest link.
+    pub best_gb_per_s: Option<f64>,
+    /// That of the slowest.
+    pub worst_gb_per_s: Option<f64>,
+    /// The highest rate of a stream, the median over the links, in GB/s.
+    pub stream_gb_per_s: Option<f64>,
+    /// Configurations from 1 MiB on with a CV below 5 %.
+    pub steady: usize,
+    /// Configurations from 1 MiB on whose CV is known.
+    pub large: usize,
+    /// Configurations whose samples are in two states.
+    pub two_states: usize,
+    /// Samples far from the median of their configuration.
+    pub outliers: usize,
+}
+
+pub(crate) fn path_figures(
+    links: &[Link],
+    configurations: &[Summary],
+    metrics: &Metrics,
+) -> Vec<PathFigures> {
+    let figures = |path: PathKind| {
+        let own = || links.iter().filter(move |link| link.path == path);
+        let rates = || own().map(|link| link.best_gb_per_s);
+        let all = || configurations.iter().filter(move |one| one.path == path);
+        let large = || all().filter(|one| one.size_bytes >= 1 << 20);
+        PathFigures {
+            path,
+            links: own().count(),
+            smallest_ns: median_of(own().map(|link| link.smallest_ns)),
+            median_gb_per_s: median_of(rates()),
+            best_gb_per_s: rates().max_by(f64::total_cmp),
+            worst_gb_per_s: rates().min_by(f64::total_cmp),
+            stream_gb_per_s: median_of(own().filter_map(|link| link.best_stream_gb_per_s)),
+            steady: large().filter(|one| one.cv_percent.is_some_and(|cv| cv < 5.0)).count(),
+            large: large().filter(|one| one.cv_percent.is_some()).count(),
+            two_states: all().filter(|one| one.states.is_some()).count(),
+            outliers: all().map(|one| one.outliers).sum(),
+        }
+    };
+    metrics.keys().map(|path| figures(*path)).collect()
+}

@@ -1,0 +1,66 @@
+//! Sources whose transfers take longer at times, by the same for all sizes: two states.
+//!
+//! A configuration has a handful of samples, but the state of a copy engine is that of its device and
+//! not of a size. So the samples of all sizes of a source are looked at together, each as what it took
+//! more than the least of its configuration.
+
+use std::collections::BTreeMap;
+
+use polyrail_profile::{Load, PathKind, Plan, Sample};
+use serde::Serialize;
+
+use crate::stats::{median, two_clusters};
+use crate::summary::{Metrics, State, Summary, plan_time};
+
+/// A source in two states; the times are what transfers take more than the least of their configuration.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceStates {
+    /// How bytes travel.
+    pub path: PathKind,
+    /// The rank that they come from.
+    pub src: u32,
+    /// The largest size that was looked at: above it a state is lost in the variation of the bytes.
+    pub to_bytes: u64,
+    /// The faster one first.
+    pub states: [State; 2],
+}
+
+/// What a state adds is told up to this size.
+const TO_BYTES: u64 = 16 << 20;
+
+pub(crate) fn source_states(
+    plan: &Plan,
+    samples: &[Sample],
+    summaries: &[Summary],
+    metrics: &Metrics,
+) -> Vec<SourceStates> {
+    let least_ns: BTreeMap<u32, f64> =
+        summaries.iter().map(|one| (one.configuration, one.min_ns)).collect();
+    let mut more: BTreeMap<(PathKind, u32), Vec<f64>> = BTreeMap::new();
+    let mut times: BTreeMap<(PathKind, u32), Vec<f64>> = BTreeMap::new();
+    for sample in samples.iter().filter(|sample| !plan.is_sentinel(sample.repetition)) {
+        let Some(one) = plan.configuration(sample.configuration) else { continue };
+        if one.size_bytes > TO_BYTES || one.load != Load::None {
+            continue;
+        }
+        let time_ns = plan_time(plan, sample, metrics);
+        let Some((time_ns, least)) = time_ns.zip(least_ns.get(&one.id)) else { continue };
+        more.entry((one.path, one.src)).or_default().push(time_ns - least);
+        times.entry((one.path, one.src)).or_default().push(time_ns);
+    }
+    let found = more.into_iter().filter_map(|((path, src), mut more)| {
+        more.sort_by(f64::total_cmp);
+        let mut times = times.remove(&(path, src))?;
+        times.sort_by(f64::total_cmp);
+        let at = two_clusters(&more)?;
+        let states = [&more[..at], &more[at..]].map(|part| State::of(part, more.len()));
+        let apart_ns = states[1].median_ns - states[0].median_ns;
+        // What changes next to nothing is no state worth a word.
+        let matters = apart_ns > MATTERS * median(&times);
+        matters.then_some(SourceStates { path, src, to_bytes: TO_BYTES, states })
+    });
+    found.collect()
+}
+
+/// States closer than this part of a usual time are one.
+const MATTERS: f64 = 0.05;

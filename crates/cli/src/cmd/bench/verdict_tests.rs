@@ -1,0 +1,244 @@
+use polyrail_sample::{Hot, Work};
+
+use super::super::machine::Copies;
+use super::*;
+
+/// Two machines with nothing to do.
+fn idle() -> Evidence {
+    let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
+    Evidence {
+        gb_per_s: 1.0,
+        ways: 1,
+        local: load.clone(),
+        peer: load,
+        same_host: false,
+        copy: Some(copy(Copies::Out, 20.0)),
+        messages_per_s: None,
+        beside_rails: None,
+        line: Some(Line {
+            rails: rails([4.0, 2.0, 2.0, 2.0]),
+            source: "4 rails in the lab".into(),
+        }),
+        rails: rails([0.4, 0.2, 0.2, 0.2]),
+        ping_pong: false,
+        window_full_share: 0.0,
+        depth: 64,
+        size: 1 << 20,
+        window_bytes: 32 << 20,
+        p50_us: Some(900.0),
+    }
+}
+
+fn rails(numbers: [f64; 4]) -> Vec<(String, f64)> {
+    numbers.into_iter().enumerate().map(|(rail, number)| (format!("rail{rail}"), number)).collect()
+}
+
+fn copy(copies: Copies, gb_per_s: f64) -> CopyRate {
+    CopyRate { gb_per_s, copies, threads: 8, cpus: "0-7".into(), footprint_bytes: 256 << 20 }
+}
+
+fn verdict(change: impl FnOnce(&mut Evidence)) -> (LimitKind, String) {
+    let mut evidence = idle();
+    change(&mut evidence);
+    let Limit { verdict, because } = judge(&evidence);
+    (verdict, because)
+}
+
+#[test]
+fn an_idle_run_names_the_nearest_limit_and_says_that_it_is_not_reached() {
+    let (_, because) = verdict(|_| ());
+    assert!(because.starts_with("no limit is reached; the nearest: "), "{because}");
+}
+
+#[test]
+fn rails_near_their_line_rate_are_the_limit() {
+    let (kind, because) = verdict(|e| e.gb_per_s = 9.4);
+    assert_eq!(kind, LimitKind::Network);
+    assert_eq!(because, "9.40 GB/s one way are 94 % of the 10.0 GB/s of 4 rails in the lab");
+    let (kind, _) = verdict(|e| (e.gb_per_s, e.ways) = (9.4, 2));
+    assert_ne!(kind, LimitKind::Network, "two directions have a line each");
+}
+
+#[test]
+fn a_transfer_is_held_against_what_copying_reaches_that_uses_memory_as_it_does() {
+    let (kind, because) = verdict(|e| {
+        (e.gb_per_s, e.same_host, e.line) = (9.0, true, None);
+        e.copy = Some(copy(Copies::Twice, 10.0));
+        e.local.process_cpus = 8.0;
+    });
+    assert_eq!(kind, LimitKind::Memory);
+    let text = "9.00 GB/s are 90 % of the 10.0 GB/s that two copies per byte reach by 8 threads on CPUs \
+                0-7 over 256MiB of memory";
+    assert_eq!(because, text);
+    let (_, because) = verdict(|e| (e.gb_per_s, e.line) = (9.0, None));
+    assert!(
+        because.contains(
+            "no limit is reached; the nearest: 9.00 GB/s are 45 % of the 20.0 GB/s that one"
+        ),
+        "{because}"
+    );
+}
+
+#[test]
+fn what_is_exceeded_is_no_limit_and_said_to_be_none() {
+    // 80 GB/s of copies where 38 were thought to be possible, by nearly idle processes.
+    let (kind, because) = verdict(|e| {
+        (e.gb_per_s, e.same_host, e.line) = (40.0, true, None);
+        e.copy = Some(copy(Copies::Twice, 17.0));
+        e.window_full_share = 0.1;
+    });
+    assert_ne!(kind, LimitKind::Memory, "{because}");
+    assert!(
+        because.contains("; memory is not the limit: 40.0 GB/s are 235 % of the 17.0"),
+        "{because}"
+    );
+    let (kind, because) = verdict(|e| (e.gb_per_s, e.copy) = (12.0, None));
+    assert_ne!(kind, LimitKind::Network);
+    assert!(
+        because.contains("; network is not the limit: 12.0 GB/s one way are 120 %"),
+        "{because}"
+    );
+    // Clocks of CPUs and walls differ by a little.
+    let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 1.03)));
+    assert_eq!((kind, because.contains("not the limit")), (LimitKind::Cpu, false));
+}
+
+#[test]
+fn busy_cpus_or_one_busy_thread_are_the_limit() {
+    let (kind, because) = verdict(|e| e.local.process_cpus = 7.5);
+    assert_eq!(
+        (kind, because.as_str()),
+        (LimitKind::Cpu, "this process used 7.50 of 8 CPUs (94 %)")
+    );
+    let (kind, because) = verdict(|e| {
+        e.same_host = true;
+        (e.local.process_cpus, e.peer.process_cpus) = (4.0, 3.5);
+    });
+    assert_eq!((kind, because.starts_with("both processes")), (LimitKind::Cpu, true));
+    let (kind, because) =
+        verdict(|e| (e.local.machine_busy, e.local.process_cpus) = (Some(0.97), 4.0));
+    assert_eq!((kind, because.contains("97 % busy")), (LimitKind::Cpu, true));
+    let (_, because) = verdict(|e| e.local.machine_busy = Some(0.97));
+    assert!(because.starts_with("no limit is reached"), "others are busy: {because}");
+    let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 0.99)));
+    assert_eq!((kind, because.contains("tx-0 here used 99 %")), (LimitKind::Cpu, true));
+}
+
+#[test]
+fn with_samples_the_busiest_cpu_is_named_with_its_work() {
+    let hot = Hot {
+        cpu: 22,
+        work: Work::ReceiveCopy { thread: "pr-rx0".into() },
+        busy_percent: 98.0,
+        user_percent: 0.0,
+        system_percent: 37.0,
+        softirq_percent: 61.0,
+        steal_percent: 0.0,
+        rwnd_limited_percent: None,
+    };
+    let text = "receive copy on CPU 22: softirq 61 %, system 37 %";
+    let (kind, because) = verdict(|e| e.peer.hot = Some(hot.clone()));
+    assert_eq!((kind, because), (LimitKind::Peer, format!("at the other side, {text}")));
+    let (kind, because) = verdict(|e| e.local.hot = Some(hot.clone()));
+    assert_eq!((kind, because), (LimitKind::Cpu, format!("here, {text}")));
+    let (_, because) = verdict(|e| {
+        (e.local.process_cpus, e.local.hot) = (7.9, Some(hot.clone()));
+    });
+    assert!(because.ends_with(&format!("; the busiest: {text}")), "{because}");
+    let (_, because) = verdict(|e| e.peer.hot = Some(Hot { busy_percent: 60.0, ..hot.clone() }));
+    assert!(because.starts_with("no limit is reached"), "{because}");
+}
+
+#[test]
+fn a_busy_other_side_is_the_limit() {
+    let (kind, _) = verdict(|e| e.peer.process_cpus = 7.9);
+    assert_eq!(kind, LimitKind::Peer);
+    let (kind, _) = verdict(|e| {
+        e.same_host = true;
+        e.peer.busiest_thread = Some(("rx-0".into(), 0.98));
+    });
+    assert_eq!(kind, LimitKind::Peer);
+}
+
+#[test]
+fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts() {
+    let copied = |e: &mut Evidence| {
+        (e.gb_per_s, e.beside_rails) = (390.0, Some("peer copy".into()));
+        (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
+    };
+    let (kind, because) = verdict(copied);
+    assert_eq!(kind, LimitKind::Device);
+    assert!(because.starts_with("390 GB/s by peer copy, 1 outstanding, 1GiB"), "{because}");
+    let (kind, _) = verdict(|e| {
+        copied(e);
+        e.local.posting_share = Some(0.99);
+    });
+    assert_eq!(kind, LimitKind::Posting);
+}
+
+#[test]
+fn a_full_window_is_the_limit() {
+    let (kind, because) = verdict(|e| e.window_full_share = 0.7);
+    assert_eq!((kind, because.contains("70 % of the time")), (LimitKind::Window, true));
+}
+
+#[test]
+fn too_few_outstanding_transfers_are_the_limit_by_what_they_leave_without_work() {
+    let few = |depth: u64, size: u64| {
+        move |e: &mut Evidence| (e.depth, e.size, e.p50_us) = (depth, size, Some(9.5))
+    };
+    let (kind, because) = verdict(few(1, 8));
+    let text = "depth 1 is bound by the latency of a transfer of 8B, each taking 9.50us; more would overlap";
+    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
+    let (kind, because) = verdict(few(4, 1 << 20));
+    let text = "depth 4 has 4MiB outstanding, each taking 9.50us; the window has room for 32MiB";
+    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
+    // The lab: 64 KiB writes on two of four rails.
+    let (kind, because) = verdict(|e| {
+        few(16, 64 << 10)(e);
+        (e.gb_per_s, e.rails) = (4.8, rails([0.5, 0.5, 0.0, 0.0]));
+    });
+    let text = "depth 16 keeps 2 of 4 rails busy, 0.48 of the sum of 4 rails in the lab: more transfers of \
+                64KiB would reach the others, each taking 9.50us";
+    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
+    // A slow rail has little to carry, and is busy with it.
+    let (_, because) = verdict(|e| {
+        few(16, 64 << 10)(e);
+        e.line = Some(Line { rails: rails([7.0, 2.8, 0.1, 0.1]), source: "x".into() });
+        e.rails = rails([0.7, 0.28, 0.01, 0.01]);
+    });
+    assert!(because.starts_with("depth 16 has 1MiB outstanding"), "{because}");
+}
+
+#[test]
+fn a_thread_that_does_nothing_but_post_is_the_limit() {
+    let (kind, because) = verdict(|e| {
+        (e.local.posting_share, e.size, e.gb_per_s) = (Some(0.97), 64 << 10, 0.65536);
+    });
+    let text = "the thread that posts did so for 97 % of the time, 10.0k transfers/s";
+    assert_eq!((kind, because.as_str()), (LimitKind::Posting, text));
+}
+
+#[test]
+fn transfers_as_frequent_as_those_of_8_bytes_are_limited_by_their_number() {
+    let small = |most: f64| {
+        verdict(move |e| {
+            (e.size, e.gb_per_s, e.depth, e.messages_per_s) = (4 << 10, 0.4096, 16, Some(most));
+        })
+    };
+    let (kind, because) = small(110e3);
+    let text = "100k transfers/s are 91 % of the 110k/s that 8B reach at depth 16, so that the size costs \
+                next to nothing";
+    assert_eq!((kind, because.as_str()), (LimitKind::MessageRate, text));
+    assert_eq!(small(200e3).0, LimitKind::Depth, "the size costs something");
+}
+
+#[test]
+fn a_ping_pong_is_bound_by_its_latency_however_busy_who_waits_is() {
+    let (kind, because) = verdict(|e| {
+        (e.ping_pong, e.depth, e.size, e.p50_us) = (true, 1, 8, Some(4.8));
+        (e.local.process_cpus, e.peer.process_cpus, e.same_host) = (4.0, 4.0, true);
+    });
+    let text = "one message of 8B at a time is bound by its latency, each taking 4.80us one way";
+    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
+}
