@@ -257,6 +257,8 @@ impl TxFlow {
         let settings = &pass.engine.settings;
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
+        // A rail may have become slow without a word.
+        self.peer.wake_wanted(&mut tx, pass);
         let patience = settings.rail_stall.max(tx.patience);
         let quiet_since = tx.sender.flow_progress(self.flow);
         let is_new = self.quiet.since != quiet_since;
@@ -334,7 +336,9 @@ impl TxFlow {
                 peer.lanes.want_all();
             }
         }
+        // One that is denied a chunk leaves it to others, which have to know.
         let is_more = !is_none && tx.sender.has_work();
+        peer.wake_wanted(&mut tx, pass);
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
         if is_more && let Some(other) = peer.lanes.ask_another() {
@@ -570,6 +574,9 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             self.heard(ack, pass.now);
+            if self.rest.is_on(pass.now) {
+                tx.sender.rest(self.flow);
+            }
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
                 tx.patience = Duration::ZERO;
@@ -586,6 +593,7 @@ impl TxFlow {
             if self.rest.is_on(pass.now) {
                 pass.engine.wake_tx(&peer);
             }
+            peer.wake_wanted(&mut tx, pass);
         }
         Ok(())
     }

@@ -21,11 +21,15 @@
 //! that the stream stays whole, and only then is its end reported, because until then the driver
 //! may be reading its memory.
 
+mod rails;
+mod turns;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use self::rails::{Load, Rails};
 use crate::id::{FlowIndex, Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
@@ -72,6 +76,11 @@ pub struct Sender<S> {
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
+    rails: Rails,
+    /// Payload that waits to be pulled.
+    waiting: u64,
+    /// A flow was denied a chunk since something waits: see [`Self::poll_wake`].
+    denying: bool,
     turn: u32,
     last_progress: Time,
     events: VecDeque<TxEvent>,
@@ -86,6 +95,8 @@ pub struct SenderConfig {
     pub channels: u32,
     /// Flows of each channel.
     pub sockets: u32,
+    /// Rails that the channels go round: the flows of one share its rate.
+    pub rails: u32,
 }
 
 /// A transfer to be sent.
@@ -177,14 +188,20 @@ struct Outgoing<S> {
     /// Frames begun on some flow and not yet handed to the kernel.
     writing: u32,
     retries: u32,
+    /// Payload that waits to be pulled.
+    waiting: u64,
     ending: Option<Failure>,
 }
 
 #[derive(Debug, Default)]
 struct Flow {
     up: bool,
+    /// The driver will not pull for now.
+    rests: bool,
+    /// Its rail was to leave a chunk to others when it pulled last.
+    denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
-    in_flight: VecDeque<(Ticket, u32)>,
+    in_flight: VecDeque<(Ticket, u32, Load)>,
     /// Acknowledged before the driver said that they are written: it may be slow to say so, or the
     /// peer may lie. Either way their memory is in use until the driver has said it.
     early: VecDeque<Ticket>,
@@ -216,6 +233,9 @@ impl<S: Source> Sender<S> {
             order: VecDeque::new(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
+            rails: Rails::new(config.rails),
+            waiting: 0,
+            denying: false,
             channels: (0..config.channels).map(|_| ChannelState::default()).collect(),
             turn: 0,
             last_progress: Time::default(),
@@ -232,6 +252,7 @@ impl<S: Source> Sender<S> {
         let id = self.next_id;
         self.next_id += 1;
         let plan = transfer.source.plan();
+        self.waiting += plan.bytes();
         let small = plan.chunk_count() == 1 && plan.bytes() <= SMALL_BYTES;
         let outgoing = Outgoing {
             id,
@@ -240,6 +261,7 @@ impl<S: Source> Sender<S> {
             acknowledged: 0,
             writing: 0,
             retries: 0,
+            waiting: plan.bytes(),
             ending: None,
             transfer,
         };
@@ -279,12 +301,18 @@ impl<S: Source> Sender<S> {
         self.order.len()
     }
 
-    /// The next chunk for `flow`, if it is up, its channel has room, and there is one.
+    /// The next chunk for `flow`, if it is up, its channel has room, there is one, and no other rail
+    /// will land it so much earlier that it is better left to that. Afterwards
+    /// [`Self::poll_wake`] is owed.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);
+        let rail = self.rail_of(flow);
         if !self.flows[flow.0 as usize].up
             || self.channels[channel].in_flight >= self.config.window_chunks
         {
+            return None;
+        }
+        if !self.is_its_turn(now, flow) {
             return None;
         }
         let (ticket, chunk) = self.next_chunk()?;
@@ -293,17 +321,20 @@ impl<S: Source> Sender<S> {
         let count = outgoing.chunk_count;
         outgoing.writing += 1;
         let header = outgoing.header(chunk, floor);
+        outgoing.waiting -= u64::from(header.payload_len);
         let result = Chunk {
             header,
             source: outgoing.transfer.source.clone(),
             token: outgoing.transfer.token,
         };
+        self.waiting -= u64::from(header.payload_len);
+        let load = self.rails.take(now, rail, header.payload_len);
         let flows = self.flows.len() as u32;
         let state = &mut self.flows[flow.0 as usize];
         if state.in_flight.is_empty() {
             state.progress = now;
         }
-        state.in_flight.push_back((ticket, chunk));
+        state.in_flight.push_back((ticket, chunk, load));
         state.pulled += 1;
         self.channels[channel].in_flight += 1;
         // Towards the end of a transfer, one chunk a flow, waiting for more would only cost time.
@@ -317,13 +348,12 @@ impl<S: Source> Sender<S> {
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
-        let Some((ticket, chunk)) = state.in_flight.pop_back() else { return };
+        let Some((ticket, chunk, load)) = state.in_flight.pop_back() else { return };
         state.pulled -= 1;
         let channel = self.channel_of(flow);
         self.channels[channel].in_flight -= 1;
-        if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
-            self.given_back.push_back((ticket, chunk));
-        }
+        self.rails.give_back(self.rail_of(flow), load);
+        self.give_back(ticket, chunk, load);
         self.writing_ended(ticket);
     }
 
@@ -335,7 +365,7 @@ impl<S: Source> Sender<S> {
         debug_assert!(state.written < state.pulled);
         let written = state.early.pop_front().or_else(|| {
             let index = (state.written - state.acknowledged) as usize;
-            state.in_flight.get(index).map(|(ticket, _)| *ticket)
+            state.in_flight.get(index).map(|(ticket, ..)| *ticket)
         });
         state.written += 1;
         if let Some(ticket) = written {
@@ -361,7 +391,7 @@ impl<S: Source> Sender<S> {
         }
         while self.flows[flow.0 as usize].acknowledged < sequence {
             let state = &mut self.flows[flow.0 as usize];
-            let Some((ticket, chunk)) = state.in_flight.pop_front() else { break };
+            let Some((ticket, chunk, load)) = state.in_flight.pop_front() else { break };
             state.acknowledged += 1;
             if state.written < state.acknowledged {
                 state.early.push_back(ticket);
@@ -369,11 +399,13 @@ impl<S: Source> Sender<S> {
             let last = state.acknowledged == sequence;
             let channel = self.channel_of(flow);
             self.channels[channel].in_flight -= 1;
+            self.rails.landed(now, self.rail_of(flow), load);
             match refused {
-                Some(code) if last => self.refused(ticket, chunk, code),
+                Some(code) if last => self.refused(ticket, (chunk, load), code),
                 _ => self.acknowledged(ticket),
             }
         }
+        self.rails.heard(now, self.rail_of(flow));
         // Also one that says nothing new: its sender lives, and has a reason to take long.
         self.flows[flow.0 as usize].progress = now;
         self.last_progress = now;
@@ -390,6 +422,7 @@ impl<S: Source> Sender<S> {
     pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
         debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
         self.flows[flow.0 as usize] = Flow { up: true, progress: now, ..Flow::default() };
+        self.note_usable(self.rail_of(flow));
         self.last_progress = now;
     }
 
@@ -397,21 +430,20 @@ impl<S: Source> Sender<S> {
     /// chunks that were.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
         let state = std::mem::take(&mut self.flows[flow.0 as usize]);
-        let channel = self.channel_of(flow);
+        let (channel, rail) = (self.channel_of(flow), self.rail_of(flow));
+        self.note_usable(rail);
         let with_kernel = state.written.saturating_sub(state.acknowledged) as usize;
         for ticket in state.early {
             self.writing_ended(ticket);
         }
         let mut given_back = 0;
-        for (index, (ticket, chunk)) in state.in_flight.into_iter().enumerate() {
+        for (index, (ticket, chunk, load)) in state.in_flight.into_iter().enumerate() {
             self.channels[channel].in_flight -= 1;
+            self.rails.give_back(rail, load);
             if index >= with_kernel {
                 self.writing_ended(ticket);
             }
-            if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
-                self.given_back.push_back((ticket, chunk));
-                given_back += 1;
-            }
+            given_back += usize::from(self.give_back(ticket, chunk, load));
         }
         given_back
     }
@@ -540,7 +572,7 @@ impl<S: Source> Sender<S> {
         self.finish_if_over(ticket);
     }
 
-    fn refused(&mut self, ticket: Ticket, chunk: u32, code: RefusalCode) {
+    fn refused(&mut self, ticket: Ticket, (chunk, load): (u32, Load), code: RefusalCode) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         let ending = outgoing.ending.is_some();
         let again =
@@ -548,11 +580,14 @@ impl<S: Source> Sender<S> {
         outgoing.retries += u32::from(again);
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
-            RefusalCode::Busy if !ending => self.postponed.push_back((ticket, chunk)),
+            RefusalCode::Busy if !ending => {
+                self.waits_again(ticket, load);
+                self.postponed.push_back((ticket, chunk));
+            }
             // The driver puts nothing more into rings that the peer can't open, and for a while
             // nothing on flows that the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
-                self.given_back.push_back((ticket, chunk));
+                self.give_back(ticket, chunk, load);
             }
             _ => self.end_ticket(ticket, Failure::Refused(code)),
         }
@@ -561,6 +596,8 @@ impl<S: Source> Sender<S> {
     fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         outgoing.ending.get_or_insert(failure);
+        let waited = std::mem::take(&mut outgoing.waiting);
+        self.waiting -= waited;
         self.given_back.retain(|(other, _)| *other != ticket);
         self.postponed.retain(|(other, _)| *other != ticket);
         self.finish_if_over(ticket);

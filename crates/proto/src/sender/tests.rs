@@ -18,7 +18,7 @@ impl Source for Arc<Plan> {
 }
 
 fn sender(channels: u32, window_chunks: u32) -> Sender<Arc<Plan>> {
-    let mut sender = Sender::new(SenderConfig { window_chunks, channels, sockets: 1 });
+    let mut sender = Sender::new(SenderConfig { window_chunks, channels, sockets: 1, rails: 1 });
     for flow in 0..channels {
         sender.handle_flow_up(NOW, FlowIndex(flow));
     }
