@@ -14,7 +14,7 @@ use polyrail_proto::{
 };
 
 /// What leaves a rail in one go; flows of a rail take turns with it.
-const PACKET_BYTES: u64 = 16 << 10;
+const PACKET_BYTES: u64 = 64 << 10;
 /// What a frame costs besides its payload.
 const HEAD_BYTES: u64 = 96;
 
@@ -106,8 +106,9 @@ struct Peer {
 struct Flow {
     /// Of the frame that is being written: what the socket has not taken.
     unwritten: u64,
-    /// What the socket holds, and where in it frames end.
+    /// What the socket holds, what has left it since the beginning, and where in that frames end.
     held: u64,
+    left: u64,
     ends: VecDeque<u64>,
     sequence: u64,
     /// It waits for room in the socket.
@@ -170,9 +171,9 @@ impl Race {
     pub fn run(&mut self, cargo: Cargo) -> (Duration, Vec<(Time, u64)>) {
         let began = self.now;
         let mut left = vec![cargo.count; self.peers.len()];
-        for peer in 0..self.peers.len() {
+        for (peer, left) in left.iter_mut().enumerate() {
             for _ in 0..cargo.depth.min(cargo.count) {
-                left[peer] -= 1;
+                *left -= 1;
                 self.post(peer, cargo.bytes);
             }
         }
@@ -256,7 +257,7 @@ impl Race {
                 state.held += taken;
                 state.full = state.unwritten > 0;
                 if !state.full {
-                    state.ends.push_back(state.held);
+                    state.ends.push_back(state.left + state.held);
                     sender.handle_written(FlowIndex(flow));
                 }
                 let is_full = state.full;
@@ -317,9 +318,9 @@ impl Race {
         let Some((peer, flow, bytes)) = self.rails[rail].leaving.take() else { return };
         let state = &mut self.peers[peer].flows[flow as usize];
         state.held -= bytes;
-        state.ends.iter_mut().for_each(|end| *end = end.saturating_sub(bytes));
+        state.left += bytes;
         let before = state.sequence;
-        while state.ends.front() == Some(&0) {
+        while state.ends.front().is_some_and(|end| *end <= state.left) {
             state.ends.pop_front();
             state.sequence += 1;
         }

@@ -33,8 +33,13 @@ fn cargo(bytes: u64, count: usize, depth: usize) -> Cargo {
 
 /// The share of the sum of the rails that the cargo gets once the rates are known.
 fn share(course: &Course, cargo: Cargo) -> f64 {
+    share_after(Cargo { bytes: 64 * MIB, count: 2, depth: 1 }, course, cargo)
+}
+
+/// The same after other cargo, of which the rates are known.
+fn share_after(before: Cargo, course: &Course, cargo: Cargo) -> f64 {
     let mut race = Race::new(course.clone());
-    race.run(Cargo { bytes: 64 * MIB, count: 2, depth: 1 });
+    race.run(before);
     let (took, _) = race.run(cargo);
     let share = (cargo.bytes * (cargo.count * course.peers) as u64) as f64
         / course.rates.iter().sum::<u64>() as f64
@@ -151,6 +156,28 @@ fn a_rail_that_becomes_slow_and_fast_again_costs_a_tenth_of_a_second_of_what_is_
                 println!("{channels} channels, {} KiB, {from} to {to} ms: {got:.3}", bytes / KIB);
                 assert!(got >= 0.9, "{channels} channels, {bytes} B, {from} to {to} ms: {got}");
             }
+        }
+    }
+}
+
+/// What may be in flight on a rail depends on its rate, and the rate on what may be in flight.
+#[test]
+fn a_long_way_does_not_keep_rails_from_being_filled() {
+    for rails in UNEVEN.iter().chain(&EVEN) {
+        for channels in [1, 4] {
+            let course = Course {
+                latency: Duration::from_millis(10),
+                window_chunks: 256,
+                socket_bytes: 64 * MIB,
+                ..course(rails, channels)
+            };
+            let cargo = cargo(256 * MIB, 16, 4);
+            let got = share_after(cargo, &course, cargo);
+            let blind = share_after(cargo, &Course { blind: true, ..course }, cargo);
+            assert!(
+                got >= 0.98 * blind,
+                "{rails:?} Gbit/s, {channels} channels: {got}, was {blind}"
+            );
         }
     }
 }

@@ -59,6 +59,8 @@ struct Rail {
     chunks: u32,
     /// In bytes per nanosecond, once it is known.
     rate: Option<f64>,
+    /// That was measured, and is not only what a first chunk let guess.
+    is_measured: bool,
     /// Time that acknowledgements take beyond what the bytes before them do.
     delay_ns: f64,
     /// The last acknowledgement, or the pull that ended its idleness.
@@ -121,10 +123,7 @@ impl Rails {
         rail.remove(load);
         rail.measuring.bytes += u64::from(load.bytes);
         rail.measuring.chunks += 1;
-        if let Some(rate) = rail.rate {
-            let delay = nanos(now, load.pulled) - load.ahead as f64 / rate;
-            rail.delay_ns += (delay.max(0.0) - rail.delay_ns) / 8.0;
-        }
+        rail.note_delay(nanos(now, load.pulled), load);
     }
 
     /// The rail acknowledged something.
@@ -136,8 +135,12 @@ impl Rails {
 
     /// Whether a rail is to take a chunk of so many bytes, of so many that wait with it.
     pub(super) fn may_take(&self, now: Time, rail: usize, bytes: u64, waiting: u64) -> bool {
-        let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
         let me = &self.all[rail];
+        // So it is with small messages, of which there are many.
+        if me.rate.is_none_or(|rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS) {
+            return true;
+        }
+        let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
         let Some(rate) = me.rate_now(now, fastest) else { return true };
         let (mut others_rate, mut others_bytes, mut earliest) = (0.0, waiting as f64, f64::MAX);
         for (index, other) in self.all.iter().enumerate() {
@@ -155,7 +158,7 @@ impl Rails {
             return true;
         }
         let mine = (me.queued(now, rate) + bytes as f64) / rate;
-        if me.chunks >= CHUNKS_MIN && mine > QUEUE_NS + 2.0 * me.delay_ns {
+        if me.is_measured && me.chunks >= CHUNKS_MIN && mine > QUEUE_NS + 2.0 * me.delay_ns {
             return false;
         }
         let without_me = others_bytes / others_rate;
@@ -167,6 +170,20 @@ impl Rail {
     fn remove(&mut self, load: Load) {
         self.chunks -= 1;
         self.in_flight -= u64::from(load.bytes);
+    }
+
+    /// A chunk took so long. If much was in flight before it that says nothing about the way.
+    ///
+    /// What was before it is not taken off, since the rate may be no more than what was allowed to
+    /// be in flight: then the delay would seem to be none, and still less would be allowed.
+    fn note_delay(&mut self, took_ns: f64, load: Load) {
+        let Some(rate) = self.rate else { return };
+        let delay = (took_ns - f64::from(load.bytes) / rate).max(0.0);
+        if delay < self.delay_ns {
+            self.delay_ns += (delay - self.delay_ns) / 16.0;
+        } else if load.ahead <= 2 * u64::from(load.bytes) {
+            self.delay_ns += (delay - self.delay_ns) / 4.0;
+        }
     }
 
     fn measure(&mut self, now: Time) {
@@ -185,6 +202,9 @@ impl Rail {
             // Small ones say how fast the rail is at least, which is not enough to begin with.
             None if is_small => {}
             None => self.rate = Some(got),
+            Some(_) if !self.is_measured && !cold && !is_small => {
+                (self.rate, self.is_measured) = (Some(got), true);
+            }
             Some(rate) if (cold || is_small) && got < rate => {
                 // The way there and back is in it, too. Only if that can't be all is it slower.
                 let expected = bytes as f64 / rate + self.delay_ns;
