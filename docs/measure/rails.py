@@ -25,7 +25,7 @@ import time
 LABS = ["40gbit,20gbit,10gbit,10gbit", "4gbit,2gbit,1gbit,1gbit", "4x10gbit", "4x25gbit"]
 SIZES = "1MiB,4MiB,16MiB,256MiB"
 SETTLES_MS = 100
-CHANGE_AFTER_S, CHANGE_FOR_S = 4, 4
+CHANGE_AFTER_S, CHANGE_FOR_S = 6, 6
 
 
 def main():
@@ -134,7 +134,7 @@ def change_once(options, program):
         ends.callback(run, [program, "lab", "down", name])
         server = start([*inside["b"], "--listen", "--rails", "rail"], ends)
         address = server.stdout.readline().split()[-1]
-        what = ["--sizes", options.size, "--time", "13s", "--rounds", "260", "--verify", "sample"]
+        what = ["--sizes", options.size, "--time", "20s", "--rounds", "200", "--verify", "sample"]
         where = ["--connect", address, "--rails", "rail", "--json", "-"]
         client = start([*inside["a"], *where, *what, *options.extra], ends)
         time.sleep(CHANGE_AFTER_S)
@@ -153,7 +153,8 @@ def change_once(options, program):
             and sample["started_unix_ms"] + sample["seconds"] * 1e3 <= end_ms
         ]
         if not inside:
-            sys.exit("no sample lies within a span: the run was over too soon or began too late")
+            span = f"{begin_ms - fell_ms:.0f} to {end_ms - fell_ms:.0f} ms after the fall"
+            sys.exit(f"no sample lies within {span}: the run was over too soon or began too late")
         return sum(s["bytes"] for s in inside) / sum(s["seconds"] for s in inside)
 
     before = rate(0, fell_ms - 200)
