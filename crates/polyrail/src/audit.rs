@@ -56,7 +56,8 @@ impl EngineShared {
             let takes = flow.up.load(Ordering::Acquire)
                 && flow.rests_until.load(Ordering::Relaxed) < now
                 && tx.sender.in_flight(FlowIndex(index as u32)) == 0
-                && tx.sender.has_room(FlowIndex(index as u32));
+                && tx.sender.has_room(FlowIndex(index as u32))
+                && !tx.sender.is_denied(FlowIndex(index as u32));
             takes
                 && peer.lanes.wants(peer.lanes.place_of(flow.proxy))
                 && self.proxies.all[flow.proxy].is_asleep()

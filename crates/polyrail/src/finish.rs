@@ -73,7 +73,8 @@ impl TxSide {
         }
         let segments = zip_places(op.prepared.plan.segments(), &receive.places);
         let chunk_bytes = pass.engine.settings.chunk_bytes_of(&op.prepared.regions);
-        let Ok(plan) = Plan::new(segments, chunk_bytes) else {
+        let Ok(plan) = Plan::for_rails(segments, chunk_bytes, op.prepared.peer.layout.rails())
+        else {
             // Both halves were cut before; together they have too many pieces.
             let receive = receive.receive;
             self.tell(now, &Message::SendFailed { receive }, Purpose::Tell);

@@ -25,6 +25,7 @@ use crate::landing::Landing;
 use crate::lanes::Lanes;
 use crate::op::{Op, Outgoing};
 use crate::placement::Placement;
+use crate::proxy::Pass;
 use crate::sharing::Sharing;
 use crate::staging::Direction;
 use crate::stats::{ArrivalStats, FlowStats};
@@ -171,6 +172,11 @@ impl Layout {
         self.channels * self.sockets
     }
 
+    /// Rails that a transfer may be spread over.
+    pub(crate) fn rails(&self) -> usize {
+        self.pairs.len()
+    }
+
     /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
     pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
         self.pairs[self.pair_index(flow)]
@@ -203,6 +209,7 @@ impl PeerShared {
             window_chunks: options.window_chunks,
             channels: layout.channels,
             sockets: layout.sockets,
+            rails: layout.rails() as u32,
         };
         let flows: Vec<FlowSlot> = (0..layout.flows())
             .map(|flow| FlowSlot {
@@ -400,6 +407,14 @@ impl PeerShared {
     pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
         let some_down = self.flows_up() < self.flows.len();
         self.lanes.want(if some_down { usize::MAX } else { proxies })
+    }
+
+    /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them
+    /// until now.
+    pub(crate) fn wake_wanted(&self, tx: &mut TxSide, pass: &Pass<'_>) {
+        for flow in tx.sender.wakes(Time(pass.now)) {
+            pass.engine.ask(self, self.flows[flow.0 as usize].proxy);
+        }
     }
 }
 

@@ -209,7 +209,7 @@ impl Prepared {
             Kind::Write | Kind::Read => request.pair_segments(&mut regions)?,
             Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions),
         };
-        let plan = Plan::new(segments, chunk_bytes)?;
+        let plan = Plan::for_rails(segments, chunk_bytes, request.peer.shared.layout.rails())?;
         if matches!(request.kind, Kind::Receive { .. })
             && plan.segments().len() > MAX_MESSAGE_PIECES
         {

@@ -162,7 +162,7 @@ impl RxFlow {
                 self.take_in(pass)?;
             }
         }
-        self.acknowledge();
+        self.acknowledge(pass.now);
         Ok(read > 0)
     }
 
@@ -184,7 +184,7 @@ impl RxFlow {
             self.take_events();
             self.deliver(pass);
             while self.waits_for_room && self.go_on(pass)? {}
-            self.acknowledge();
+            self.acknowledge(pass.now);
         }
         Ok(any)
     }
@@ -317,9 +317,10 @@ impl RxFlow {
     }
 
     /// Acknowledges what landed, if it is time to.
-    fn acknowledge(&mut self) {
-        let idle = !self.readable && self.reader.is_between_frames() && self.arrivals.is_empty();
-        self.acks.note_if_due(idle);
+    fn acknowledge(&mut self, now: u64) {
+        let is_drained = !self.readable && self.arrivals.is_empty();
+        let is_idle = is_drained && self.reader.is_between_frames();
+        self.acks.note_if_due(is_idle, is_drained, now);
     }
 
     fn take_in(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {

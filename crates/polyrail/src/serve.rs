@@ -128,7 +128,7 @@ fn serve_read(
     shared: bool,
 ) {
     let now = Time(pass.now);
-    match read_data(pass, read, pieces, shared) {
+    match read_data(pass, peer, (read, shared), pieces) {
         Ok(made) => peer.tx().submit_read_data(now, read, made),
         Err(code) => peer.tx().tell(now, &Message::ReadFailed { read, code }, Purpose::Tell),
     }
@@ -137,9 +137,9 @@ fn serve_read(
 
 fn read_data(
     pass: &Pass<'_>,
-    read: u64,
+    peer: &PeerShared,
+    (read, shared): (u64, bool),
     pieces: &[ReadPiece],
-    shared: bool,
 ) -> Result<Made, RefusalCode> {
     let mut regions = RegionList::default();
     let mut found = Vec::new();
@@ -158,7 +158,8 @@ fn read_data(
         });
     }
     let regions = regions.into_vec();
-    let plan = Plan::new(segments, pass.engine.settings.chunk_bytes_of(&regions))
+    let chunk_bytes = pass.engine.settings.chunk_bytes_of(&regions);
+    let plan = Plan::for_rails(segments, chunk_bytes, peer.layout.rails())
         .map_err(|_| RefusalCode::OutOfBounds)?;
     let purpose = Purpose::ReadData { read, shared };
     Ok(Made { plan, regions, meta: Vec::new(), purpose })

@@ -224,6 +224,14 @@ impl EngineShared {
         }
     }
 
+    /// Has this proxy look for something to send to the peer.
+    pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        peer.lanes.join(peer.lanes.place_of(proxy));
+        self.proxies.all[proxy].wake();
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
     /// Has one more proxy send to the peer, if there is one that was not asked.
     pub(crate) fn ask_another(&self, peer: &PeerShared) {
         if !peer.lanes.may_ask_another() {

@@ -1,6 +1,7 @@
 //! The sending end of a flow: pulls chunks, writes frames, reads acknowledgements.
 
 mod staged;
+mod stall;
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,11 +13,12 @@ use std::time::Duration;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send, tcp};
+use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
 use self::staged::{Rest, Staged, copy_staged};
+use self::stall::Quiet;
 use crate::finish::drain_tx;
 use crate::op::Outgoing;
 use crate::peer::{PeerShared, TxSide};
@@ -38,6 +40,8 @@ const VISIT_BYTES: usize = 4 << 20;
 const BATCHED_BYTES: u32 = 512;
 /// Sent bytes of the batch that are kept until all is sent.
 const BATCH_KEPT_BYTES: usize = 64 << 10;
+/// After so long a flow looks itself whether it is still right to leave what waits to others.
+const DENIED_NS: u64 = 50_000_000;
 const ACK_BUFFER_BYTES: usize = 256 * ACK_BYTES;
 
 pub(crate) struct TxFlow {
@@ -64,6 +68,8 @@ pub(crate) struct TxFlow {
     batch: Vec<u8>,
     batch_sent: usize,
     pub(crate) writable: bool,
+    /// What waits was left to other rails.
+    denied: bool,
     /// At the last visit something was left that this flow could not take.
     pub(crate) stuck: bool,
     pub(crate) readable: bool,
@@ -103,16 +109,6 @@ enum Body {
     Lent(u64),
 }
 
-/// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
-/// has acknowledged is noted some time into a silence, and only what it takes after that counts.
-#[derive(Default)]
-struct Quiet {
-    /// When the silence began.
-    since: Time,
-    /// Bytes that the other kernel had acknowledged by then, and a while after.
-    acked: u64,
-}
-
 /// Why a flow ends.
 #[derive(Debug)]
 pub(crate) struct Down(pub(crate) String);
@@ -141,6 +137,7 @@ impl TxFlow {
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
+            denied: false,
             stuck: false,
             readable: true,
             ended: false,
@@ -259,7 +256,9 @@ impl TxFlow {
     /// `now` is that of the pass.
     pub(crate) fn outlook(&self, now: u64) -> Outlook {
         let copies = Outlook::ask_if(!self.staged.is_empty() && self.writable);
-        copies.and(self.rest.outlook(now))
+        // Whoever has what was left to others tells when that changes; but a rail may fall silent.
+        let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
+        copies.and(self.rest.outlook(now)).and(denied)
     }
 
     /// Whether the peer has not acknowledged all that it was sent, or is about to be.
@@ -269,44 +268,6 @@ impl TxFlow {
 
     fn is_between_frames(&self) -> bool {
         self.frames.is_empty() && self.batch.is_empty()
-    }
-
-    /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
-    pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
-        let settings = &pass.engine.settings;
-        let now = Time(pass.now);
-        let mut tx = self.peer.tx();
-        let patience = settings.rail_stall.max(tx.patience);
-        let quiet_since = tx.sender.flow_progress(self.flow);
-        let is_new = self.quiet.since != quiet_since;
-        if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
-            return Ok(());
-        }
-        if self.sequence == self.acknowledged
-            && let Some(first) = self.staged.front()
-        {
-            // The peer waits for us, and we for a device.
-            let waited = Duration::from_nanos(pass.now.saturating_sub(first.began_ns));
-            if waited < settings.peer_timeout {
-                tx.sender.handle_progress(now, self.flow);
-                return Ok(());
-            }
-            let waited = waited.as_millis();
-            return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
-        }
-        let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
-        if is_new {
-            self.quiet = Quiet { since: quiet_since, acked };
-            return Ok(());
-        }
-        if acked > self.quiet.acked {
-            tx.sender.handle_progress(now, self.flow);
-            return Ok(());
-        }
-        let silence = now.since(quiet_since);
-        tx.patience = (patience * 2).min(settings.peer_timeout / 2);
-        self.peer.suspect_rail_of(&mut tx, self.flow, now);
-        Err(Down(format!("no progress for {} ms", silence.as_millis())))
     }
 
     /// Takes what is to be sent next. Says whether there is room for more at once: a device that
@@ -357,7 +318,10 @@ impl TxFlow {
                 return Ok(true);
             }
         }
+        // One that is denied a chunk leaves it to others, which have to know.
         let is_more = !is_none && tx.sender.has_work();
+        peer.wake_wanted(&mut tx, pass);
+        self.denied = tx.sender.is_denied(self.flow);
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
         if is_more {
@@ -593,6 +557,9 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             self.heard(ack, pass.now);
+            if self.rest.is_on(pass.now) {
+                tx.sender.rest(self.flow);
+            }
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
                 tx.patience = Duration::ZERO;
@@ -609,6 +576,7 @@ impl TxFlow {
             if self.rest.is_on(pass.now) {
                 pass.engine.ask_all(&peer);
             }
+            peer.wake_wanted(&mut tx, pass);
         }
         Ok(())
     }

@@ -11,6 +11,15 @@ pub const MAX_CHUNK_PIECES: usize = 256;
 /// Most chunks of one transfer: bounds what a receiver must remember about it.
 pub const MAX_CHUNKS: u32 = 1 << 22;
 
+/// Towards the end of a transfer over several rails a chunk is a so manieth of what is left for each
+/// rail, so that they end together, ...
+const TAPER: u64 = 4;
+/// ... but not less than a so manieth of the largest, and of a page, since each has its cost.
+const TAPERED_LEAST: u64 = 4;
+/// More rails than these make no smaller shares.
+const MAX_SHARES: u64 = 16;
+const PAGE_BYTES: u64 = 4096;
+
 /// Bytes that lie in one piece on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -85,6 +94,16 @@ impl Plan {
         segments: impl IntoIterator<Item = Segment>,
         chunk_bytes: u64,
     ) -> Result<Self, PlanError> {
+        Self::for_rails(segments, chunk_bytes, 1)
+    }
+
+    /// The same for a transfer that goes over so many rails: its last chunks are smaller, so that
+    /// none of them keeps the others waiting for long.
+    pub fn for_rails(
+        segments: impl IntoIterator<Item = Segment>,
+        chunk_bytes: u64,
+        rails: usize,
+    ) -> Result<Self, PlanError> {
         if chunk_bytes == 0 || chunk_bytes > MAX_CHUNK_BYTES {
             return Err(PlanError::ChunkBytes { got: chunk_bytes });
         }
@@ -92,7 +111,8 @@ impl Plan {
         let bytes = segments.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
         let bytes =
             bytes.ok_or(PlanError::TooManyChunks { bytes: u64::MAX, segments: segments.len() })?;
-        let chunks = cut(&segments, chunk_bytes)
+        let size = ChunkSize { most: chunk_bytes, rails: rails as u64 };
+        let chunks = cut(&segments, bytes, size)
             .ok_or(PlanError::TooManyChunks { bytes, segments: segments.len() })?;
         Ok(Self { segments, chunks, bytes })
     }
@@ -188,9 +208,30 @@ fn continues(last: &Segment, next: &Segment) -> bool {
         && last.remote_offset + last.len == next.remote_offset
 }
 
+/// How large chunks are.
+#[derive(Clone, Copy)]
+struct ChunkSize {
+    most: u64,
+    rails: u64,
+}
+
+impl ChunkSize {
+    /// Of the first chunk of what is left.
+    fn at(self, left: u64) -> u64 {
+        if self.rails < 2 {
+            return self.most;
+        }
+        let least = (self.most / TAPERED_LEAST).next_multiple_of(PAGE_BYTES).min(self.most);
+        let share = left / (TAPER * self.rails).min(MAX_SHARES);
+        share.next_multiple_of(PAGE_BYTES).clamp(least, self.most)
+    }
+}
+
 /// `None` when there would be more than [`MAX_CHUNKS`].
-fn cut(segments: &[Segment], chunk_bytes: u64) -> Option<Vec<ChunkStart>> {
+fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<Vec<ChunkStart>> {
     let mut chunks = Vec::new();
+    let mut left = bytes;
+    let mut chunk_bytes = size.at(left);
     let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };
     let mut pieces = 0;
     for (index, segment) in segments.iter().enumerate() {
@@ -200,6 +241,8 @@ fn cut(segments: &[Segment], chunk_bytes: u64) -> Option<Vec<ChunkStart>> {
                 if chunks.len() as u32 + 1 == MAX_CHUNKS {
                     return None;
                 }
+                left -= u64::from(open.bytes);
+                chunk_bytes = size.at(left);
                 chunks.push(open);
                 open = ChunkStart { segment: u32::try_from(index).ok()?, skip, bytes: 0 };
                 pieces = 0;
@@ -249,11 +292,26 @@ mod tests {
         assert!(Plan::new([], 0).is_err());
     }
 
+    #[test]
+    fn the_last_chunks_of_a_transfer_over_several_rails_are_smaller_than_the_first() {
+        let sizes = |len: u64, rails: usize| -> Vec<u32> {
+            let plan = Plan::for_rails([segment(0, 0, len)], 512 << 10, rails).unwrap();
+            (0..plan.chunk_count()).map(|chunk| plan.chunk_bytes(chunk)).collect()
+        };
+        assert!(sizes(64 << 20, 1).iter().all(|bytes| *bytes == 512 << 10));
+        let four = sizes(64 << 20, 4);
+        assert!(four.is_sorted_by(|a, b| a >= b) && four[100] == 512 << 10, "{four:?}");
+        assert_eq!(four[four.len() - 2], 128 << 10);
+        assert_eq!(sizes(1 << 20, 4), [128 << 10; 8]);
+        assert_eq!(sizes(100 << 10, 4), [100 << 10], "one that is small stays whole");
+    }
+
     proptest! {
         #[test]
         fn chunks_cover_every_byte_once_and_in_order(
             lens in prop::collection::vec((0u64..3000, any::<bool>()), 0..700),
-            chunk_bytes in 1u64..5000,
+            chunk_bytes in 1u64..50_000,
+            rails in 1usize..5,
         ) {
             let mut at = 0;
             let segments: Vec<_> = lens.iter().map(|(len, gap)| {
@@ -264,7 +322,7 @@ mod tests {
             }).collect();
             let want: Vec<(u64, u64)> =
                 segments.iter().flat_map(|s| (0..s.len).map(|i| (s.local_offset + i, s.remote_offset + i))).collect();
-            let plan = Plan::new(segments, chunk_bytes).unwrap();
+            let plan = Plan::for_rails(segments, chunk_bytes, rails).unwrap();
             let mut got = Vec::new();
             for chunk in 0..plan.chunk_count() {
                 let pieces: Vec<_> = plan.pieces(chunk).collect();

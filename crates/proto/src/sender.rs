@@ -21,15 +21,20 @@
 //! that the stream stays whole, and only then is its end reported, because until then the driver
 //! may be reading its memory.
 
+mod rails;
+mod turns;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use self::rails::{Load, Rails};
 use crate::id::{FlowIndex, Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 
+mod over;
 mod postponed;
 
 use postponed::Postponed;
@@ -76,6 +81,11 @@ pub struct Sender<S> {
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
+    rails: Rails,
+    /// Payload that waits to be pulled.
+    waiting: u64,
+    /// A flow was denied a chunk since something waits: see [`Self::poll_wake`].
+    denying: bool,
     turn: u32,
     last_progress: Time,
     /// No flow was up again since the last progress after all were down.
@@ -92,6 +102,8 @@ pub struct SenderConfig {
     pub channels: u32,
     /// Flows of each channel.
     pub sockets: u32,
+    /// Rails that the channels go round: the flows of one share its rate.
+    pub rails: u32,
 }
 
 /// A transfer to be sent.
@@ -183,14 +195,20 @@ struct Outgoing<S> {
     /// Frames begun on some flow and not yet handed to the kernel.
     writing: u32,
     retries: u32,
+    /// Payload that waits to be pulled.
+    waiting: u64,
     ending: Option<Failure>,
 }
 
 #[derive(Debug, Default)]
 struct Flow {
     up: bool,
+    /// The driver will not pull for now.
+    rests: bool,
+    /// Its rail was to leave a chunk to others when it pulled last.
+    denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
-    in_flight: VecDeque<(Ticket, u32)>,
+    in_flight: VecDeque<(Ticket, u32, Load)>,
     /// Acknowledged before the driver said that they are written: it may be slow to say so, or the
     /// peer may lie. Either way their memory is in use until the driver has said it.
     early: VecDeque<Ticket>,
@@ -223,6 +241,9 @@ impl<S: Source> Sender<S> {
             order: VecDeque::new(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
+            rails: Rails::new(config.rails),
+            waiting: 0,
+            denying: false,
             channels: (0..config.channels).map(|_| ChannelState::default()).collect(),
             turn: 0,
             last_progress: Time::default(),
@@ -240,6 +261,7 @@ impl<S: Source> Sender<S> {
         let id = self.next_id;
         self.next_id += 1;
         let plan = transfer.source.plan();
+        self.waiting += plan.bytes();
         let small = plan.chunk_count() == 1 && plan.bytes() <= SMALL_BYTES;
         let outgoing = Outgoing {
             id,
@@ -248,6 +270,7 @@ impl<S: Source> Sender<S> {
             acknowledged: 0,
             writing: 0,
             retries: 0,
+            waiting: plan.bytes(),
             ending: None,
             transfer,
         };
@@ -292,32 +315,41 @@ impl<S: Source> Sender<S> {
         self.order.len()
     }
 
-    /// The next chunk for `flow`, if it is up, its channel has room, and there is one.
+    /// The next chunk for `flow`, if it is up, its channel has room, there is one, and no other rail
+    /// will land it so much earlier that it is better left to that. Afterwards
+    /// [`Self::poll_wake`] is owed.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);
+        let rail = self.rail_of(flow);
         if !self.flows[flow.0 as usize].up
             || self.channels[channel].in_flight >= self.config.window_chunks
         {
             return None;
         }
         self.postponed.end_rest(now);
+        if !self.is_its_turn(now, flow) {
+            return None;
+        }
         let (ticket, chunk) = self.next_chunk()?;
         let floor = TransferId(self.floor.min(self.highest + 1));
         let outgoing = self.outgoing_mut(ticket)?;
         let count = outgoing.chunk_count;
         outgoing.writing += 1;
         let header = outgoing.header(chunk, floor);
+        outgoing.waiting -= u64::from(header.payload_len);
         let result = Chunk {
             header,
             source: outgoing.transfer.source.clone(),
             token: outgoing.transfer.token,
         };
+        self.waiting -= u64::from(header.payload_len);
+        let load = self.rails.take(now, rail, header.payload_len);
         let flows = self.flows.len() as u32;
         let state = &mut self.flows[flow.0 as usize];
         if state.in_flight.is_empty() {
             state.progress = now;
         }
-        state.in_flight.push_back((ticket, chunk));
+        state.in_flight.push_back((ticket, chunk, load));
         state.pulled += 1;
         self.channels[channel].in_flight += 1;
         // Towards the end of a transfer, one chunk a flow, waiting for more would only cost time.
@@ -331,13 +363,12 @@ impl<S: Source> Sender<S> {
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
-        let Some((ticket, chunk)) = state.in_flight.pop_back() else { return };
+        let Some((ticket, chunk, load)) = state.in_flight.pop_back() else { return };
         state.pulled -= 1;
         let channel = self.channel_of(flow);
         self.channels[channel].in_flight -= 1;
-        if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
-            self.given_back.push_back((ticket, chunk));
-        }
+        self.rails.give_back(self.rail_of(flow), load);
+        self.give_back(ticket, chunk, load);
         self.writing_ended(ticket);
     }
 
@@ -349,7 +380,7 @@ impl<S: Source> Sender<S> {
         debug_assert!(state.written < state.pulled);
         let written = state.early.pop_front().or_else(|| {
             let index = (state.written - state.acknowledged) as usize;
-            state.in_flight.get(index).map(|(ticket, _)| *ticket)
+            state.in_flight.get(index).map(|(ticket, ..)| *ticket)
         });
         state.written += 1;
         if let Some(ticket) = written {
@@ -375,7 +406,7 @@ impl<S: Source> Sender<S> {
         }
         while self.flows[flow.0 as usize].acknowledged < sequence {
             let state = &mut self.flows[flow.0 as usize];
-            let Some((ticket, chunk)) = state.in_flight.pop_front() else { break };
+            let Some((ticket, chunk, load)) = state.in_flight.pop_front() else { break };
             state.acknowledged += 1;
             if state.written < state.acknowledged {
                 state.early.push_back(ticket);
@@ -383,10 +414,11 @@ impl<S: Source> Sender<S> {
             let last = state.acknowledged == sequence;
             let channel = self.channel_of(flow);
             self.channels[channel].in_flight -= 1;
+            self.rails.landed(now, self.rail_of(flow), load);
             match refused {
                 // What is to be sent again is no progress.
                 Some(code) if last => {
-                    self.refused(now, ticket, chunk, code);
+                    self.refused(now, ticket, (chunk, load), code);
                     if !code.is_retryable() {
                         self.made_progress(now);
                     }
@@ -398,6 +430,7 @@ impl<S: Source> Sender<S> {
                 }
             }
         }
+        self.rails.heard(now, self.rail_of(flow));
         // Also one that says nothing new: its sender lives, and has a reason to take long. That is a
         // sign of life of the rail, but no progress.
         self.flows[flow.0 as usize].progress = now;
@@ -420,27 +453,27 @@ impl<S: Source> Sender<S> {
             self.last_progress = now;
         }
         self.flows[flow.0 as usize] = Flow { up: true, progress: now, ..Flow::default() };
+        self.note_usable(self.rail_of(flow));
     }
 
     /// The flow is gone: what it had in flight is given back, for any flow to pull. Says how many
     /// chunks that were.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
         let state = std::mem::take(&mut self.flows[flow.0 as usize]);
-        let channel = self.channel_of(flow);
+        let (channel, rail) = (self.channel_of(flow), self.rail_of(flow));
+        self.note_usable(rail);
         let with_kernel = state.written.saturating_sub(state.acknowledged) as usize;
         for ticket in state.early {
             self.writing_ended(ticket);
         }
         let mut given_back = 0;
-        for (index, (ticket, chunk)) in state.in_flight.into_iter().enumerate() {
+        for (index, (ticket, chunk, load)) in state.in_flight.into_iter().enumerate() {
             self.channels[channel].in_flight -= 1;
+            self.rails.give_back(rail, load);
             if index >= with_kernel {
                 self.writing_ended(ticket);
             }
-            if self.outgoing_mut(ticket).is_some_and(|o| o.ending.is_none()) {
-                self.given_back.push_back((ticket, chunk));
-                given_back += 1;
-            }
+            given_back += usize::from(self.give_back(ticket, chunk, load));
         }
         given_back
     }
@@ -581,7 +614,13 @@ impl<S: Source> Sender<S> {
         self.finish_if_over(ticket);
     }
 
-    fn refused(&mut self, now: Time, ticket: Ticket, chunk: u32, code: RefusalCode) {
+    fn refused(
+        &mut self,
+        now: Time,
+        ticket: Ticket,
+        (chunk, load): (u32, Load),
+        code: RefusalCode,
+    ) {
         let Some(outgoing) = self.outgoing_mut(ticket) else { return };
         let ending = outgoing.ending.is_some();
         let again =
@@ -589,85 +628,17 @@ impl<S: Source> Sender<S> {
         outgoing.retries += u32::from(again);
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
-            RefusalCode::Busy if !ending => self.postponed.push(now, (ticket, chunk)),
+            RefusalCode::Busy if !ending => {
+                self.waits_again(ticket, load);
+                self.postponed.push(now, (ticket, chunk));
+            }
             // The driver puts nothing more into rings that the peer can't open, and for a while
             // nothing on flows that the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
-                self.given_back.push_back((ticket, chunk));
+                self.give_back(ticket, chunk, load);
             }
             _ => self.end_ticket(ticket, Failure::Refused(code)),
         }
-    }
-
-    fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
-        outgoing.ending.get_or_insert(failure);
-        self.given_back.retain(|(other, _)| *other != ticket);
-        self.postponed.forget(ticket);
-        self.finish_if_over(ticket);
-        self.forget_stale();
-    }
-
-    fn writing_ended(&mut self, ticket: Ticket) {
-        if let Some(outgoing) = self.outgoing_mut(ticket) {
-            outgoing.writing -= 1;
-            self.finish_if_over(ticket);
-        }
-    }
-
-    fn finish_if_over(&mut self, ticket: Ticket) {
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
-        if outgoing.writing > 0 {
-            return;
-        }
-        let token = outgoing.transfer.token;
-        let event = if outgoing.acknowledged == outgoing.chunk_count {
-            // Also when it is ending: it was complete before its end was.
-            TxEvent::Done { token }
-        } else if let Some(failure) = outgoing.ending {
-            let started = outgoing.next_chunk > 0;
-            TxEvent::Failed { token, transfer: TransferId(ticket.id), failure, started }
-        } else {
-            return;
-        };
-        self.release(ticket);
-        self.events.push_back(event);
-    }
-
-    /// Drops tickets of what ended before it was pulled, so that [`Self::has_work`] is exact and a
-    /// queue that nobody pulls from, since every rail is down, does not grow without bound.
-    fn forget_stale(&mut self) {
-        let slots = &self.slots;
-        let pullable = |ticket: &Ticket| {
-            let outgoing = slots[ticket.slot as usize].as_ref();
-            outgoing.is_some_and(|o| o.id == ticket.id && o.ending.is_none())
-        };
-        for queue in [&mut self.small, &mut self.bulk] {
-            if queue.len() > 2 * self.live + ORDER_SLACK {
-                queue.retain(pullable);
-            }
-            while queue.front().is_some_and(|ticket| !pullable(ticket)) {
-                queue.pop_front();
-            }
-        }
-    }
-
-    fn release(&mut self, ticket: Ticket) {
-        self.slots[ticket.slot as usize] = None;
-        self.free.push(ticket.slot);
-        self.live -= 1;
-        if self.order.len() > 2 * self.live + ORDER_SLACK {
-            // One old transfer must not keep a record of all that finished since.
-            let slots = &self.slots;
-            self.order.retain(|t| slots[t.slot as usize].as_ref().is_some_and(|o| o.id == t.id));
-        }
-        while let Some(front) = self.order.front().copied() {
-            if self.outgoing_mut(front).is_some() {
-                break;
-            }
-            self.order.pop_front();
-        }
-        self.floor = self.order.front().map_or(self.next_id, |front| front.id);
     }
 }
 

@@ -25,7 +25,8 @@ impl Source for Memory {
 }
 
 fn sender() -> Sender<Memory> {
-    let mut sender = Sender::new(SenderConfig { window_chunks: 8, channels: 1, sockets: 1 });
+    let mut sender =
+        Sender::new(SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 });
     sender.handle_flow_up(NOW, A);
     sender
 }
@@ -87,7 +88,7 @@ fn a_flow_that_dies_after_an_early_acknowledgement_leaves_nothing_behind() {
 
 #[test]
 fn work_that_was_cancelled_before_it_was_pulled_is_no_work() {
-    let mut s = Sender::new(SenderConfig { window_chunks: 8, channels: 1, sockets: 1 });
+    let mut s = Sender::new(SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 });
     let ids: Vec<_> =
         (0..100).map(|token| s.submit(NOW, transfer(token, 1 + 29 * (token % 2)))).collect();
     for id in ids.into_iter().rev() {
@@ -103,7 +104,7 @@ fn work_that_was_cancelled_before_it_was_pulled_is_no_work() {
 
 #[test]
 fn what_the_peer_has_room_for_does_not_wait_behind_what_it_has_not() {
-    let mut s = Sender::new(SenderConfig { window_chunks: 4, channels: 1, sockets: 1 });
+    let mut s = Sender::new(SenderConfig { window_chunks: 4, channels: 1, sockets: 1, rails: 1 });
     s.handle_flow_up(NOW, A);
     s.submit(NOW, transfer(1, 50));
     s.pull(NOW, A).unwrap();

@@ -98,7 +98,8 @@ struct Flow {
 
 impl Run {
     fn new() -> Self {
-        let mut sender = Sender::new(SenderConfig { window_chunks: 2, channels: 2, sockets: 1 });
+        let mut sender =
+            Sender::new(SenderConfig { window_chunks: 2, channels: 2, sockets: 1, rails: 1 });
         let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
         let segment =
             Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len: 2 };

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod network;
 pub mod node;
 pub mod oracle;
+pub mod race;
 pub mod rng;
 pub mod scenario;
 pub mod simulation;

@@ -138,14 +138,14 @@ enum Handle {
 
 impl Node {
     /// A node whose flows are all down; each connects at its first turn.
-    pub fn new(id: NodeId, peer: NodeId, settings: NodeSettings) -> Self {
+    pub fn new(id: NodeId, peer: NodeId, settings: NodeSettings, rails: u32) -> Self {
         let NodeSettings { channels, sockets, window_chunks, .. } = settings;
         let flows = channels * sockets;
         Self {
             id,
             peer,
             settings,
-            sender: Sender::new(SenderConfig { window_chunks, channels, sockets }),
+            sender: Sender::new(SenderConfig { window_chunks, channels, sockets, rails }),
             // Not one chunk more than the sender's window is remembered for it.
             receiver: Receiver::new(ReceiverLimits {
                 window: window_chunks as usize,

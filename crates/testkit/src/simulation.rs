@@ -109,6 +109,7 @@ impl Simulation {
             memory
         };
         let mut memories = vec![memory(&mut rng), memory(&mut rng)];
+        let rails = scenario.rails.len() as u32;
         let corruption = scenario.node.corrupt_per_mille > 0;
         let oracle = Oracle::new(&mut memories, corruption, &mut rng);
         let world = World {
@@ -125,7 +126,9 @@ impl Simulation {
             scenario: scenario.clone(),
             seed,
             world,
-            nodes: vec![Node::new(0, 1, scenario.node), Node::new(1, 0, scenario.node)],
+            nodes: [(0, 1), (1, 0)]
+                .map(|(id, peer)| Node::new(id, peer, scenario.node, rails))
+                .into(),
             dead: vec![false; 2],
             agenda: BTreeMap::new(),
             posted: 0,

@@ -9,6 +9,9 @@ use polyrail_sys::{IoVecs, Out, send};
 
 /// Acknowledgements come at least this many times per window.
 const ACKS_PER_WINDOW: u32 = 4;
+/// Where the wire is slower than this end, a chunk is acknowledged before the next one is through, but
+/// not sooner than this after the last: the sender is to know how fast the rail is, and what is on it.
+const ACK_PAUSE_NS: u64 = 200_000;
 
 /// What the sender of a flow is told.
 pub(super) struct Acks {
@@ -20,6 +23,8 @@ pub(super) struct Acks {
     told: u64,
     every: u64,
     hurry: bool,
+    /// When the last one was made because it was time to.
+    noted_ns: u64,
     /// Must not leave while something lands that was taken from its flow.
     withheld: Vec<u8>,
     /// May be sent; the first one may be partly out.
@@ -36,6 +41,7 @@ impl Acks {
             told: 0,
             every: u64::from((window_chunks / ACKS_PER_WINDOW).max(1)),
             hurry: false,
+            noted_ns: 0,
             withheld: Vec::new(),
             cleared: Vec::new(),
             life_ns: 0,
@@ -65,10 +71,13 @@ impl Acks {
         self.through > self.noted
     }
 
-    /// Acknowledges what is in place, if it is time to.
-    pub(super) fn note_if_due(&mut self, is_idle: bool) {
-        let is_due = is_idle || self.hurry || self.through - self.noted >= self.every;
+    /// Acknowledges what is in place, if it is time to: at the end of a burst, which may be within a
+    /// frame (`is_drained`) or not (`is_idle`), when there are many, or if the sender waits.
+    pub(super) fn note_if_due(&mut self, is_idle: bool, is_drained: bool, now: u64) {
+        let is_late = is_drained && now.saturating_sub(self.noted_ns) >= ACK_PAUSE_NS;
+        let is_due = is_idle || is_late || self.hurry || self.through - self.noted >= self.every;
         if self.is_behind() && is_due {
+            self.noted_ns = now;
             self.note();
         }
     }
@@ -157,10 +166,10 @@ mod tests {
     fn what_is_withheld_leaves_when_it_is_cleared_and_later_acks_replace_earlier_ones() {
         let mut acks = Acks::new(8);
         acks.landed();
-        acks.note_if_due(false);
+        acks.note_if_due(false, false, 0);
         assert!(acks.are_out() && acks.is_behind(), "every second one");
         acks.landed();
-        acks.note_if_due(false);
+        acks.note_if_due(false, false, 0);
         assert_eq!((taken(&mut acks), acks.are_withheld()), (vec![], true));
         acks.landed();
         acks.note();
@@ -169,11 +178,27 @@ mod tests {
         acks.refused(RefusalCode::Busy);
         acks.landed();
         acks.hurry();
-        acks.note_if_due(false);
+        acks.note_if_due(false, false, 0);
         acks.clear();
         let refusal = AckFrame::Refusal { sequence: 4, code: RefusalCode::Busy };
         assert_eq!(taken(&mut acks), [refusal, AckFrame::Ack { sequence: 5 }]);
         assert!(acks.are_out() && !acks.is_behind());
+    }
+
+    #[test]
+    fn a_chunk_is_acknowledged_in_mid_frame_when_nothing_more_came_but_not_too_often() {
+        let mut acks = Acks::new(16);
+        acks.landed();
+        acks.note_if_due(false, true, ACK_PAUSE_NS);
+        acks.clear();
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 1 }]);
+        acks.landed();
+        acks.note_if_due(false, true, 2 * ACK_PAUSE_NS - 1);
+        acks.note_if_due(false, false, 2 * ACK_PAUSE_NS);
+        assert!(acks.are_out() && acks.is_behind(), "too soon, and then more came");
+        acks.note_if_due(false, true, 2 * ACK_PAUSE_NS);
+        acks.clear();
+        assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 2 }]);
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl TxFlow {
         }
         let mut tx = peer.tx();
         tx.sender.hand_back(self.flow);
+        tx.sender.rest(self.flow);
         drain_tx(&mut tx, pass);
         drop(tx);
         // Who has found nothing left in between may sleep.

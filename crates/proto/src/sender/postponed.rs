@@ -37,6 +37,11 @@ impl Postponed {
         if self.until.is_none() { self.chunks.pop_front() } else { None }
     }
 
+    /// What [`Self::pop`] would give.
+    pub(super) fn front(&self) -> Option<(Ticket, u32)> {
+        self.chunks.front().copied().filter(|_| self.until.is_none())
+    }
+
     /// Whether there is one that may go out.
     pub(super) fn is_ready(&self) -> bool {
         self.until.is_none() && !self.chunks.is_empty()

@@ -18,7 +18,7 @@ impl Source for Arc<Plan> {
 }
 
 fn sender(channels: u32, window_chunks: u32) -> Sender<Arc<Plan>> {
-    let mut sender = Sender::new(SenderConfig { window_chunks, channels, sockets: 1 });
+    let mut sender = Sender::new(SenderConfig { window_chunks, channels, sockets: 1, rails: 1 });
     for flow in 0..channels {
         sender.handle_flow_up(NOW, FlowIndex(flow));
     }
@@ -246,4 +246,91 @@ fn a_stall_is_silence_with_something_in_flight() {
     s.handle_ack(Time(1190), A, AckFrame::Ack { sequence: 0 }).unwrap();
     assert!(!s.is_stalled(Time(1289), A, stall));
     assert!(s.is_stalled(Time(1290), A, stall));
+}
+
+/// Two rails with a channel each, of which A takes 100 us for a chunk, and B a millisecond.
+fn uneven() -> Sender<Arc<Plan>> {
+    const US: u64 = 1000;
+    let config = SenderConfig { window_chunks: 16, channels: 2, sockets: 1, rails: 2 };
+    let mut s = Sender::new(config);
+    [A, B].iter().for_each(|flow| s.handle_flow_up(NOW, *flow));
+    s.submit(NOW, transfer(0, 110));
+    let mut acknowledged = [0, 0];
+    for at in 0..=100 {
+        let now = Time(at * 100 * US);
+        for (flow, chunks) in [(A, 1), (B, u64::from(at % 10 == 0))] {
+            if at > 0 && chunks > 0 {
+                acknowledged[flow.0 as usize] += 1;
+                let sequence = acknowledged[flow.0 as usize];
+                s.handle_ack(now, flow, AckFrame::Ack { sequence }).unwrap();
+            }
+            while s.in_flight(flow) < 2 && s.pull(now, flow).is_some() {
+                s.handle_written(flow);
+            }
+        }
+    }
+    while s.in_flight(A) + s.in_flight(B) > 0 {
+        for flow in [A, B] {
+            let sequence = s.flows[flow.0 as usize].pulled;
+            s.handle_ack(Time(10_100 * US), flow, AckFrame::Ack { sequence }).unwrap();
+            while s.pull(Time(10_100 * US), flow).is_some() {
+                s.handle_written(flow);
+            }
+        }
+    }
+    assert_eq!(s.poll_event(), Some(TxEvent::Done { token: 0 }));
+    s
+}
+
+/// Just after the transfer of [`uneven`].
+const LATER: Time = Time(10_100_000);
+
+#[test]
+fn a_slow_rail_leaves_a_chunk_to_one_that_lands_it_earlier_and_that_one_is_woken() {
+    let mut s = uneven();
+    s.submit(LATER, transfer(1, 1));
+    assert!(s.pull(LATER, B).is_none() && s.is_denied(B));
+    assert_eq!(s.wakes(LATER), [A], "nobody else would know of it");
+    assert!(s.pull(LATER, A).is_some());
+    assert_eq!(s.wakes(LATER), [], "nothing is left");
+    assert!(!s.is_denied(B));
+}
+
+#[test]
+fn a_slow_rail_takes_a_chunk_of_many_and_is_woken_for_it() {
+    let mut s = uneven();
+    s.submit(LATER, transfer(1, 1));
+    assert!(s.pull(LATER, B).is_none());
+    s.submit(LATER, transfer(2, 30));
+    assert!(s.wakes(LATER).contains(&B), "there is enough for it by now");
+    assert!(s.pull(LATER, B).is_some());
+    assert!(s.pull(LATER, B).is_some() || s.is_denied(B));
+}
+
+#[test]
+fn a_slow_rail_takes_what_a_fast_one_that_went_down_or_rests_leaves() {
+    for goes_down in [true, false] {
+        let mut s = uneven();
+        s.submit(LATER, transfer(1, 1));
+        assert!(s.pull(LATER, B).is_none());
+        match goes_down {
+            true => assert_eq!(s.handle_flow_down(A), 0),
+            false => s.rest(A),
+        }
+        assert_eq!(s.wakes(LATER), [B], "the other one takes nothing");
+        assert!(s.pull(LATER, B).is_some());
+    }
+}
+
+#[test]
+fn a_slow_rail_takes_over_from_a_fast_one_that_has_gone_silent() {
+    let mut s = uneven();
+    s.submit(LATER, transfer(1, 2));
+    assert!(s.pull(LATER, A).is_some());
+    s.handle_written(A);
+    assert!(s.pull(LATER, B).is_none());
+    let after = |ms: u64| Time(LATER.0 + ms * 1_000_000);
+    assert_eq!(s.wakes(after(1)), [], "it may still come");
+    assert_eq!(s.wakes(after(100)), [B]);
+    assert!(s.pull(after(100), B).is_some());
 }

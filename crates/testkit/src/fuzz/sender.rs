@@ -11,7 +11,7 @@ use polyrail_proto::{
     TransferId, TxEvent,
 };
 
-const CONFIG: SenderConfig = SenderConfig { window_chunks: 3, channels: 2, sockets: 2 };
+const CONFIG: SenderConfig = SenderConfig { window_chunks: 3, channels: 2, sockets: 2, rails: 2 };
 const FLOWS: u32 = 4;
 const CHUNK_BYTES: u64 = 4096;
 
@@ -144,6 +144,13 @@ impl Model {
         let flow = FlowIndex(index);
         let due = self.sender.has_work() && self.sender.has_room(flow);
         let pulled = self.sender.pull(self.now, flow);
+        if self.sender.is_denied(flow) {
+            assert!(due && pulled.is_none(), "what is denied is there to be taken");
+            let idle = self.flows.iter().all(|f| f.acknowledged == f.sent.len());
+            let wakes = self.sender.wakes(self.now);
+            assert!(!idle || !wakes.is_empty(), "nobody takes anything, and nobody will");
+            return;
+        }
         assert_eq!(pulled.is_some(), due, "has_work and has_room say what a pull will do");
         let Some(chunk) = pulled else { return };
         let transfer = &self.transfers[&chunk.token];

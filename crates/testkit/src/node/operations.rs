@@ -224,10 +224,14 @@ impl Node {
         if !self.sender.has_work() {
             return;
         }
+        // One that was denied a chunk is not to look again by itself.
         for flow in 0..self.tx.len() as u32 {
-            if self.can_pull(flow) {
+            if self.can_pull(flow) && !self.sender.is_denied(polyrail_proto::FlowIndex(flow)) {
                 world.soon(Actor::Tx(self.id, flow), 2000);
             }
+        }
+        for flow in self.sender.wakes(world.now()) {
+            world.soon(Actor::Tx(self.id, flow.0), 2000);
         }
     }
 

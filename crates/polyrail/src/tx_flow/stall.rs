@@ -1,0 +1,61 @@
+//! A flow that waits for its peer for too long: is it the rail, the peer, or a device here?
+
+use std::time::Duration;
+
+use polyrail_proto::Time;
+use polyrail_sys::tcp;
+
+use super::{Down, TxFlow};
+use crate::proxy::Pass;
+
+/// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
+/// has acknowledged is noted some time into a silence, and only what it takes after that counts.
+#[derive(Default)]
+pub(super) struct Quiet {
+    /// When the silence began.
+    since: Time,
+    /// Bytes that the other kernel had acknowledged by then, and a while after.
+    acked: u64,
+}
+
+impl TxFlow {
+    /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
+    pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+        let settings = &pass.engine.settings;
+        let now = Time(pass.now);
+        let mut tx = self.peer.tx();
+        // A rail may have become slow without a word.
+        self.peer.wake_wanted(&mut tx, pass);
+        let patience = settings.rail_stall.max(tx.patience);
+        let quiet_since = tx.sender.flow_progress(self.flow);
+        let is_new = self.quiet.since != quiet_since;
+        if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
+            return Ok(());
+        }
+        if self.sequence == self.acknowledged
+            && let Some(first) = self.staged.front()
+        {
+            // The peer waits for us, and we for a device.
+            let waited = Duration::from_nanos(pass.now.saturating_sub(first.began_ns));
+            if waited < settings.peer_timeout {
+                tx.sender.handle_progress(now, self.flow);
+                return Ok(());
+            }
+            let waited = waited.as_millis();
+            return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
+        }
+        let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
+        if is_new {
+            self.quiet = Quiet { since: quiet_since, acked };
+            return Ok(());
+        }
+        if acked > self.quiet.acked {
+            tx.sender.handle_progress(now, self.flow);
+            return Ok(());
+        }
+        let silence = now.since(quiet_since);
+        tx.patience = (patience * 2).min(settings.peer_timeout / 2);
+        self.peer.suspect_rail_of(&mut tx, self.flow, now);
+        Err(Down(format!("no progress for {} ms", silence.as_millis())))
+    }
+}

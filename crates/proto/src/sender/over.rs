@@ -1,0 +1,78 @@
+//! How transfers end, and what is forgotten then.
+
+use super::{Failure, ORDER_SLACK, Sender, Source, Ticket, TransferId, TxEvent};
+
+impl<S: Source> Sender<S> {
+    pub(super) fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        outgoing.ending.get_or_insert(failure);
+        let waited = std::mem::take(&mut outgoing.waiting);
+        self.waiting -= waited;
+        self.given_back.retain(|(other, _)| *other != ticket);
+        self.postponed.forget(ticket);
+        self.finish_if_over(ticket);
+        self.forget_stale();
+    }
+
+    pub(super) fn writing_ended(&mut self, ticket: Ticket) {
+        if let Some(outgoing) = self.outgoing_mut(ticket) {
+            outgoing.writing -= 1;
+            self.finish_if_over(ticket);
+        }
+    }
+
+    pub(super) fn finish_if_over(&mut self, ticket: Ticket) {
+        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        if outgoing.writing > 0 {
+            return;
+        }
+        let token = outgoing.transfer.token;
+        let event = if outgoing.acknowledged == outgoing.chunk_count {
+            // Also when it is ending: it was complete before its end was.
+            TxEvent::Done { token }
+        } else if let Some(failure) = outgoing.ending {
+            let started = outgoing.next_chunk > 0;
+            TxEvent::Failed { token, transfer: TransferId(ticket.id), failure, started }
+        } else {
+            return;
+        };
+        self.release(ticket);
+        self.events.push_back(event);
+    }
+
+    /// Drops tickets of what ended before it was pulled, so that [`Self::has_work`] is exact and a
+    /// queue that nobody pulls from, since every rail is down, does not grow without bound.
+    pub(super) fn forget_stale(&mut self) {
+        let slots = &self.slots;
+        let pullable = |ticket: &Ticket| {
+            let outgoing = slots[ticket.slot as usize].as_ref();
+            outgoing.is_some_and(|o| o.id == ticket.id && o.ending.is_none())
+        };
+        for queue in [&mut self.small, &mut self.bulk] {
+            if queue.len() > 2 * self.live + ORDER_SLACK {
+                queue.retain(pullable);
+            }
+            while queue.front().is_some_and(|ticket| !pullable(ticket)) {
+                queue.pop_front();
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, ticket: Ticket) {
+        self.slots[ticket.slot as usize] = None;
+        self.free.push(ticket.slot);
+        self.live -= 1;
+        if self.order.len() > 2 * self.live + ORDER_SLACK {
+            // One old transfer must not keep a record of all that finished since.
+            let slots = &self.slots;
+            self.order.retain(|t| slots[t.slot as usize].as_ref().is_some_and(|o| o.id == t.id));
+        }
+        while let Some(front) = self.order.front().copied() {
+            if self.outgoing_mut(front).is_some() {
+                break;
+            }
+            self.order.pop_front();
+        }
+        self.floor = self.order.front().map_or(self.next_id, |front| front.id);
+    }
+}

@@ -1,0 +1,247 @@
+//! What a sender knows of its rails: how fast each is, what is on its way there, and so whether a
+//! chunk is better left to another one.
+//!
+//! A chunk that waits on a slow rail is what its transfer waits for in the end. So a rail takes one
+//! only if it will have landed it by the time at which the others would be through with everything
+//! that is left, or if nobody will land it earlier. All channels of a rail share its rate, and are
+//! counted together.
+//!
+//! Rates are measured from one acknowledgement to another while something is in flight throughout,
+//! so that a rail which has little to do isn't taken for a slow one.
+
+use std::time::Duration;
+
+use crate::id::Time;
+
+/// Differences below this are none: to wake another rail takes as long.
+const SLACK_NS: f64 = 20_000.0;
+/// The same relative to what the chunk itself takes, since rates are measured with an error.
+const SLACK: f64 = 0.25;
+/// A measurement takes at least so long, so many chunks, and as many as were in flight when it began:
+/// the flows of a rail take turns with the wire, and so their acknowledgements come in bunches.
+const MEASURE_NS: f64 = 200_000.0;
+const MEASURE_CHUNKS: u32 = 4;
+/// Smaller chunks cost their handling, which is no measure of the rail.
+const MEASURE_MEAN_BYTES: f64 = 16_384.0;
+/// Time over which measurements are averaged.
+const AVERAGE_NS: f64 = 2_000_000.0;
+/// What is in flight on a rail takes it so long, besides the delay of its acknowledgements.
+const QUEUE_NS: f64 = 4_000_000.0;
+/// Chunks that may be in flight on a rail however slow it is: one on the wire, and the next.
+const CHUNKS_MIN: u32 = 2;
+/// A rail that is silent so much longer than what it has in flight takes is as slow as its silence.
+const LATE_NS: f64 = 5_000_000.0;
+/// A rail that was not used for so long is believed to be twice as fast as measured: or else one
+/// that was slow for a moment would never be tried again.
+const HOPE_NS: f64 = 100_000_000.0;
+
+/// A chunk in flight, as its rail sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    /// Its payload.
+    pub(super) bytes: u32,
+    /// Payload in flight on the rail when it was pulled, with its own.
+    ahead: u64,
+    pulled: Time,
+}
+
+/// The rails to a peer.
+#[derive(Debug)]
+pub(super) struct Rails {
+    all: Vec<Rail>,
+}
+
+#[derive(Debug, Default)]
+struct Rail {
+    /// Whether a flow is up that takes chunks.
+    usable: bool,
+    in_flight: u64,
+    chunks: u32,
+    /// In bytes per nanosecond, once it is known.
+    rate: Option<f64>,
+    /// That was measured, and is not only what a first chunk let guess.
+    is_measured: bool,
+    /// Time that acknowledgements take beyond what the bytes before them do.
+    delay_ns: f64,
+    /// The last acknowledgement, or the pull that ended its idleness.
+    heard: Time,
+    measuring: Measuring,
+}
+
+/// A measurement under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measuring {
+    since: Time,
+    bytes: u64,
+    chunks: u32,
+    /// Chunks in flight at its beginning.
+    begun: u32,
+    /// It began with a chunk, whose way there and back is in its time, and not with an
+    /// acknowledgement.
+    cold: bool,
+}
+
+impl Rails {
+    pub(super) fn new(count: u32) -> Self {
+        Self { all: (0..count.max(1)).map(|_| Rail::default()).collect() }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn set_usable(&mut self, rail: usize, usable: bool) {
+        self.all[rail].usable = usable;
+    }
+
+    /// Whether nothing is in flight there.
+    pub(super) fn is_idle(&self, rail: usize) -> bool {
+        self.all[rail].chunks == 0
+    }
+
+    /// A chunk goes there.
+    pub(super) fn take(&mut self, now: Time, rail: usize, bytes: u32) -> Load {
+        let rail = &mut self.all[rail];
+        if rail.chunks == 0 {
+            rail.heard = now;
+            rail.measuring = Measuring { since: now, cold: true, ..Measuring::default() };
+        }
+        rail.chunks += 1;
+        rail.in_flight += u64::from(bytes);
+        Load { bytes, ahead: rail.in_flight, pulled: now }
+    }
+
+    /// A chunk will not arrive there.
+    pub(super) fn give_back(&mut self, rail: usize, load: Load) {
+        self.all[rail].remove(load);
+    }
+
+    /// A chunk is through. [`Self::heard`] is owed when all of an acknowledgement are.
+    pub(super) fn landed(&mut self, now: Time, rail: usize, load: Load) {
+        let rail = &mut self.all[rail];
+        rail.remove(load);
+        rail.measuring.bytes += u64::from(load.bytes);
+        rail.measuring.chunks += 1;
+        rail.note_delay(nanos(now, load.pulled), load);
+    }
+
+    /// The rail acknowledged something.
+    pub(super) fn heard(&mut self, now: Time, rail: usize) {
+        let rail = &mut self.all[rail];
+        rail.measure(now);
+        rail.heard = now;
+    }
+
+    /// Whether a rail is to take a chunk of so many bytes, of so many that wait with it.
+    pub(super) fn may_take(&self, now: Time, rail: usize, bytes: u64, waiting: u64) -> bool {
+        let me = &self.all[rail];
+        // So it is with small messages, of which there are many.
+        if me.rate.is_none_or(|rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS) {
+            return true;
+        }
+        let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
+        let Some(rate) = me.rate_now(now, fastest) else { return true };
+        let (mut others_rate, mut others_bytes, mut earliest) = (0.0, waiting as f64, f64::MAX);
+        for (index, other) in self.all.iter().enumerate() {
+            if index == rail || !other.usable {
+                continue;
+            }
+            // One that nothing is known of may be fast, but that is no reason to wait for it.
+            let Some(rate) = other.rate_now(now, fastest) else { continue };
+            others_rate += rate;
+            let queued = other.queued(now, rate);
+            others_bytes += queued;
+            earliest = earliest.min((queued + bytes as f64) / rate);
+        }
+        if others_rate == 0.0 {
+            return true;
+        }
+        let mine = (me.queued(now, rate) + bytes as f64) / rate;
+        if me.is_measured && me.chunks >= CHUNKS_MIN && mine > QUEUE_NS + 2.0 * me.delay_ns {
+            return false;
+        }
+        let without_me = others_bytes / others_rate;
+        mine <= without_me.max(earliest) + bytes as f64 / rate * SLACK + SLACK_NS
+    }
+}
+
+impl Rail {
+    fn remove(&mut self, load: Load) {
+        self.chunks -= 1;
+        self.in_flight -= u64::from(load.bytes);
+    }
+
+    /// A chunk took so long. If much was in flight before it that says nothing about the way.
+    ///
+    /// What was before it is not taken off, since the rate may be no more than what was allowed to
+    /// be in flight: then the delay would seem to be none, and still less would be allowed.
+    fn note_delay(&mut self, took_ns: f64, load: Load) {
+        let Some(rate) = self.rate else { return };
+        let delay = (took_ns - f64::from(load.bytes) / rate).max(0.0);
+        if delay < self.delay_ns {
+            self.delay_ns += (delay - self.delay_ns) / 16.0;
+        } else if load.ahead <= 2 * u64::from(load.bytes) {
+            self.delay_ns += (delay - self.delay_ns) / 4.0;
+        }
+    }
+
+    fn measure(&mut self, now: Time) {
+        let Measuring { since, bytes, chunks, begun, cold } = self.measuring;
+        let is_over = self.chunks == 0;
+        let nanos = nanos(now, since);
+        let is_enough = chunks >= begun.max(MEASURE_CHUNKS) && nanos >= MEASURE_NS;
+        if chunks == 0 || !(cold || is_enough || (is_over && nanos >= MEASURE_NS)) {
+            return;
+        }
+        self.measuring = Measuring { since: now, begun: self.chunks, ..Measuring::default() };
+        let got = bytes as f64 / nanos.max(1.0);
+        let mean = bytes as f64 / f64::from(chunks);
+        let is_small = mean < MEASURE_MEAN_BYTES;
+        match self.rate {
+            // Small ones say how fast the rail is at least, which is not enough to begin with.
+            None if is_small => {}
+            None => self.rate = Some(got),
+            Some(_) if !self.is_measured && !cold && !is_small => {
+                (self.rate, self.is_measured) = (Some(got), true);
+            }
+            Some(rate) if (cold || is_small) && got < rate => {
+                // The way there and back is in it, too. Only if that can't be all is it slower.
+                let expected = bytes as f64 / rate + self.delay_ns;
+                if cold && !is_small && nanos > 2.0 * expected + MEASURE_NS {
+                    self.average(rate, bytes as f64 / (nanos - self.delay_ns), nanos);
+                }
+            }
+            Some(rate) => self.average(rate, got, nanos),
+        }
+    }
+
+    fn average(&mut self, rate: f64, got: f64, nanos: f64) {
+        self.rate = Some(rate + (got - rate) * nanos / (nanos + AVERAGE_NS));
+    }
+
+    /// What of its chunks in flight is not through: a part of each may be, without a word.
+    fn queued(&self, now: Time, rate: f64) -> f64 {
+        let in_flight = self.in_flight as f64;
+        in_flight - (rate * nanos(now, self.heard)).min(in_flight / 2.0)
+    }
+
+    /// The rate as far as it can be known now.
+    fn rate_now(&self, now: Time, fastest: f64) -> Option<f64> {
+        let rate = self.rate?;
+        let silence = nanos(now, self.heard);
+        if self.chunks == 0 {
+            return Some((rate * (1.0 + silence / HOPE_NS)).min(fastest.max(rate)));
+        }
+        let expected = self.in_flight as f64 / rate + self.delay_ns;
+        if silence > 2.0 * expected + LATE_NS {
+            return Some(rate * (expected / silence));
+        }
+        Some(rate)
+    }
+}
+
+fn nanos(now: Time, then: Time) -> f64 {
+    let elapsed: Duration = now.since(then);
+    elapsed.as_nanos() as f64
+}

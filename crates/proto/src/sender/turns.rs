@@ -1,0 +1,122 @@
+//! Whose turn it is: which rail is to take what waits, and who has to be told.
+
+use super::rails::Load;
+use super::{Flow, Sender, Source, Ticket};
+use crate::id::{FlowIndex, Time};
+
+impl Flow {
+    /// Whether it takes chunks while its channel has room.
+    fn is_able(&self) -> bool {
+        self.up && !self.rests
+    }
+}
+
+impl<S: Source> Sender<S> {
+    /// The driver will not pull for the flow until it does: nobody is to wait for it.
+    pub fn rest(&mut self, flow: FlowIndex) {
+        self.flows[flow.0 as usize].rests = true;
+        self.note_usable(self.rail_of(flow));
+    }
+
+    /// Flows that are to pull, though nothing may happen on them that would make the driver think of
+    /// it: they were denied a chunk which they may take now, or a chunk was left to them. Asked
+    /// after each pull and acknowledgement, and now and then while chunks are in flight, since a rail
+    /// may become slow without a word.
+    pub fn wakes(&mut self, now: Time) -> Vec<FlowIndex> {
+        if !self.denying {
+            return Vec::new();
+        }
+        if !self.has_work() {
+            self.denying = false;
+            self.flows.iter_mut().for_each(|flow| flow.denied = false);
+            return Vec::new();
+        }
+        (0..self.rails.count()).filter_map(|rail| self.wake_of(now, rail)).collect()
+    }
+
+    /// Whether the flow was told to leave what waits to others.
+    pub fn is_denied(&self, flow: FlowIndex) -> bool {
+        self.flows[flow.0 as usize].denied
+    }
+
+    pub(super) fn rail_of(&self, flow: FlowIndex) -> usize {
+        self.channel_of(flow) % self.rails.count()
+    }
+
+    fn flows_of(&self, rail: usize) -> impl Iterator<Item = FlowIndex> + '_ {
+        let flows = (0..self.flows.len() as u32).map(FlowIndex);
+        flows.filter(move |flow| self.rail_of(*flow) == rail)
+    }
+
+    /// A flow of the rail came up, went down, or began or ceased to rest.
+    pub(super) fn note_usable(&mut self, rail: usize) {
+        let usable = self.flows_of(rail).any(|flow| self.flows[flow.0 as usize].is_able());
+        self.rails.set_usable(rail, usable);
+    }
+
+    /// Whether a flow that asks is to have the next chunk. Without one the answer is yes.
+    pub(super) fn is_its_turn(&mut self, now: Time, flow: FlowIndex) -> bool {
+        let rail = self.rail_of(flow);
+        let state = &mut self.flows[flow.0 as usize];
+        if std::mem::take(&mut state.rests) {
+            self.note_usable(rail);
+        }
+        let denied = self.rails.count() > 1 && self.has_work() && !self.may_take(now, rail);
+        self.flows[flow.0 as usize].denied = denied;
+        self.denying |= denied;
+        !denied
+    }
+
+    /// Whether a rail is to take the chunk that is pulled next.
+    fn may_take(&self, now: Time, rail: usize) -> bool {
+        let next_of = |ticket: &Ticket| {
+            let outgoing = self.slots[ticket.slot as usize].as_ref()?;
+            Some((*ticket, outgoing.next_chunk))
+        };
+        let next = self.given_back.front().copied();
+        let next = next.or_else(|| self.small.front().and_then(next_of));
+        let next = next.or_else(|| self.bulk.front().and_then(next_of));
+        let next = next.or_else(|| self.postponed.front());
+        let bytes = next.and_then(|(ticket, chunk)| {
+            let outgoing = self.slots[ticket.slot as usize].as_ref()?;
+            let plan = outgoing.transfer.source.plan();
+            (chunk < plan.chunk_count()).then(|| plan.chunk_bytes(chunk))
+        });
+        self.rails.may_take(now, rail, bytes.unwrap_or(0).into(), self.waiting)
+    }
+
+    /// The flow of a rail that is to be told to pull.
+    fn wake_of(&mut self, now: Time, rail: usize) -> Option<FlowIndex> {
+        let is_idle = self.rails.is_idle(rail);
+        let found = self.flows_of(rail).find(|flow| {
+            let state = &self.flows[flow.0 as usize];
+            state.is_able() && self.has_room(*flow) && (state.denied || is_idle)
+        });
+        let found = found.filter(|_| self.may_take(now, rail))?;
+        self.flows[found.0 as usize].denied = false;
+        Some(found)
+    }
+
+    /// A chunk that was pulled is to be pulled again, unless its transfer ends; says which.
+    pub(super) fn give_back(&mut self, ticket: Ticket, chunk: u32, load: Load) -> bool {
+        let again = self.waits_again(ticket, load);
+        if again {
+            self.given_back.push_back((ticket, chunk));
+        }
+        again
+    }
+
+    /// Counts a chunk as waiting, unless its transfer ends; says which.
+    pub(super) fn waits_again(&mut self, ticket: Ticket, load: Load) -> bool {
+        let bytes = u64::from(load.bytes);
+        let again = match self.outgoing_mut(ticket) {
+            Some(outgoing) if outgoing.ending.is_none() => {
+                outgoing.waiting += bytes;
+                true
+            }
+            _ => false,
+        };
+        self.waiting += if again { bytes } else { 0 };
+        again
+    }
+}
