@@ -114,6 +114,11 @@ impl ControlHandle {
         }
     }
 
+    /// The thread sends what callers left to each other, as nobody else has time.
+    pub(crate) fn send_what_is_left(&self) {
+        self.poller.wake();
+    }
+
     fn command(&self, command: Command) {
         self.commands.push(command);
         self.poller.wake();
@@ -164,6 +169,7 @@ impl Control {
                 self.accept_again = None;
                 (0..self.listeners.len()).for_each(|rail| self.accept(rail));
             }
+            self.engine.send_what_is_left();
             self.retry_due(now);
             self.expire_handshakes(now);
             self.dump.run(&self.engine);

@@ -14,6 +14,7 @@ mod dump;
 mod engine;
 mod error;
 mod finish;
+mod handover;
 mod handshake;
 mod inbox;
 mod landing;

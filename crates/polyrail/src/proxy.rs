@@ -5,6 +5,7 @@
 //! itself instead of waking its thread.
 
 mod core;
+mod held;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,8 +19,11 @@ use polyrail_sys::{Memory, PollEvent, Poller};
 use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
+use self::held::Held;
+pub(crate) use self::held::Pause;
 use crate::engine::EngineShared;
 use crate::finish::Finish;
+use crate::handover::Handover;
 use crate::op::Op;
 use crate::peer::PeerShared;
 use crate::placement::Placement;
@@ -45,6 +49,8 @@ pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
+/// Passes that a caller makes in one call for what others left to it meanwhile.
+const LEFT_ROUNDS: u32 = 8;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;
 
@@ -79,6 +85,8 @@ pub(crate) struct Proxy {
     /// CPUs that its thread may use, as the system says.
     actual_cpus: Mutex<Vec<u32>>,
     core: Mutex<Core>,
+    /// Where callers drive: what they post while another thread does.
+    left: Handover,
     /// Payload that nobody wants is read to here.
     scratch: Memory,
     pub(crate) poller: Poller,
@@ -163,6 +171,7 @@ impl Proxy {
             cpus,
             actual_cpus: Mutex::default(),
             core: Mutex::new(Core::new(watches)),
+            left: Handover::new(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
             poller: Poller::new()?,
             signal: Signal::new(),
@@ -214,12 +223,33 @@ impl Proxy {
         tries: u32,
     ) -> Option<bool> {
         for _ in 1..tries {
-            if let Some(core) = self.try_core() {
+            if let Some(core) = self.try_lock() {
                 return Some(self.send_for_caller(core, engine, now));
             }
             std::hint::spin_loop();
         }
-        self.try_core().map(|core| self.send_for_caller(core, engine, now))
+        self.try_lock().map(|core| self.send_for_caller(core, engine, now))
+    }
+
+    /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
+    /// when that pass is over. So a caller never waits for a thread that has no CPU.
+    pub(crate) fn send_or_leave(&self, engine: &Arc<EngineShared>) {
+        self.left.leave();
+        self.settle(engine);
+    }
+
+    /// Sends what was left to this thread while it drove, unless another one drives now and will.
+    pub(crate) fn settle(&self, engine: &Arc<EngineShared>) {
+        for _ in 0..LEFT_ROUNDS {
+            if !self.left.is_left() {
+                return;
+            }
+            let Some(core) = self.try_lock() else { return };
+            self.left.take();
+            self.send_for_caller(core, engine, monotonic_ns());
+        }
+        // Others post all the time, and this thread has something else to do.
+        engine.control.send_what_is_left();
     }
 
     fn send_for_caller(
@@ -241,7 +271,7 @@ impl Proxy {
     /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
     /// anything moved.
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
-        let Some(mut core) = self.try_core() else { return false };
+        let Some(mut core) = self.try_core(engine) else { return false };
         let now = monotonic_ns();
         // What is waited for mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
@@ -283,7 +313,7 @@ impl Proxy {
     /// When the engine has closed: sees what devices still copy from end to end through, which is
     /// over soon. Nobody else will.
     pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
-        while let Some(mut core) = self.try_core() {
+        while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
             if !core.is_copying_directly() {
                 return;
@@ -306,16 +336,18 @@ impl Proxy {
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         // When something moved last; unknown after a sleep.
         let mut last_busy = None;
+        let mut pause = Pause::default();
         loop {
             self.signal.awake();
-            let Some(mut core) = self.try_core() else {
+            let Some(mut core) = self.try_core(engine) else {
                 // Somebody else drives; what they move may be what is waited for.
                 if stop() || expired() {
                     return;
                 }
-                std::thread::yield_now();
+                pause.a_moment();
                 continue;
             };
+            pause = Pause::default();
             let mut now = monotonic_ns();
             let mut busy_at = *last_busy.get_or_insert(now);
             let mut lingers = false;
@@ -391,7 +423,7 @@ impl Proxy {
             if expired() {
                 return;
             }
-            self.sleep(limit);
+            self.sleep(engine, limit);
             if stop() {
                 return;
             }
@@ -413,7 +445,12 @@ impl Proxy {
         }
     }
 
-    fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
+    /// The core, unless somebody else drives it.
+    fn try_core<'a>(&'a self, engine: &'a Arc<EngineShared>) -> Option<Held<'a>> {
+        Some(Held::new(self.try_lock()?, self, engine))
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
             Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
@@ -425,7 +462,7 @@ impl Proxy {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sleep(&self, limit: Option<Duration>) {
+    fn sleep(&self, engine: &Arc<EngineShared>, limit: Option<Duration>) {
         let Ok(mut events) = self.sleeper.try_lock() else {
             // Somebody else sleeps here and will drive; look again soon.
             std::thread::sleep(Duration::from_micros(50));
@@ -439,7 +476,7 @@ impl Proxy {
             tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
         }
         self.signal.awake();
-        self.lock().events.append(&mut events);
+        Held::new(self.lock(), self, engine).events.append(&mut events);
     }
 
     /// With callers at the wheel: whoever sleeps on the poller may wait for what just happened, and
