@@ -6,6 +6,7 @@
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
+mod absence;
 mod budget;
 mod build;
 mod control;

@@ -339,6 +339,16 @@ impl Core {
     }
 
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        // What has come is read before anybody is judged: it may be this thread that is late.
+        let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {
+            AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => flow.seems_stalled(pass),
+            AnyFlow::Rx(_) => false,
+        };
+        let late: Vec<usize> = self.flows.iter().filter(seems_late).map(|(key, _)| key).collect();
+        if !late.is_empty() {
+            late.into_iter().for_each(|key| self.mark_readable(key));
+            self.read_ready(proxy, pass);
+        }
         let mut broken = Vec::new();
         for (key, flow) in &mut self.flows {
             if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
