@@ -352,11 +352,7 @@ impl Control {
     }
 
     fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
-        let (from, to) = peer.layout.pair_of(flow);
-        let local = &self.engine.card.rails[from];
-        let target = &peer.card.rails[to];
-        let text =
-            format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address);
+        let text = self.way_text(peer, flow, why);
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
         self.retries.push_back(Retry {
@@ -632,6 +628,12 @@ impl Control {
             Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
             Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
         }
+    }
+
+    fn way_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
+        let (from, to) = peer.layout.pair_of(flow);
+        let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
+        format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }
 
     fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {

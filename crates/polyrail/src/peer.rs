@@ -275,6 +275,16 @@ impl PeerShared {
         }
     }
 
+    /// Whether somebody holds the sending half just now, perhaps without a CPU.
+    pub(crate) fn is_tx_held(&self) -> bool {
+        matches!(self.tx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The same for either half.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_tx_held() || matches!(self.rx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// The receiving half. See [`Self::tx`].
     pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)

@@ -139,6 +139,9 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Yes,
+    /// And what somebody holds a lock for is left for the next time: the caller waits for nobody.
+    Hastily,
+    /// Nor is that waited for.
     No,
 }
 
@@ -154,6 +157,22 @@ pub(crate) struct Pass<'a> {
     pub(crate) copiers: Copiers,
     /// Something came that a caller may be waiting for.
     pub(crate) for_caller: bool,
+    /// What somebody holds a lock for is left for another pass.
+    pub(crate) hasty: bool,
+}
+
+/// What a caller that sent something itself achieved.
+struct Sent {
+    /// Something moved.
+    worked: bool,
+    /// Something is left, for which somebody else holds a lock.
+    is_held_up: bool,
+}
+
+impl Sent {
+    fn is_all(&self) -> bool {
+        self.worked && !self.is_held_up
+    }
 }
 
 impl Pass<'_> {
@@ -211,7 +230,7 @@ impl Proxy {
         }
     }
 
-    /// Has the proxy send what there is to send and says whether anything moved; `None` if somebody
+    /// Has the proxy send what there is to send and says whether that is all; `None` if somebody
     /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
     ///
     /// What has come is left to whoever drives it next: it may be large, and the caller, who has
@@ -224,11 +243,11 @@ impl Proxy {
     ) -> Option<bool> {
         for _ in 1..tries {
             if let Some(core) = self.try_lock() {
-                return Some(self.send_for_caller(core, engine, now));
+                return Some(self.send_for_caller(core, engine, now).is_all());
             }
             std::hint::spin_loop();
         }
-        self.try_lock().map(|core| self.send_for_caller(core, engine, now))
+        self.try_lock().map(|core| self.send_for_caller(core, engine, now).is_all())
     }
 
     /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
@@ -246,10 +265,22 @@ impl Proxy {
             }
             let Some(core) = self.try_lock() else { return };
             self.left.take();
-            self.send_for_caller(core, engine, monotonic_ns());
+            if self.send_for_caller(core, engine, monotonic_ns()).is_held_up {
+                break;
+            }
         }
-        // Others post all the time, and this thread has something else to do.
+        // Others post all the time, or hold a lock, and this thread has something else to do.
         engine.control.send_what_is_left();
+    }
+
+    /// Sends what callers left, by a thread that can wait for their locks.
+    pub(crate) fn send_what_is_left(&self, engine: &Arc<EngineShared>) {
+        if self.left.is_left()
+            && let Some(mut core) = self.try_core(engine)
+        {
+            self.left.take();
+            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
+        }
     }
 
     fn send_for_caller(
@@ -257,15 +288,15 @@ impl Proxy {
         mut core: MutexGuard<'_, Core>,
         engine: &Arc<EngineShared>,
         now: u64,
-    ) -> bool {
+    ) -> Sent {
         let worked = self.pass(&mut core, engine, now, Reads::No);
-        let is_copying = core.is_copying();
+        let (is_copying, is_held_up) = (core.is_copying(), core.is_held_up);
         drop(core);
         if is_copying {
             // A device has begun something, and the caller has other things to do than to wait.
             self.wake();
         }
-        worked
+        Sent { worked, is_held_up }
     }
 
     /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
@@ -275,14 +306,14 @@ impl Proxy {
         let now = monotonic_ns();
         // What is waited for mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
-            let worked = self.pass(&mut core, engine, now, Reads::Yes);
+            let worked = self.pass(&mut core, engine, now, Reads::Hastily);
             // The others get their turn, too, however much comes there.
             let polled = core.poll_if_due(&self.poller, now, worked)
-                && self.pass(&mut core, engine, now, Reads::Yes);
+                && self.pass(&mut core, engine, now, Reads::Hastily);
             return worked || polled;
         }
         core.poll(&self.poller);
-        self.pass(&mut core, engine, now, Reads::Yes)
+        self.pass(&mut core, engine, now, Reads::Hastily)
     }
 
     /// The proxy thread: drives until the engine closes.
@@ -501,10 +532,18 @@ impl Proxy {
     fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64, reads: Reads) -> bool {
         bump(&self.counters.passes);
         let _driving = Driving::begin();
+        let hasty = reads != Reads::Yes;
         let finishes = std::mem::take(&mut core.finishes);
         let copiers = std::mem::take(&mut core.copiers);
-        let mut pass =
-            Pass { engine, now, scratch: &self.scratch, finishes, copiers, for_caller: false };
+        let mut pass = Pass {
+            engine,
+            now,
+            scratch: &self.scratch,
+            finishes,
+            copiers,
+            for_caller: false,
+            hasty,
+        };
         // To ask is cheaper than to try.
         while !self.commands.is_empty()
             && let Some(command) = self.commands.pop()
@@ -513,12 +552,12 @@ impl Proxy {
         }
         core.note_events();
         let mut worked = core.collect_copied(self, &mut pass);
-        if reads == Reads::Yes {
+        if reads != Reads::No {
             worked |= core.read_ready(self, &mut pass);
         }
         worked |= core.write_wanted(self, &mut pass);
         // Not by a caller with something small to send, who reads nothing.
-        if reads == Reads::Yes && pass.now >= core.next_check {
+        if reads != Reads::No && pass.now >= core.next_check {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
@@ -541,6 +580,9 @@ impl Proxy {
         }
         core.finishes = pass.finishes;
         core.copiers = pass.copiers;
+        if core.is_held_up && engine.settings.caller_driven {
+            self.left.leave();
+        }
         if worked {
             bump(&self.counters.busy_passes);
         }

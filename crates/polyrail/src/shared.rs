@@ -150,25 +150,22 @@ impl EngineShared {
             return Err(PeerError::Myself);
         }
         let instance = card.instance;
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = peers.iter().find(|peer| peer.instance() == instance).cloned() {
-            drop(peers);
+        let known = |known: Arc<PeerShared>| {
             if wanted {
                 self.connect_flows(&known);
             }
-            return Ok(known);
-        }
-        let layout = self.layout(&card)?;
-        let options = PeerOptions {
-            window_chunks: self.config.window_chunks,
-            ops_pool: self.config.ops_pool,
-            flow_limit: self.config.flow_limit,
-            same_host: card.host == self.card.host,
-            rails: self.rails.len(),
-            staging: &self.staging,
+            Ok(known)
         };
-        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        let peer = Arc::new(PeerShared::new(number, card, layout, &self.proxies.tx, options));
+        if let Some(peer) = self.peer(instance) {
+            return known(peer);
+        }
+        // Before the lock is taken, which everybody needs who looks for a peer.
+        let peer = Arc::new(self.make_peer(card)?);
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = peers.iter().find(|peer| peer.instance() == instance).cloned() {
+            drop(peers);
+            return known(other);
+        }
         peers.push(peer.clone());
         drop(peers);
         tracing::debug!(target: "polyrail::peer", peer = peer.name(), wanted, "added");
@@ -179,6 +176,20 @@ impl EngineShared {
             self.joined.push(Peer { shared: peer.clone() });
         }
         Ok(peer)
+    }
+
+    fn make_peer(&self, card: Card) -> Result<PeerShared, PeerError> {
+        let layout = self.layout(&card)?;
+        let options = PeerOptions {
+            window_chunks: self.config.window_chunks,
+            ops_pool: self.config.ops_pool,
+            flow_limit: self.config.flow_limit,
+            same_host: card.host == self.card.host,
+            rails: self.rails.len(),
+            staging: &self.staging,
+        };
+        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
+        Ok(PeerShared::new(number, card, layout, &self.proxies.tx, options))
     }
 
     /// Whether the instance must not come back by itself.
@@ -431,7 +442,7 @@ impl EngineShared {
     /// With `progress = caller`: sends what callers left to others.
     pub(crate) fn send_what_is_left(self: &Arc<Self>) {
         if self.settings.caller_driven {
-            self.proxies.all[0].settle(self);
+            self.proxies.all[0].send_what_is_left(self);
         }
     }
 
@@ -453,7 +464,7 @@ impl EngineShared {
         let now = monotonic_ns();
         let scratch = &self.scratch;
         let (finishes, copiers) = (Vec::new(), Copiers::default());
-        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false }
+        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false, hasty: false }
     }
 
     /// Has someone send: so many proxies are asked to.

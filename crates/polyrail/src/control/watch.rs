@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use polyrail_proto::Time;
 
 use super::Control;
-use crate::handshake::Handshake;
+use crate::handshake::{Handshake, Purpose};
 use crate::peer::{PeerShared, gone_text};
 
 impl Control {
@@ -47,15 +47,29 @@ impl Control {
         if let Some((_, since)) = cut_off
             && self.absences.lasted(*since, now) >= timeout
         {
+            self.note_waiting(peer);
             self.engine.lose_peer(peer, gone_text(peer, timeout));
             return false;
         }
         if let Some(silence) = self.silence_over(timeout, peer, now, time) {
+            self.note_waiting(peer);
             self.engine.lose_peer(peer, gone_text(peer, silence));
             return false;
         }
         self.engine.wake_stalled(peer, time);
         self.is_waiting(peer, time)
+    }
+
+    /// What flows to the peer wait for is what went wrong last, once it is too late.
+    fn note_waiting(&self, peer: &Arc<PeerShared>) {
+        for (_, handshake) in &self.handshakes {
+            if let Purpose::Flow { peer: other, flow, .. } = &handshake.purpose
+                && Arc::ptr_eq(other, peer)
+            {
+                let why = format!("timed out waiting for {}", handshake.waiting_for());
+                return peer.note_problem(self.way_text(peer, *flow, &why));
+            }
+        }
     }
 
     /// How long the peer has been silent, if that is for longer than it may. Time in which this

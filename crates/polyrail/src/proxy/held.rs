@@ -73,3 +73,52 @@ impl Pause {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use polyrail_config::Config;
+
+    use crate::engine::Engine;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn engine(settings: &[(&str, &str)]) -> Engine {
+        let builder = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let set = |builder: polyrail_config::ConfigBuilder, pair: &(&str, &str)| {
+            builder.set(pair.0, pair.1).unwrap()
+        };
+        let config = settings.iter().fold(builder, set).build().unwrap();
+        Engine::builder().config(config).build().unwrap()
+    }
+
+    /// The thread that holds a lock may have no CPU for long.
+    #[test]
+    fn to_post_and_to_poll_waits_for_no_lock_of_the_peer_and_what_is_left_is_sent() {
+        for mode in [&[][..], &[("progress", "caller")]] {
+            let (a, b) = (engine(mode), engine(mode));
+            let to_b = a.add_peer(&b.metadata()).unwrap();
+            a.notify(&to_b, b"first").unwrap().detach();
+            assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
+            let (posts, posted) = mpsc::channel();
+            let held = to_b.shared.tx();
+            std::thread::scope(|scope| {
+                let (a, to_b) = (&a, &to_b);
+                scope.spawn(move || {
+                    let transfer = a.notify(to_b, b"second").unwrap();
+                    let _ = transfer.poll();
+                    transfer.detach();
+                    posts.send(()).unwrap();
+                });
+                let is_posted = posted.recv_timeout(Duration::from_secs(10)).is_ok();
+                drop(held);
+                assert!(is_posted, "{mode:?}: it waits for the lock");
+            });
+            // Nobody calls a any more.
+            assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        }
+    }
+}
