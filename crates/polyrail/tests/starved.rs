@@ -13,10 +13,10 @@ use polyrail::{Engine, OnEnd, Outcome, Request, TransferError};
 use rustix::process::Signal;
 
 /// After so long the puppet gives up its peer, who waits for it for ever.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const IMPATIENT: &[(&str, &str)] = &[
     ("rails", "127.0.0.1"),
-    ("peer_timeout_ms", "2000"),
+    ("peer_timeout_ms", "3000"),
     ("reconnect_min_ms", "20"),
     ("reconnect_max_ms", "100"),
 ];
@@ -141,7 +141,7 @@ fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
 #[test]
 fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
     let settings = [("rails", "127.0.0.1"), ("proxy_layout", "merged"), ("tx_proxies", "1")];
-    let settings = [&settings[..], &[("rx_proxies", "1"), ("peer_timeout_ms", "2000")]].concat();
+    let settings = [&settings[..], &[("rx_proxies", "1"), ("peer_timeout_ms", "3000")]].concat();
     for _ in 0..20 {
         let p = pair(&settings);
         let (from, to) = (zeroed(&p.a, 32 << 20), zeroed(&p.b, 32 << 20));
