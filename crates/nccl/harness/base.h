@@ -2,6 +2,7 @@
 #ifndef BASE_H
 #define BASE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,8 +17,10 @@ struct settings {
     bool verbose;
     /* Factor on every deadline, for tools that slow programs down. */
     unsigned patience;
-    /* The longest that one call into the plugin may take. */
-    unsigned call_limit_ms;
+    /* The longest that one call into the plugin may take by its own doing, and one of those that post and test. */
+    unsigned call_limit_ms, post_limit_ms;
+    /* Also prints the longest calls of each kind. */
+    bool longest;
     /* File descriptors that a process may hold per peer process. */
     unsigned fds_per_peer;
     /* How long after the death of a peer its requests may take to end. */
@@ -55,6 +58,22 @@ struct footprint {
     size_t resident_bytes;
 };
 
+/* Files that the harness has open for itself, which are no part of a footprint. */
+extern atomic_int harness_files;
+
 struct footprint footprint_now(void);
+
+/* A moment of this thread, and what it took since: by the clock, and by its own doing, which leaves out that it waited
+ * for a CPU that others had. */
+struct moment {
+    uint64_t at_ns, waited_ns;
+};
+
+struct taken {
+    uint64_t wall_ns, own_ns;
+};
+
+struct moment moment_now(void);
+struct taken taken_since(struct moment);
 
 #endif

@@ -21,7 +21,9 @@ static const char usage[] =
     "  --abi 6..12|all      version of the interface (12)\n"
     "  --quick              less data and fewer rounds\n"
     "  --patience N         factor on all deadlines, for tools that slow programs down (1)\n"
-    "  --call-limit-ms N    the longest that one call may take (2000)\n"
+    "  --call-limit-ms N    the longest that one call may take (2000), without what it waits for a CPU\n"
+    "  --post-limit-ms N    the same for isend, irecv and test (50)\n"
+    "  --longest            also print the longest calls of each kind\n"
     "  --fds-per-peer N     file descriptors per peer process (32)\n"
     "  --death-s N          requests with a dead peer end within (30)\n"
     "  --verbose            also print the plugin's log\n";
@@ -63,6 +65,10 @@ int main(int argc, char **argv) {
             settings.patience = (unsigned)number_after(&i, argc, argv, 1, 1000);
         } else if (!strcmp(word, "--call-limit-ms")) {
             settings.call_limit_ms = (unsigned)number_after(&i, argc, argv, 1, 1000000);
+        } else if (!strcmp(word, "--post-limit-ms")) {
+            settings.post_limit_ms = (unsigned)number_after(&i, argc, argv, 1, 1000000);
+        } else if (!strcmp(word, "--longest")) {
+            settings.longest = true;
         } else if (!strcmp(word, "--fds-per-peer")) {
             settings.fds_per_peer = (unsigned)number_after(&i, argc, argv, 1, 10000);
         } else if (!strcmp(word, "--death-s")) {

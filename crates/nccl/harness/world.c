@@ -27,6 +27,8 @@ static _Noreturn void process_runs(int process, int ranks, void (*run)(struct ra
 static void *rank_thread(void *seat);
 static bool processes_end(const char *name, uint64_t ends_ns);
 static void tell_where_calls_are(const char *name);
+static void note_longest(const char *name, struct taken);
+static void print_longest(void);
 static void print_notes(const char *what, const struct notes *);
 static void vnote(struct notes *, const char *format, va_list);
 
@@ -63,6 +65,9 @@ bool world_run(const char *name, int processes, int ranks_per_process, unsigned 
     }
     if (!good || settings.verbose) {
         print_notes("plugin warned", &world->warnings);
+    }
+    if (settings.longest) {
+        print_longest();
     }
     munmap(world, sizeof *world);
     world = NULL;
@@ -107,16 +112,51 @@ void note(struct notes *notes, const char *format, ...) {
 void call_begins(enum caller caller, const char *name) {
     struct call *call = &world->calls[my_rank][caller];
     snprintf(call->name, sizeof call->name, "%s", name);
-    atomic_store(&call->since_ns, now_ns());
+    call->begun = moment_now();
+    atomic_store(&call->since_ns, call->begun.at_ns);
 }
 
 void call_ends(enum caller caller) {
     struct call *call = &world->calls[my_rank][caller];
-    uint64_t took_ms = (now_ns() - atomic_load(&call->since_ns)) / 1000000;
+    struct taken taken = taken_since(call->begun);
     atomic_store(&call->since_ns, 0);
-    if (took_ms > (uint64_t)settings.call_limit_ms * settings.patience) {
-        fail("%s took %llu ms: it blocks the thread that drives all other connections", call->name,
-             (unsigned long long)took_ms);
+    note_longest(call->name, taken);
+    uint64_t own_ms = taken.own_ns / 1000000;
+    unsigned limit_ms = caller == CALLER_PROGRESS ? settings.post_limit_ms : settings.call_limit_ms;
+    if (own_ms > (uint64_t)limit_ms * settings.patience) {
+        fail("%s took %llu ms, and %llu more for want of a CPU: it blocks the thread that drives all other connections",
+             call->name, (unsigned long long)own_ms, (unsigned long long)(taken.wall_ns / 1000000 - own_ms));
+    }
+}
+
+static const char *const call_names[LONGEST_MAX] = {"isend", "irecv",  "test",     "connect", "accept", "listen",
+                                                    "regMr", "deregMr", "closeListen", "close", "init",   "devices",
+                                                    "finalize"};
+
+static void note_longest(const char *name, struct taken taken) {
+    for (int i = 0; i < LONGEST_MAX && call_names[i]; i++) {
+        if (strcmp(name, call_names[i])) {
+            continue;
+        }
+        struct longest *longest = &world->longest[i];
+        atomic_fetch_add(&longest->count, 1);
+        for (uint64_t most = atomic_load(&longest->wall_ns);
+             taken.wall_ns > most && !atomic_compare_exchange_weak(&longest->wall_ns, &most, taken.wall_ns);) {
+        }
+        for (uint64_t most = atomic_load(&longest->own_ns);
+             taken.own_ns > most && !atomic_compare_exchange_weak(&longest->own_ns, &most, taken.own_ns);) {
+        }
+    }
+}
+
+static void print_longest(void) {
+    for (int i = 0; i < LONGEST_MAX && call_names[i]; i++) {
+        const struct longest *longest = &world->longest[i];
+        if (atomic_load(&longest->count)) {
+            printf("    %-11s %8llu calls, longest %8.2f ms by its own doing, %8.2f ms by the clock\n", call_names[i],
+                   (unsigned long long)atomic_load(&longest->count), (double)atomic_load(&longest->own_ns) / 1e6,
+                   (double)atomic_load(&longest->wall_ns) / 1e6);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base.h"
 #include "nccl_net_abi.h"
 
 enum { RANKS_MAX = 8, CHANNELS_MAX = 64, NOTES_MAX = 48, NOTE_BYTES = 400, FLAGS_MAX = 16, NUMBERS_MAX = 16 };
@@ -31,8 +32,16 @@ struct mail {
 /* The call that a thread is in, which tells where something hangs. */
 struct call {
     _Atomic uint64_t since_ns;
+    struct moment begun;
     char name[24];
 };
+
+/* The longest calls of a name. */
+struct longest {
+    _Atomic uint64_t count, wall_ns, own_ns;
+};
+
+enum { LONGEST_MAX = 16 };
 
 /* How far the ends of a connection are, for whoever finds one waiting for the other. */
 struct ends {
@@ -47,6 +56,7 @@ struct world {
     atomic_uint arrived;
     struct notes failures, warnings, log_faults;
     struct call calls[RANKS_MAX][CALLERS];
+    struct longest longest[LONGEST_MAX];
     struct mail mail[RANKS_MAX][RANKS_MAX][CHANNELS_MAX];
     struct ends ends[RANKS_MAX][RANKS_MAX][CHANNELS_MAX];
     /* For the case's own use. */

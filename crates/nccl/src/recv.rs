@@ -14,7 +14,7 @@ use crate::end::{End, slot};
 use crate::error::CallError;
 use crate::express::Way;
 use crate::regions::Stretch;
-use crate::request::{Handle, Owner, SLOTS};
+use crate::request::{Handle, Owner, SLOTS, try_lock};
 use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, WINDOW, mail_place};
 
 pub(crate) struct RecvEnd {
@@ -126,7 +126,8 @@ impl RecvEnd {
         drop(open);
     }
 
-    /// Takes a receive. `None`: not now, every request is in use.
+    /// Takes a receive. `None`: not now, every request is in use, or somebody holds
+    /// a lock that this thread is not to wait for.
     pub(crate) fn receive(
         &self,
         handle: usize,
@@ -134,8 +135,8 @@ impl RecvEnd {
         len: usize,
     ) -> Result<Option<&Handle>, CallError> {
         self.end.check()?;
-        let into = self.end.regions.find(handle, address, len)?;
-        let mut state = self.state();
+        let Some(into) = self.end.regions.find(handle, address, len)? else { return Ok(None) };
+        let Some(mut state) = try_lock(&self.state) else { return Ok(None) };
         let seq = state.next;
         // The oldest that may be under way has to be over: NCCL tests in order.
         let request = self.end.request(seq);

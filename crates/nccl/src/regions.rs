@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice};
 
 use crate::error::CallError;
+use crate::request::try_lock;
 
 /// Registrations of a connection by number; all end with it. NCCL frees memory once it is
 /// deregistered, or the connection closed, though requests may be under way that it gave up.
@@ -71,21 +72,27 @@ impl Regions {
         Ok(())
     }
 
-    /// `len` bytes at an address inside a registration.
+    /// `len` bytes at an address inside a registration; `None` while somebody registers memory.
     pub(crate) fn find(
         &self,
         handle: usize,
         address: usize,
         len: usize,
-    ) -> Result<Stretch, CallError> {
-        let table = self.table();
+    ) -> Result<Option<Stretch>, CallError> {
+        let Some(table) = try_lock(&self.table) else { return Ok(None) };
         let entry = handle.checked_sub(1).and_then(|index| table.get(index)?.as_ref());
         let entry = entry.ok_or(CallError::MemoryHandle(handle))?;
         let room = address.checked_sub(entry.base).map(|offset| offset as u64).filter(|offset| {
             offset.checked_add(len as u64).is_some_and(|end| end <= entry.region.len())
         });
         let offset = room.ok_or(CallError::OutsideMemory { address, len })?;
-        Ok(Stretch { region: entry.region.clone(), offset, len: len as u64 })
+        Ok(Some(Stretch { region: entry.region.clone(), offset, len: len as u64 }))
+    }
+
+    /// The same where nobody registers memory at the same time.
+    #[cfg(test)]
+    pub(crate) fn get(&self, handle: usize, address: usize, len: usize) -> Stretch {
+        self.find(handle, address, len).unwrap().unwrap()
     }
 
     /// Ends all registrations.
@@ -112,10 +119,32 @@ mod tests {
         let regions = Regions::default();
         for ends in [Regions::clear as fn(&Regions), |regions| regions.remove(1).unwrap()] {
             let handle = regions.add(&engine, Memory::from(vec![0; 64]), 1000).unwrap();
-            let posted = regions.find(handle, 1010, 54).unwrap();
+            let posted = regions.get(handle, 1010, 54);
             assert_eq!(posted.region.write_at(posted.offset, &[1]), Ok(()));
             ends(&regions);
             assert_eq!(posted.region.write_at(posted.offset, &[2]), Err(RegionError::Ended));
         }
+    }
+
+    /// The thread that registers memory may have no CPU for long.
+    #[test]
+    fn to_find_memory_waits_for_nobody() {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let engine = Engine::builder().config(config).build().unwrap();
+        let regions = Regions::default();
+        let handle = regions.add(&engine, Memory::from(vec![0; 64]), 1000).unwrap();
+        let registers = regions.table();
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| regions.find(handle, 1010, 54).map(|found| found.is_some()));
+            let start = std::time::Instant::now();
+            while !found.is_finished() && start.elapsed() < std::time::Duration::from_secs(10) {
+                std::thread::yield_now();
+            }
+            let waits = !found.is_finished();
+            drop(registers);
+            assert!(!waits, "it waits");
+            assert!(matches!(found.join().unwrap(), Ok(false)), "it is told to come again");
+        });
+        assert_eq!(regions.get(handle, 1010, 54).len, 54);
     }
 }

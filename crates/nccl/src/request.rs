@@ -1,7 +1,7 @@
 //! What NCCL holds while a message is under way, and looks at again and again.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError, Weak};
 
 /// Requests of a connection: twice what NCCL has outstanding, so that a message that came before
 /// its receive has a place, too.
@@ -13,6 +13,20 @@ const DONE: u32 = 2;
 const FAILED: u32 = 3;
 /// To be posted again: the engine's pool was full.
 const STALLED: u32 = 4;
+
+/// The lock, unless somebody holds it for longer than it takes to do something with it, as a thread
+/// does that has no CPU. NCCL calls again for what can't be had, and does something else meanwhile.
+pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    const TRIES: u32 = 50;
+    for _ in 0..TRIES {
+        match lock.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+        }
+    }
+    None
+}
 
 /// A request, as NCCL holds it. To see that it is over costs an atomic load.
 pub(crate) struct Handle {

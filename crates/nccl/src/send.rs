@@ -15,7 +15,7 @@ use crate::end::{End, slot};
 use crate::error::CallError;
 use crate::express::{Express, Way};
 use crate::regions::Stretch;
-use crate::request::{Handle, Owner, SLOTS};
+use crate::request::{Handle, Owner, SLOTS, try_lock};
 use crate::wire::{Body, ExpressCard, MAILED_BYTES, REGION_BYTES, TOLD_BYTES, WINDOW, mail_offset};
 
 pub(crate) struct SendEnd {
@@ -109,7 +109,8 @@ impl SendEnd {
         self.end.set_remote(key);
     }
 
-    /// Takes a message. `None`: not now, every request is in use.
+    /// Takes a message. `None`: not now, every request is in use, or somebody holds
+    /// a lock that this thread is not to wait for.
     pub(crate) fn send(
         &self,
         handle: usize,
@@ -117,8 +118,8 @@ impl SendEnd {
         len: usize,
     ) -> Result<Option<&Handle>, CallError> {
         self.end.check()?;
-        let from = self.end.regions.find(handle, address, len)?;
-        let mut state = self.state();
+        let Some(from) = self.end.regions.find(handle, address, len)? else { return Ok(None) };
+        let Some(mut state) = try_lock(&self.state) else { return Ok(None) };
         let seq = state.next;
         let request = self.end.request(seq);
         if !request.is_free() {

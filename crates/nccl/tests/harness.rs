@@ -4,9 +4,9 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 /// Versions of the interface that the plugin exports.
@@ -19,6 +19,10 @@ const AT_ONCE: usize = 4;
 /// case waits for, and what threads of a loaded machine may be late.
 const PLUGIN: &[(&str, &str)] =
     &[("POLYRAIL_RAILS", "127.0.0.1,127.0.0.2"), ("POLYRAIL_PEER_TIMEOUT_MS", "4000")];
+
+/// Held by the test whose harnesses run: those under valgrind would take the CPUs from others, which
+/// then measure who else is there.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// A harness and the libraries that are built with it.
 struct Built {
@@ -105,7 +109,16 @@ impl Job {
 
 /// Runs all, some at a time, and fails with what any of them has printed.
 fn run_all(jobs: Vec<Job>) {
-    let slots: Vec<_> = jobs.into_iter().map(|job| std::sync::Mutex::new(Some(job))).collect();
+    let _turn = turn();
+    run_at_once(jobs);
+}
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_at_once(jobs: Vec<Job>) {
+    let slots: Vec<_> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
     let next = AtomicUsize::new(0);
     let faults: Vec<String> = thread::scope(|scope| {
         let work = || {
@@ -173,6 +186,50 @@ fn every_version_holds_all_cases() {
     run_all(jobs);
 }
 
+/// Shells that keep a CPU busy until this is dropped.
+struct BusyLoops(Vec<std::process::Child>);
+
+impl BusyLoops {
+    fn start(count: usize) -> Self {
+        // They end with this process, too, which holds the other end of their input.
+        let script = "while :; do :; done & read -r line; kill $!";
+        let shell = || Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn();
+        Self((0..count).map(|_| shell().expect("there is a shell")).collect())
+    }
+}
+
+impl Drop for BusyLoops {
+    fn drop(&mut self) {
+        for shell in &mut self.0 {
+            drop(shell.stdin.take());
+            let _ = shell.wait();
+        }
+    }
+}
+
+/// NCCL's thread drives all connections, so one call that waits holds up all of them. What a call
+/// waits for a CPU that others have is not its doing, and does not count; what it waits for after it
+/// gave its CPU away does (`harness/calltime.c`).
+#[test]
+fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
+    let built = match Built::plain() {
+        Ok(built) => built,
+        Err(reason) => {
+            let test = "to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short";
+            return skipped(test, &reason);
+        }
+    };
+    let (harness, plugin) = (built.harness(), plugin());
+    let _turn = turn();
+    let _busy = BusyLoops::start(2 * thread::available_parallelism().map_or(2, usize::from));
+    for abi in ["9", "11"].repeat(5) {
+        let fixed = [plugin.as_str(), "--quick", "--abi", abi, "--longest"];
+        let arguments = [&fixed[..], &["--post-limit-ms", "50", "alltoall"]].concat();
+        let fault = Job::new(format!("beside busy loops, version {abi}"), &harness, &arguments);
+        assert_eq!(fault.run(), None);
+    }
+}
+
 #[test]
 fn the_address_sanitizer_finds_nothing() {
     let built = match Built::with_address_sanitizer() {
@@ -191,6 +248,7 @@ fn the_address_sanitizer_finds_nothing() {
 
     let faulty = built.faulty();
     let faulty = job(&[&faulty, "--quick", "self"], "detect_leaks=0");
+    let _turn = turn();
     let found = faulty.env("SOCKET_LIKE_FAULT", "frees-twice").run().unwrap_or_default();
     assert!(found.contains("attempting double-free"), "the sanitizer does not watch: {found}");
 }
@@ -204,7 +262,11 @@ fn valgrind_finds_nothing() {
     let (harness, plugin) = (text(&built.harness()), plugin());
     let job = |library: &str, cases: &[&str]| {
         let fixed = ["-q", "--error-exitcode=99", &harness, library, "--quick", "--patience", "10"];
-        let job = Job::new("valgrind", Path::new("valgrind"), &[&fixed[..], cases].concat());
+        // Valgrind lets one thread of a process run at a time: a call waits for the others there,
+        // which is none of the plugin's doing, and no wait for a CPU to the kernel.
+        let limit = ["--post-limit-ms", "2000"];
+        let arguments = [&fixed[..], &limit, cases].concat();
+        let job = Job::new("valgrind", Path::new("valgrind"), &arguments);
         job.env("POLYRAIL_PEER_TIMEOUT_MS", "60000")
     };
     run_all(vec![
@@ -213,6 +275,7 @@ fn valgrind_finds_nothing() {
     ]);
 
     let faulty = job(&built.faulty(), &["self"]).env("SOCKET_LIKE_FAULT", "reads-freed");
+    let _turn = turn();
     let found = faulty.run().unwrap_or_default();
     assert!(found.contains("Invalid read"), "valgrind does not watch: {found}");
 }

@@ -1,6 +1,8 @@
 //! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
 //! and it sleeps while nothing changes.
 
+mod watch;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +21,11 @@ use polyrail_sys::{PollEvent, Poller, tcp};
 use slab::Slab;
 use socket2::Socket;
 
+use crate::absence::Absences;
 use crate::build::{device, is_forbidden};
 use crate::dump::DumpSignal;
 use crate::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
-use crate::peer::{PeerShared, gone_text};
+use crate::peer::PeerShared;
 use crate::proxy::Command as ProxyCommand;
 use crate::rx_flow::RxFlow;
 use crate::shared::EngineShared;
@@ -59,6 +62,7 @@ pub(crate) struct Control {
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
     dump: DumpSignal,
@@ -114,6 +118,11 @@ impl ControlHandle {
         }
     }
 
+    /// The thread sends what callers left to each other, as nobody else has time.
+    pub(crate) fn send_what_is_left(&self) {
+        self.poller.wake();
+    }
+
     fn command(&self, command: Command) {
         self.commands.push(command);
         self.poller.wake();
@@ -132,6 +141,7 @@ impl Control {
             handshakes: Slab::new(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
+            absences: Absences::new(Instant::now()),
             accept_again: None,
             turned_away: TurnedAway::default(),
             dump,
@@ -143,10 +153,15 @@ impl Control {
         let mut next_tick = Instant::now();
         loop {
             let limit = self.limit(next_tick);
+            self.absences.sleeps(Instant::now(), limit);
             if let Err(error) = self.engine.control.poller.wait(&mut events, limit) {
                 tracing::error!(target: "polyrail::engine", %error, "epoll failed");
                 return;
             }
+            // In this order: what one sees of the other is never too long.
+            let time = Time(monotonic_ns());
+            let now = Instant::now();
+            self.excuse(now);
             while let Some(command) = self.engine.control.commands.pop() {
                 if matches!(command, Command::Stop) {
                     return;
@@ -159,17 +174,17 @@ impl Control {
                     None => self.step(event.token as usize),
                 }
             }
-            let now = Instant::now();
             if self.accept_again.is_some_and(|at| at <= now) {
                 self.accept_again = None;
                 (0..self.listeners.len()).for_each(|rail| self.accept(rail));
             }
+            self.engine.send_what_is_left();
             self.retry_due(now);
             self.expire_handshakes(now);
             self.dump.run(&self.engine);
             if next_tick <= now {
                 next_tick = now + TICK;
-                self.tick(now);
+                self.tick(now, time);
             }
         }
     }
@@ -226,79 +241,6 @@ impl Control {
         }
     }
 
-    fn tick(&mut self, now: Instant) {
-        let mut busy = !self.retries.is_empty() || self.engine.settings.caller_driven;
-        self.engine.control.ticking.store(false, Ordering::Release);
-        for peer in self.engine.peers() {
-            busy |= self.look_after(&peer, now);
-        }
-        if self.engine.settings.caller_driven {
-            // Callers that compute for long must not keep peers waiting for an acknowledgement.
-            self.engine.help();
-        }
-        busy |= self.engine.end_leaving();
-        self.cut_off.retain(|(peer, _)| !peer.is_gone());
-        if busy || !self.cut_off.is_empty() {
-            self.engine.control.ticking.store(true, Ordering::Release);
-        }
-    }
-
-    /// Says whether anything is outstanding with the peer.
-    fn look_after(&mut self, peer: &Arc<PeerShared>, now: Instant) -> bool {
-        let time = Time(monotonic_ns());
-        // Before anything that might set right what was left alone.
-        self.engine.audit(peer);
-        self.engine.end_late(peer, time);
-        let timeout = self.engine.settings.peer_timeout;
-        let wanted = peer.connecting.load(Ordering::Acquire);
-        let arrivals = peer.rx_flows_up.load(Ordering::Acquire);
-        if peer.flows_up() > 0 || (!wanted && arrivals > 0) {
-            self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
-        }
-        let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
-        if let Some((_, since)) = cut_off
-            && now - *since >= timeout
-        {
-            self.engine.lose_peer(peer, gone_text(peer, timeout));
-            return false;
-        }
-        let silence = peer.tx().sender.silence(time);
-        if silence >= timeout {
-            self.engine.lose_peer(peer, gone_text(peer, silence));
-            return false;
-        }
-        self.engine.wake_stalled(peer, time);
-        self.is_waiting(peer, time)
-    }
-
-    /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
-    /// send what is to be received, it is asked for a sign of life now and then: a process that is
-    /// stopped keeps its connections, so that else its silence would look like patience.
-    fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
-        let rx = peer.rx();
-        let awaited = !rx.reads.is_empty()
-            || !rx.receives.is_empty()
-            || peer.watches.load(Ordering::Relaxed) > 0;
-        drop(rx);
-        let mut tx = peer.tx();
-        let awaited = awaited || tx.matcher.waiting_sends() > 0;
-        let busy = tx.sender.is_busy() || !peer.posted.is_empty();
-        let asked = Time(peer.asked.load(Ordering::Relaxed));
-        if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {
-            peer.asked.store(time.0, Ordering::Relaxed);
-            tx.ask(time);
-            drop(tx);
-            self.engine.send_soon(peer);
-        }
-        awaited || busy
-    }
-
-    fn note_cut_off(&mut self, peer: &Arc<PeerShared>) {
-        if !self.cut_off.iter().any(|(other, _)| Arc::ptr_eq(other, peer)) {
-            self.cut_off.push((peer.clone(), Instant::now()));
-        }
-    }
-
     fn introduce(&mut self, address: SocketAddr, answer: mpsc::Sender<Result<Card, String>>) {
         let engine = self.engine.clone();
         let same_family = |rail: &&crate::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
@@ -317,7 +259,10 @@ impl Control {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
                 let hello = Hello::Introduction(engine.card.clone());
                 let purpose = Purpose::Introduction { answer };
-                self.begin(Handshake::connecting(socket, purpose, address, deadline, &hello));
+                let patience = Duration::ZERO;
+                let connecting =
+                    Handshake::connecting(socket, purpose, address, deadline, patience, &hello);
+                self.begin(connecting);
             }
             Err(error) => drop(answer.send(Err(error.to_string()))),
         }
@@ -366,7 +311,11 @@ impl Control {
                 });
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
                 let purpose = Purpose::Flow { peer, flow, epoch, pause };
-                self.begin(Handshake::connecting(socket, purpose, target, deadline, &hello));
+                // A new try would have to wait for the same thread behind this one.
+                let patience = engine.settings.peer_timeout;
+                let connecting =
+                    Handshake::connecting(socket, purpose, target, deadline, patience, &hello);
+                self.begin(connecting);
             }
             Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
         }
@@ -403,11 +352,7 @@ impl Control {
     }
 
     fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
-        let (from, to) = peer.layout.pair_of(flow);
-        let local = &self.engine.card.rails[from];
-        let target = &peer.card.rails[to];
-        let text =
-            format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address);
+        let text = self.way_text(peer, flow, why);
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
         self.retries.push_back(Retry {
@@ -427,16 +372,6 @@ impl Control {
                 Some(retry) if !retry.peer.is_gone() => self.retries.push_back(retry),
                 _ => {}
             }
-        }
-    }
-
-    fn expire_handshakes(&mut self, now: Instant) {
-        let late = |(_, handshake): &(usize, &Handshake)| handshake.deadline <= now;
-        let keys: Vec<usize> = self.handshakes.iter().filter(late).map(|(key, _)| key).collect();
-        for key in keys {
-            let handshake = self.handshakes.remove(key);
-            let text = format!("timed out waiting for {}", handshake.waiting_for());
-            self.failed(handshake, &text);
         }
     }
 
@@ -584,6 +519,7 @@ impl Control {
                 let _ = answer.send(Err(format!("refused: {reason}")));
             }
             (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
+                self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
                     let socket = Arc::new(socket);
@@ -684,6 +620,12 @@ impl Control {
             Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
             Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
         }
+    }
+
+    fn way_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
+        let (from, to) = peer.layout.pair_of(flow);
+        let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
+        format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }
 
     fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {

@@ -20,6 +20,9 @@ pub(crate) struct Handshake {
     pub(crate) purpose: Purpose,
     pub(crate) remote: SocketAddr,
     pub(crate) deadline: Instant,
+    /// How long the other side may take for its first words once there is a connection. Its kernel
+    /// connects, so that says nothing of whether its threads have a CPU.
+    patience: Duration,
     stage: Stage,
     output: Vec<u8>,
     input: Vec<u8>,
@@ -110,9 +113,12 @@ impl Handshake {
         purpose: Purpose,
         remote: SocketAddr,
         deadline: Instant,
+        patience: Duration,
         hello: &Hello,
     ) -> Self {
-        Self::new(socket, purpose, remote, deadline, Stage::Connecting, hello.encode())
+        let connecting =
+            Self::new(socket, purpose, remote, deadline, Stage::Connecting, hello.encode());
+        Self { patience, ..connecting }
     }
 
     /// Goes as far as the socket allows.
@@ -166,7 +172,8 @@ impl Handshake {
         stage: Stage,
         output: Vec<u8>,
     ) -> Self {
-        Self { socket, purpose, remote, deadline, stage, output, input: Vec::new(), prefix: None }
+        let (input, patience) = (Vec::new(), Duration::ZERO);
+        Self { socket, purpose, remote, deadline, patience, stage, output, input, prefix: None }
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
@@ -176,6 +183,7 @@ impl Handshake {
         match self.socket.peer_addr() {
             Ok(_) => {
                 self.stage = Stage::Writing;
+                self.deadline = self.deadline.max(Instant::now() + self.patience);
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(Some(Step::Waiting)),

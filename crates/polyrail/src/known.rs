@@ -246,10 +246,10 @@ impl EngineShared {
         if card.instance == self.card.instance {
             return Err(PeerError::Myself);
         }
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = peers.iter().find(|peer| peer.instance() == card.instance) {
-            return Ok((known.clone(), false));
+        if let Some(known) = self.peer(card.instance) {
+            return Ok((known, false));
         }
+        // Before the lock is taken, which everybody needs who looks for a peer.
         let layout = self.layout(card)?;
         let options = PeerOptions {
             window_chunks: self.config.window_chunks,
@@ -263,6 +263,10 @@ impl EngineShared {
         let tx = &self.proxies.tx;
         let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = peers.iter().find(|peer| peer.instance() == card.instance) {
+            return Ok((known.clone(), false));
+        }
         peers.push(peer.clone());
         self.inbox.peer_joined();
         drop(peers);

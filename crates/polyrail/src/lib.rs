@@ -6,6 +6,7 @@
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
+mod absence;
 mod audit;
 mod budget;
 mod build;
@@ -16,6 +17,7 @@ mod dump;
 mod engine;
 mod error;
 mod finish;
+mod handover;
 mod handshake;
 mod inbox;
 mod known;

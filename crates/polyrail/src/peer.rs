@@ -13,6 +13,7 @@ use polyrail_proto::wire::Place;
 use polyrail_proto::{
     FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
 };
+use polyrail_sys::tcp;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
@@ -300,6 +301,16 @@ impl PeerShared {
         }
     }
 
+    /// Whether somebody holds the sending half just now, perhaps without a CPU.
+    pub(crate) fn is_tx_held(&self) -> bool {
+        matches!(self.tx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The same for either half.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_tx_held() || matches!(self.rx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
     /// The receiving half. See [`Self::tx`].
     pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
@@ -365,6 +376,15 @@ impl PeerShared {
 
     pub(crate) fn flows_up(&self) -> usize {
         self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Whether it has said something on a flow towards it that nobody has read yet.
+    pub(crate) fn has_unread(&self) -> bool {
+        let has_unread = |slot: &FlowSlot| {
+            let socket = slot.socket.lock().unwrap_or_else(PoisonError::into_inner);
+            socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
+        };
+        self.flows.iter().any(has_unread)
     }
 
     /// Whether flows to the peer are to be the other direction of those that come from it. Decided

@@ -6,6 +6,7 @@
 
 mod core;
 mod drive;
+mod held;
 pub(crate) mod outlook;
 
 use std::cell::Cell;
@@ -20,9 +21,12 @@ use polyrail_sys::{Memory, PollEvent, Poller};
 use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
+use self::held::Held;
+pub(crate) use self::held::Pause;
 use self::outlook::Outlook;
 use crate::engine::EngineShared;
 use crate::finish::Finish;
+use crate::handover::Handover;
 use crate::op::Op;
 use crate::peer::PeerShared;
 use crate::placement::Placement;
@@ -41,6 +45,9 @@ pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
+/// Passes that a caller makes in one call for what others left to it meanwhile.
+const LEFT_ROUNDS: u32 = 8;
+
 thread_local! {
     /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
     static DRIVING: Cell<bool> = const { Cell::new(false) };
@@ -72,6 +79,8 @@ pub(crate) struct Proxy {
     /// CPUs that its thread may use, as the system says.
     actual_cpus: Mutex<Vec<u32>>,
     core: Mutex<Core>,
+    /// Where callers drive: what they post while another thread does.
+    left: Handover,
     /// Payload that nobody wants is read to here.
     scratch: Memory,
     pub(crate) poller: Poller,
@@ -133,6 +142,9 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Yes,
+    /// And what somebody holds a lock for is left for the next time: the caller waits for nobody.
+    Hastily,
+    /// Nor is that waited for.
     No,
 }
 
@@ -148,6 +160,22 @@ pub(crate) struct Pass<'a> {
     pub(crate) copiers: Copiers,
     /// Something came that a caller may be waiting for.
     pub(crate) for_caller: bool,
+    /// What somebody holds a lock for is left for another pass.
+    pub(crate) hasty: bool,
+}
+
+/// What a caller that sent something itself achieved.
+struct Sent {
+    /// Something moved.
+    worked: bool,
+    /// Something is left, for which somebody else holds a lock.
+    is_held_up: bool,
+}
+
+impl Sent {
+    fn is_all(&self) -> bool {
+        self.worked && !self.is_held_up
+    }
 }
 
 impl Pass<'_> {
@@ -165,6 +193,7 @@ impl Proxy {
             cpus,
             actual_cpus: Mutex::default(),
             core: Mutex::new(Core::new(watches)),
+            left: Handover::new(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
             poller: Poller::new()?,
             signal: Signal::new(),
@@ -210,7 +239,7 @@ impl Proxy {
         }
     }
 
-    /// Has the proxy send what there is to send and says whether anything moved; `None` if somebody
+    /// Has the proxy send what there is to send and says whether that is all; `None` if somebody
     /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
     ///
     /// What has come is left to whoever drives it next: it may be large, and the caller, who has
@@ -222,12 +251,45 @@ impl Proxy {
         tries: u32,
     ) -> Option<bool> {
         for _ in 1..tries {
-            if let Some(core) = self.try_core() {
-                return Some(self.send_for_caller(core, engine, now));
+            if let Some(core) = self.try_lock() {
+                return Some(self.send_for_caller(core, engine, now).is_all());
             }
             std::hint::spin_loop();
         }
-        self.try_core().map(|core| self.send_for_caller(core, engine, now))
+        self.try_lock().map(|core| self.send_for_caller(core, engine, now).is_all())
+    }
+
+    /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
+    /// when that pass is over. So a caller never waits for a thread that has no CPU.
+    pub(crate) fn send_or_leave(&self, engine: &Arc<EngineShared>) {
+        self.left.leave();
+        self.settle(engine);
+    }
+
+    /// Sends what was left to this thread while it drove, unless another one drives now and will.
+    pub(crate) fn settle(&self, engine: &Arc<EngineShared>) {
+        for _ in 0..LEFT_ROUNDS {
+            if !self.left.is_left() {
+                return;
+            }
+            let Some(core) = self.try_lock() else { return };
+            self.left.take();
+            if self.send_for_caller(core, engine, monotonic_ns()).is_held_up {
+                break;
+            }
+        }
+        // Others post all the time, or hold a lock, and this thread has something else to do.
+        engine.control.send_what_is_left();
+    }
+
+    /// Sends what callers left, by a thread that can wait for their locks.
+    pub(crate) fn send_what_is_left(&self, engine: &Arc<EngineShared>) {
+        if self.left.is_left()
+            && let Some(mut core) = self.try_core(engine)
+        {
+            self.left.take();
+            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
+        }
     }
 
     fn send_for_caller(
@@ -235,32 +297,32 @@ impl Proxy {
         mut core: MutexGuard<'_, Core>,
         engine: &Arc<EngineShared>,
         now: u64,
-    ) -> bool {
+    ) -> Sent {
         let worked = self.pass(&mut core, engine, now, Reads::No);
-        let asks = core.outlook() == Outlook::Ask;
+        let (asks, is_held_up) = (core.outlook() == Outlook::Ask, core.is_held_up);
         drop(core);
         if asks {
             // A device has begun something, and the caller has other things to do than to ask.
             self.wake();
         }
-        worked
+        Sent { worked, is_held_up }
     }
 
     /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
     /// anything moved.
     pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
-        let Some(mut core) = self.try_core() else { return false };
+        let Some(mut core) = self.try_core(engine) else { return false };
         let now = monotonic_ns();
         // What is waited for mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
-            let worked = self.pass(&mut core, engine, now, Reads::Yes);
+            let worked = self.pass(&mut core, engine, now, Reads::Hastily);
             // The others get their turn, too, however much comes there.
             let polled = core.poll_if_due(&self.poller, now, worked)
-                && self.pass(&mut core, engine, now, Reads::Yes);
+                && self.pass(&mut core, engine, now, Reads::Hastily);
             return worked || polled;
         }
         core.poll(&self.poller);
-        self.pass(&mut core, engine, now, Reads::Yes)
+        self.pass(&mut core, engine, now, Reads::Hastily)
     }
 
     pub(crate) fn stats(&self) -> ProxyStats {
@@ -288,7 +350,12 @@ impl Proxy {
         self.counters.rescues.load(Ordering::Relaxed)
     }
 
-    fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
+    /// The core, unless somebody else drives it.
+    fn try_core<'a>(&'a self, engine: &'a Arc<EngineShared>) -> Option<Held<'a>> {
+        Some(Held::new(self.try_lock()?, self, engine))
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
             Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
@@ -312,11 +379,19 @@ impl Proxy {
     fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64, reads: Reads) -> bool {
         bump(&self.counters.passes);
         let _driving = Driving::begin();
+        let hasty = reads != Reads::Yes;
         let finishes = std::mem::take(&mut core.finishes);
         let copiers = std::mem::take(&mut core.copiers);
-        let mut pass =
-            Pass { engine, now, scratch: &self.scratch, finishes, copiers, for_caller: false };
         let mut is_unannounced = std::mem::take(&mut core.is_unannounced);
+        let mut pass = Pass {
+            engine,
+            now,
+            scratch: &self.scratch,
+            finishes,
+            copiers,
+            for_caller: false,
+            hasty,
+        };
         // To ask is cheaper than to try.
         while !self.commands.is_empty()
             && let Some(command) = self.commands.pop()
@@ -326,7 +401,7 @@ impl Proxy {
         }
         core.note_events();
         let mut worked = core.collect_copied(self, &mut pass);
-        if reads == Reads::Yes {
+        if reads != Reads::No {
             worked |= core.read_ready(self, &mut pass);
         }
         worked |= core.write_wanted(self, &mut pass);
@@ -336,7 +411,8 @@ impl Proxy {
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name,
                 "moved what nobody had told it of; please report this");
         }
-        if pass.now >= core.next_check {
+        // Not by a caller with something small to send, who reads nothing.
+        if reads != Reads::No && pass.now >= core.next_check {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
@@ -359,6 +435,9 @@ impl Proxy {
         }
         core.finishes = pass.finishes;
         core.copiers = pass.copiers;
+        if core.is_held_up && engine.settings.caller_driven {
+            self.left.leave();
+        }
         if worked {
             bump(&self.counters.busy_passes);
         }

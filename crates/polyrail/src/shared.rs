@@ -24,7 +24,7 @@ use crate::known::{Joined, Parted};
 use crate::observer::Observer;
 use crate::op::{Op, OpsPool, Purpose};
 use crate::peer::{OpRef, PeerShared, TxSide};
-use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet, is_driving};
+use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
 use crate::rails;
 use crate::region::Registry;
 use crate::request::{Kind, Prepared};
@@ -396,6 +396,13 @@ impl EngineShared {
         self.control.stop();
     }
 
+    /// With `progress = caller`: sends what callers left to others.
+    pub(crate) fn send_what_is_left(self: &Arc<Self>) {
+        if self.settings.caller_driven {
+            self.proxies.all[0].send_what_is_left(self);
+        }
+    }
+
     /// When it has closed: ends what devices still copy.
     pub(crate) fn finish_copies(self: &Arc<Self>) {
         self.proxies.all.iter().for_each(|proxy| proxy.finish_copies(self));
@@ -414,7 +421,7 @@ impl EngineShared {
         let now = monotonic_ns();
         let scratch = &self.scratch;
         let (finishes, copiers) = (Vec::new(), Copiers::default());
-        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false }
+        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false, hasty: false }
     }
 
     /// Has someone send: so many proxies are asked to.
@@ -430,6 +437,13 @@ impl EngineShared {
         let direct = small
             && (peer.posted.len() >= self.config.append_batch as usize
                 || self.pending_of(peer) <= few);
+        if self.settings.caller_driven {
+            peer.want_tx(lanes);
+            if direct {
+                self.proxies.all[0].send_or_leave(self);
+            }
+            return;
+        }
         // Between asking and waking it may lose its CPU for long.
         peer.announcing.fetch_add(1, Ordering::AcqRel);
         self.announce(peer, direct, lanes, now, few > 0);
@@ -449,26 +463,15 @@ impl EngineShared {
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if insists { DRIVE_TRIES } else { 1 };
         let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
-        if direct && asked.iter().any(|proxy| drive(proxy) == Some(true)) {
-            return;
-        }
-        if !self.settings.caller_driven {
+        if !direct || asked.iter().all(|proxy| drive(proxy) != Some(true)) {
             self.wake_all(asked);
-        } else if direct && !is_driving() {
-            // No thread comes to send it: either whoever drives just now does, or this one.
-            let proxy = &self.proxies.all[0];
-            while peer.lanes.wants(0) && proxy.try_send(self, now, DRIVE_TRIES).is_none() {
-                std::thread::yield_now();
-            }
         }
     }
 
-    /// Chunks that wait to be sent. Of a proxy with a thread of its own that is not worth waiting for.
+    /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:
+    /// a proxy with a thread of its own goes on by itself, and callers leave it to each other.
     fn pending_of(&self, peer: &PeerShared) -> usize {
-        if self.settings.caller_driven {
-            return peer.tx().sender.pending();
-        }
-        peer.pending().unwrap_or(usize::MAX)
+        peer.pending().unwrap_or(if self.settings.caller_driven { 0 } else { usize::MAX })
     }
 
     pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::budget::Stock;
 use crate::pin::Pin;
-use crate::proxy::COPY_SLEEP;
+use crate::proxy::Pause;
 use crate::region::RegionCore;
 use crate::region_memory::RegionMemory;
 
@@ -300,15 +300,9 @@ pub(crate) fn wait_all<'a>(tickets: impl IntoIterator<Item = &'a Ticket>) {
 /// Waits for what a device, or another thread in a system call, has begun: that takes microseconds,
 /// unless others keep the device busy. Then the CPU is left to them.
 pub(crate) fn wait_patiently(mut is_over: impl FnMut() -> bool) {
-    const YIELDS: u32 = 100;
-    let mut yields = 0;
+    let mut pause = Pause::default();
     while !is_over() {
-        if yields < YIELDS {
-            yields += 1;
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(COPY_SLEEP);
-        }
+        pause.a_moment();
     }
 }
 

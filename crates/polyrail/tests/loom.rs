@@ -7,6 +7,8 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 }
 
+#[path = "../src/handover.rs"]
+mod handover;
 #[path = "../src/lanes.rs"]
 #[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
 mod lanes;
@@ -21,7 +23,7 @@ mod signal;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
 #[test]
@@ -190,5 +192,33 @@ fn more_proxies_than_bits_are_asked_and_woken() {
         lanes.want_nothing();
         lanes.join(80);
         assert!(lanes.wants(80) && lanes.wants(99) && !lanes.wants(62));
+    });
+}
+
+#[test]
+fn work_that_is_left_is_done_by_whoever_had_the_lock() {
+    loom::model(|| {
+        let shared = Arc::new((handover::Handover::new(), loom::sync::Mutex::new(())));
+        // Work that is there, and how much of it was done: written with the lock.
+        let (there, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let post = |shared: &(handover::Handover, loom::sync::Mutex<()>),
+                    there: &AtomicUsize,
+                    done: &AtomicUsize| {
+            there.fetch_add(1, Ordering::Relaxed);
+            shared.0.leave();
+            while shared.0.is_left() {
+                let Ok(lock) = shared.1.try_lock() else { return };
+                shared.0.take();
+                done.store(there.load(Ordering::Relaxed), Ordering::Relaxed);
+                drop(lock);
+            }
+        };
+        let other = {
+            let (shared, there, done) = (shared.clone(), there.clone(), done.clone());
+            thread::spawn(move || post(&shared, &there, &done))
+        };
+        post(&shared, &there, &done);
+        other.join().unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), 2);
     });
 }

@@ -121,6 +121,11 @@ pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
 
+/// Whether bytes have come that nobody has read.
+pub fn has_unread(socket: &impl AsFd) -> io::Result<bool> {
+    Ok(rustix::io::ioctl_fionread(socket)? > 0)
+}
+
 /// What the kernel knows of the connection.
 pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     // The layout of `struct tcp_info` (include/uapi/linux/tcp.h) only ever grows at its end, so a
@@ -202,7 +207,10 @@ mod tests {
         a.write_all(&[7; 100_000]).unwrap();
         b.read_exact(&mut vec![0; 100_000]).unwrap();
         b.write_all(b"x").unwrap();
+        a.peek(&mut [0]).unwrap();
+        assert_eq!((has_unread(&a).unwrap(), has_unread(&b).unwrap()), (true, false));
         a.read_exact(&mut [0]).unwrap();
+        assert!(!has_unread(&a).unwrap());
         let (sent, received) = (info(&a).unwrap(), info(&b).unwrap());
         // The SYN counts as a byte in bytes_acked.
         assert_eq!((sent.acked_bytes, received.received_bytes), (100_001, 100_000));

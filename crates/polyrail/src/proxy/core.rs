@@ -50,6 +50,8 @@ pub(super) struct Core {
     pub(super) copiers: Copiers,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
+    /// The last pass left something to send, for which somebody else held a lock.
+    pub(super) is_held_up: bool,
     pub(super) rounds: u32,
     /// When all flows were last looked at for a caller.
     polled_at: u64,
@@ -112,6 +114,7 @@ impl Core {
             copiers: Copiers::default(),
             next_check: 0,
             finishes: Vec::new(),
+            is_held_up: false,
             rounds: 0,
             polled_at: 0,
             watches,
@@ -164,6 +167,9 @@ impl Core {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
         ready.retain(|&key| {
+            if pass.hasty && self.flows.get(key).is_some_and(|flow| flow.peer().is_held()) {
+                return true;
+            }
             let (read, more) = match self.flows.get_mut(key) {
                 Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
                 Some(AnyFlow::Rx(flow)) => {
@@ -320,12 +326,18 @@ impl Core {
     pub(super) fn write_wanted(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
+        self.is_held_up = false;
         for Outbound { peer, lane, flows, left } in &mut self.outbound {
             let (peer, lane) = (&*peer, *lane);
-            let was_left = std::mem::replace(left, Left::NOTHING);
-            if !was_left.unfinished && !peer.lanes.wants(lane) {
+            if !left.unfinished && !peer.lanes.wants(lane) {
+                *left = Left::NOTHING;
                 continue;
             }
+            if pass.hasty && peer.is_tx_held() {
+                self.is_held_up = true;
+                continue;
+            }
+            *left = Left::NOTHING;
             let mut stuck = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &*flows {
@@ -369,9 +381,22 @@ impl Core {
     }
 
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        // What has come is read before anybody is judged: it may be this thread that is late.
+        let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {
+            AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => {
+                !(pass.hasty && flow.peer.is_tx_held()) && flow.seems_stalled(pass)
+            }
+            AnyFlow::Rx(_) => false,
+        };
+        let late: Vec<usize> = self.flows.iter().filter(seems_late).map(|(key, _)| key).collect();
+        if !late.is_empty() {
+            late.iter().for_each(|key| self.mark_readable(*key));
+            self.read_ready(proxy, pass);
+        }
         let mut broken = Vec::new();
-        for (key, flow) in &mut self.flows {
-            if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
+        for key in late {
+            if let Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) = self.flows.get_mut(key)
+                && !(pass.hasty && flow.peer.is_tx_held())
                 && let Err(down) = flow.check_stall(pass)
             {
                 broken.push((key, down));
@@ -381,7 +406,9 @@ impl Core {
             self.drop_flow(key, down, proxy, pass);
         }
         for (key, flow) in &mut self.flows {
-            if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow {
+            if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
+                && !(pass.hasty && flow.peer.is_held())
+            {
                 flow.show_life(pass);
                 if flow.owes_acks() && !self.owing.contains(&key) {
                     self.owing.push(key);

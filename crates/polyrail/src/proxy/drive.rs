@@ -1,14 +1,15 @@
 //! Driving a proxy: passes while something moves, then looking, lingering or sleeping.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
 use super::core::Core;
+use super::held::Held;
 use super::outlook::Outlook;
-use super::{COPY_SLEEP, Proxy, Reads};
+use super::{COPY_SLEEP, Pause, Proxy, Reads};
 use crate::engine::EngineShared;
 use crate::spin::{POLL_NS, Pollers, Waits};
 
@@ -140,7 +141,7 @@ impl Proxy {
     /// When the engine has closed: sees what devices still copy from end to end through, which is
     /// over soon. Nobody else will.
     pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
-        while let Some(mut core) = self.try_core() {
+        while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
             if !core.is_copying_directly() {
                 return;
@@ -169,16 +170,18 @@ impl Proxy {
             pace: Pace::default(),
             note_at: 0,
         };
+        let mut pause = Pause::default();
         loop {
             self.signal.awake();
-            let Some(mut core) = self.try_core() else {
+            let Some(mut core) = self.try_core(engine) else {
                 // Somebody else drives; what they move may be what is waited for.
                 if stop() || drive.is_expired() {
                     return;
                 }
-                std::thread::yield_now();
+                pause.a_moment();
                 continue;
             };
+            pause = Pause::default();
             match self.work(&mut core, &mut drive) {
                 Idle::Stopped => {
                     drive.pace.stop(&engine.pollers);
@@ -201,7 +204,7 @@ impl Proxy {
                     if drive.is_expired() {
                         return;
                     }
-                    self.sleep(&sleep);
+                    self.sleep(engine, &sleep);
                     if stop() {
                         return;
                     }
@@ -211,7 +214,7 @@ impl Proxy {
     }
 
     /// Makes passes while something moves, and for as long after that as polling is worth while.
-    fn work(&self, core: &mut MutexGuard<'_, Core>, drive: &mut Drive<'_>) -> Idle {
+    fn work(&self, core: &mut Core, drive: &mut Drive<'_>) -> Idle {
         let mut now = monotonic_ns();
         let mut busy_at = *drive.busy_at.get_or_insert(now);
         loop {
@@ -272,7 +275,7 @@ impl Proxy {
         self.pass(core, engine, monotonic_ns(), Reads::Yes)
     }
 
-    fn sleep(&self, sleep: &Sleep) {
+    fn sleep(&self, engine: &Arc<EngineShared>, sleep: &Sleep) {
         let Ok(mut events) = self.sleeper.try_lock() else {
             // Somebody else sleeps here and will drive; look again soon.
             std::thread::sleep(Duration::from_micros(50));
@@ -287,7 +290,7 @@ impl Proxy {
             tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
         }
         let was_told = self.signal.awake() || !events.is_empty();
-        let mut core = self.lock();
+        let mut core = Held::new(self.lock(), self, engine);
         core.is_unannounced = sleep.must_be_told && !was_told;
         core.events.append(&mut events);
     }

@@ -19,6 +19,12 @@ pub(super) struct Quiet {
 }
 
 impl TxFlow {
+    /// Whether the flow may have waited for its peer for too long.
+    pub(crate) fn seems_stalled(&self, pass: &Pass<'_>) -> bool {
+        let (tx, now) = (self.peer.tx(), Time(pass.now));
+        tx.sender.is_stalled(now, self.flow, pass.engine.settings.rail_stall / 2)
+    }
+
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
     pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
         let settings = &pass.engine.settings;

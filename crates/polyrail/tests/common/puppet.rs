@@ -67,13 +67,23 @@ impl Puppet {
         self.hear()
     }
 
+    /// What it says by itself, if it says anything soon.
+    pub(crate) fn says(&self) -> Option<String> {
+        self.said.try_recv().ok()
+    }
+
     pub(crate) fn hear(&self) -> String {
         self.said.recv_timeout(LONG).expect("the child answers")
     }
 
     /// Makes the puppet know `engine`, and write into `region` again and again.
     pub(crate) fn flood(&mut self, engine: &Engine, region: &Region) {
-        assert_eq!(self.ask(&format!("add {}", hex(&engine.metadata()))), "added");
+        self.flood_through(&engine.metadata(), region);
+    }
+
+    /// The same by metadata which may lead another way.
+    pub(crate) fn flood_through(&mut self, metadata: &[u8], region: &Region) {
+        assert_eq!(self.ask(&format!("add {}", hex(metadata))), "added");
         assert_eq!(self.ask(&format!("flood {}", hex(&region.describe()))), "flooding");
     }
 

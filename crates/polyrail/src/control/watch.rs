@@ -1,0 +1,150 @@
+//! Who is late: peers without flows, silent peers, first words that do not come. Time in which this
+//! thread had no CPU is nobody's fault.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use polyrail_proto::Time;
+
+use super::Control;
+use crate::handshake::{Handshake, Purpose};
+use crate::peer::{PeerShared, gone_text};
+
+impl Control {
+    /// The thread is awake: others get the time that it was away.
+    pub(super) fn excuse(&mut self, now: Instant) {
+        let away = self.absences.wakes(now);
+        self.handshakes.iter_mut().for_each(|(_, handshake)| handshake.deadline += away);
+    }
+
+    pub(super) fn tick(&mut self, now: Instant, time: Time) {
+        let mut busy = !self.retries.is_empty() || self.engine.settings.caller_driven;
+        self.engine.control.ticking.store(false, Ordering::Release);
+        for peer in self.engine.peers() {
+            busy |= self.look_after(&peer, now, time);
+        }
+        if self.engine.settings.caller_driven {
+            // Callers that compute for long must not keep peers waiting for an acknowledgement.
+            self.engine.help();
+        }
+        busy |= self.engine.end_leaving();
+        self.cut_off.retain(|(peer, _)| !peer.is_gone());
+        if busy || !self.cut_off.is_empty() {
+            self.engine.control.ticking.store(true, Ordering::Release);
+        }
+    }
+
+    /// Says whether anything is outstanding with the peer.
+    fn look_after(&mut self, peer: &Arc<PeerShared>, now: Instant, time: Time) -> bool {
+        // Before anything that might set right what was left alone.
+        self.engine.audit(peer);
+        self.engine.end_late(peer, time);
+        let timeout = self.engine.settings.peer_timeout;
+        let wanted = peer.connecting.load(Ordering::Acquire);
+        let arrivals = peer.rx_flows_up.load(Ordering::Acquire);
+        if peer.flows_up() > 0 || (!wanted && arrivals > 0) {
+            self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
+        }
+        let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
+        if let Some((_, since)) = cut_off
+            && self.absences.lasted(*since, now) >= timeout
+        {
+            self.note_waiting(peer);
+            self.engine.lose_peer(peer, gone_text(peer, timeout));
+            return false;
+        }
+        if let Some(silence) = self.silence_over(timeout, peer, now, time) {
+            self.note_waiting(peer);
+            self.engine.lose_peer(peer, gone_text(peer, silence));
+            return false;
+        }
+        self.engine.wake_stalled(peer, time);
+        self.is_waiting(peer, time)
+    }
+
+    /// What flows to the peer wait for is what went wrong last, once it is too late.
+    fn note_waiting(&self, peer: &Arc<PeerShared>) {
+        for (_, handshake) in &self.handshakes {
+            if let Purpose::Flow { peer: other, flow, .. } = &handshake.purpose
+                && Arc::ptr_eq(other, peer)
+            {
+                let why = format!("timed out waiting for {}", handshake.waiting_for());
+                return peer.note_problem(self.way_text(peer, *flow, &why));
+            }
+        }
+    }
+
+    /// How long the peer has been silent, if that is for longer than it may. Time in which this
+    /// thread was away does not count: the proxies may have been, too. Nor does it while there is a
+    /// word of the peer that none of them has read; but one that says a little and then nothing for
+    /// twice the time is lost, whether or not that is read.
+    fn silence_over(
+        &self,
+        timeout: Duration,
+        peer: &PeerShared,
+        now: Instant,
+        time: Time,
+    ) -> Option<Duration> {
+        let silence = peer.tx().sender.silence(time);
+        if silence < timeout {
+            return None;
+        }
+        // Far in the past if it is longer than the clock's time.
+        let lasted = now.checked_sub(silence).map_or(silence, |s| self.absences.lasted(s, now));
+        let is_over = lasted >= timeout * 2 || (lasted >= timeout && !peer.has_unread());
+        is_over.then_some(lasted)
+    }
+
+    /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
+    /// send what is to be received, it is asked for a sign of life now and then: a process that is
+    /// stopped keeps its connections, so that else its silence would look like patience.
+    fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
+        let rx = peer.rx();
+        let awaited = !rx.reads.is_empty()
+            || !rx.receives.is_empty()
+            || peer.watches.load(Ordering::Relaxed) > 0;
+        drop(rx);
+        let mut tx = peer.tx();
+        let awaited = awaited || tx.matcher.waiting_sends() > 0;
+        let busy = tx.sender.is_busy() || !peer.posted.is_empty();
+        let asked = Time(peer.asked.load(Ordering::Relaxed));
+        if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {
+            peer.asked.store(time.0, Ordering::Relaxed);
+            tx.ask(time);
+            drop(tx);
+            self.engine.send_soon(peer);
+        }
+        awaited || busy
+    }
+
+    pub(super) fn note_cut_off(&mut self, peer: &Arc<PeerShared>) {
+        if !self.cut_off.iter().any(|(other, _)| Arc::ptr_eq(other, peer)) {
+            self.cut_off.push((peer.clone(), Instant::now()));
+        }
+    }
+
+    /// The peer has just answered: what is left to do for a flow to be up is this side's.
+    pub(super) fn note_reached(&mut self, peer: &Arc<PeerShared>) {
+        let now = Instant::now();
+        let cut_off = self.cut_off.iter_mut().filter(|(other, _)| Arc::ptr_eq(other, peer));
+        cut_off.for_each(|(_, since)| *since = now);
+    }
+
+    /// What came while this thread was away is read before anybody is found late.
+    pub(super) fn expire_handshakes(&mut self, now: Instant) {
+        for key in self.late_handshakes(now) {
+            self.step(key);
+        }
+        for key in self.late_handshakes(now) {
+            let handshake = self.handshakes.remove(key);
+            let text = format!("timed out waiting for {}", handshake.waiting_for());
+            self.failed(handshake, &text);
+        }
+    }
+
+    fn late_handshakes(&self, now: Instant) -> Vec<usize> {
+        let late = |(_, handshake): &(usize, &Handshake)| handshake.deadline <= now;
+        self.handshakes.iter().filter(late).map(|(key, _)| key).collect()
+    }
+}

@@ -1,0 +1,124 @@
+//! Holding the core of a proxy, and what is done when it is given back.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::{COPY_SLEEP, Proxy};
+use crate::engine::EngineShared;
+
+/// A core while this thread drives it. What others left meanwhile is sent when it is given back.
+pub(super) struct Held<'a> {
+    // Fields are dropped in this order.
+    core: MutexGuard<'a, Core>,
+    _then: Settles<'a>,
+}
+
+struct Settles<'a> {
+    proxy: &'a Proxy,
+    engine: &'a Arc<EngineShared>,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(
+        core: MutexGuard<'a, Core>,
+        proxy: &'a Proxy,
+        engine: &'a Arc<EngineShared>,
+    ) -> Self {
+        Self { core, _then: Settles { proxy, engine } }
+    }
+}
+
+impl Drop for Settles<'_> {
+    fn drop(&mut self) {
+        // A proxy with a thread of its own is woken instead.
+        if self.engine.settings.caller_driven {
+            self.proxy.settle(self.engine);
+        }
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
+/// Waits for somebody who is done in a moment, unless that thread has no CPU. To yield costs nothing
+/// then where CPUs are idle. Where they are short it costs a turn of every other thread, and some
+/// kernels take it for a wish to come last for seconds, so that is not done again and again.
+#[derive(Default)]
+pub(crate) struct Pause {
+    began: Option<Instant>,
+}
+
+impl Pause {
+    const YIELDS_FOR: Duration = Duration::from_micros(50);
+
+    pub(crate) fn a_moment(&mut self) {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if began.elapsed() < Self::YIELDS_FOR {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(COPY_SLEEP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use polyrail_config::Config;
+
+    use crate::engine::Engine;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn engine(settings: &[(&str, &str)]) -> Engine {
+        let builder = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let set = |builder: polyrail_config::ConfigBuilder, pair: &(&str, &str)| {
+            builder.set(pair.0, pair.1).unwrap()
+        };
+        let config = settings.iter().fold(builder, set).build().unwrap();
+        Engine::builder().config(config).build().unwrap()
+    }
+
+    /// The thread that holds a lock may have no CPU for long.
+    #[test]
+    fn to_post_and_to_poll_waits_for_no_lock_of_the_peer_and_what_is_left_is_sent() {
+        for mode in [&[][..], &[("progress", "caller")]] {
+            let (a, b) = (engine(mode), engine(mode));
+            let to_b = a.add_peer(&b.metadata()).unwrap();
+            a.notify(&to_b, b"first").unwrap().detach();
+            assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
+            let (posts, posted) = mpsc::channel();
+            let held = to_b.shared.tx();
+            std::thread::scope(|scope| {
+                let (a, to_b) = (&a, &to_b);
+                scope.spawn(move || {
+                    let transfer = a.notify(to_b, b"second").unwrap();
+                    let _ = transfer.poll();
+                    transfer.detach();
+                    posts.send(()).unwrap();
+                });
+                let is_posted = posted.recv_timeout(Duration::from_secs(10)).is_ok();
+                drop(held);
+                assert!(is_posted, "{mode:?}: it waits for the lock");
+            });
+            // Nobody calls a any more.
+            assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead.
+
+mod common;
+
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::puppet::{PUPPET_BYTES, Puppet, play};
+use common::relay::{Relay, metadata_through};
+use common::*;
+use polyrail::{Engine, OnEnd, Outcome, Request, TransferError};
+use rustix::process::Signal;
+
+/// After so long the puppet gives up its peer, who waits for it for ever.
+const TIMEOUT: Duration = Duration::from_secs(3);
+const IMPATIENT: &[(&str, &str)] = &[
+    ("rails", "127.0.0.1"),
+    ("peer_timeout_ms", "3000"),
+    ("reconnect_min_ms", "20"),
+    ("reconnect_max_ms", "100"),
+];
+const PATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "60000"), ("reconnect_max_ms", "100")];
+
+/// Holds up whoever tells it of an end, as a thread is held up that gets no CPU.
+struct Holdup {
+    begins: Mutex<mpsc::Sender<()>>,
+    ends: Mutex<mpsc::Receiver<()>>,
+}
+
+impl OnEnd for Holdup {
+    fn ended(&self, _token: u64, _result: &Result<Outcome, TransferError>) {
+        self.begins.lock().unwrap().send(()).unwrap();
+        // Also if the test has failed, and nobody is there any more.
+        let _ = self.ends.lock().unwrap().recv_timeout(LONG);
+    }
+}
+
+#[test]
+fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let p = pair(mode);
+        let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+        let holdup = Arc::new(Holdup { begins: Mutex::new(begins), ends: Mutex::new(ends) });
+        let request = Request::write(&p.to_b).notification(b"first".to_vec());
+        let first = p.a.prepare(request.on_end(holdup, 1)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| first.post().unwrap().wait(LONG).unwrap());
+            // Where callers drive, b's has to look for the answer, too.
+            assert_eq!(p.b.wait_notification(LONG).expect("it comes").data, b"first");
+            begun.recv_timeout(LONG).expect("the end is told");
+            let (posts, posted) = mpsc::channel();
+            let (a, to_b) = (p.a.clone(), p.to_b.clone());
+            scope.spawn(move || {
+                let transfer = a.notify(&to_b, b"second").unwrap();
+                let _ = transfer.poll();
+                transfer.detach();
+                posts.send(()).unwrap();
+            });
+            let is_posted = posted.recv_timeout(Duration::from_secs(10)).is_ok();
+            end.send(()).unwrap();
+            assert!(is_posted, "{mode:?}: it waits for the thread that drives");
+        });
+        assert_eq!(p.b.wait_notification(LONG).expect("it comes").data, b"second");
+    }
+}
+
+/// Time in which nothing of the process runs, as on a machine that is far too busy.
+fn away(puppet: &Puppet, time: Duration) {
+    puppet.signal(Signal::STOP);
+    std::thread::sleep(time);
+    puppet.signal(Signal::CONT);
+}
+
+fn received(engine: &Engine) -> u64 {
+    let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
+    rails.map(|rail| rail.rx_bytes).sum()
+}
+
+/// The puppet's writes still arrive.
+fn goes_on(engine: &Engine, puppet: &Puppet) {
+    let before = received(engine);
+    wait_for("the puppet's writes to arrive", || {
+        assert_eq!(puppet.says(), None);
+        received(engine) > before + 2 * PUPPET_BYTES as u64
+    });
+}
+
+#[test]
+fn whoever_had_no_cpu_takes_no_silent_peer_for_dead() {
+    play();
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let engine = one_rail(PATIENT);
+        let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
+        let test = "whoever_had_no_cpu_takes_no_silent_peer_for_dead";
+        let mut puppet = Puppet::start(test, &engine, &[IMPATIENT, mode].concat());
+        let region = zeroed(&engine, PUPPET_BYTES);
+        puppet.flood_through(&metadata_through(&engine, &relays), &region);
+        goes_on(&engine, &puppet);
+        // No acknowledgement waits to be read when it goes on, which would save it.
+        relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = true));
+        away(&puppet, TIMEOUT * 2);
+        relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = false));
+        goes_on(&engine, &puppet);
+    }
+}
+
+#[test]
+fn whoever_had_no_cpu_goes_on_to_connect() {
+    play();
+    let engine = one_rail(PATIENT);
+    let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
+    relays.iter().for_each(|relay| relay.set(|mood| mood.closed = true));
+    let test = "whoever_had_no_cpu_goes_on_to_connect";
+    let mut puppet = Puppet::start(test, &engine, IMPATIENT);
+    let region = zeroed(&engine, PUPPET_BYTES);
+    puppet.flood_through(&metadata_through(&engine, &relays), &region);
+    away(&puppet, TIMEOUT * 2);
+    relays.iter().for_each(|relay| relay.set(|mood| mood.closed = false));
+    goes_on(&engine, &puppet);
+}
+
+#[test]
+fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
+    play();
+    let engine = one_rail(&[("reconnect_min_ms", "20"), ("peer_timeout_ms", "30000")]);
+    let test = "whoever_has_no_cpu_to_say_its_first_words_is_waited_for";
+    let puppet = Puppet::start(test, &engine, PATIENT);
+    puppet.signal(Signal::STOP);
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let notified = engine.notify(&peer, b"hello").unwrap();
+    // Ten times the pause before the next attempt, which is what one had.
+    std::thread::sleep(Duration::from_secs(2));
+    puppet.signal(Signal::CONT);
+    notified.wait(LONG).unwrap();
+    let dump = engine.dump();
+    assert!(!dump.contains("timed out"), "{dump}");
+}
+
+/// The proxies of a process may be late where its control thread is not.
+#[test]
+fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
+    let settings = [("rails", "127.0.0.1"), ("proxy_layout", "merged"), ("tx_proxies", "1")];
+    let settings = [&settings[..], &[("rx_proxies", "1"), ("peer_timeout_ms", "3000")]].concat();
+    for _ in 0..20 {
+        let p = pair(&settings);
+        let (from, to) = (zeroed(&p.a, 32 << 20), zeroed(&p.b, 32 << 20));
+        let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
+        let holdup = Arc::new(Holdup { begins: Mutex::new(begins), ends: Mutex::new(ends) });
+        p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap().wait(LONG).unwrap();
+        let large = p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap();
+        let request = Request::write(&p.to_b).notification(b"small".to_vec());
+        p.a.prepare(request.on_end(holdup, 1)).unwrap().post().unwrap().detach();
+        begun.recv_timeout(LONG).expect("the end is told");
+        let is_under_way = !large.is_over();
+        if is_under_way {
+            std::thread::sleep(TIMEOUT * 3 / 2);
+        }
+        end.send(()).unwrap();
+        large.wait(LONG).unwrap();
+        assert_eq!(p.to_b.lost(), None);
+        if is_under_way {
+            return;
+        }
+    }
+    panic!("the large write was over first each time");
+}
