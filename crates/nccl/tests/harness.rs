@@ -214,10 +214,7 @@ impl Drop for BusyLoops {
 fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let built = match Built::plain() {
         Ok(built) => built,
-        Err(reason) => {
-            let test = "to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short";
-            return skipped(test, &reason);
-        }
+        Err(reason) => return skipped(&reason),
     };
     let (harness, plugin) = (built.harness(), plugin());
     let _turn = turn();

@@ -28,7 +28,7 @@ pub(super) struct Interval {
     pub(super) cpu_seconds: f64,
     pub(super) load: Load,
     pub(super) rails: Vec<RailDelta>,
-    /// See [`rescues`].
+    /// See [`Stats::rescues`].
     pub(super) rescues: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl Snapshot {
                 hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
             },
             rails: self.rails(later),
-            rescues: rescues(&self.stats, &later.stats),
+            rescues: Some(later.stats.rescues.saturating_sub(self.stats.rescues)),
         }
     }
 
@@ -223,12 +223,6 @@ const MOVER_SHARE: f64 = 0.05;
 fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
     let posting = seconds - poster.waited?.as_secs_f64();
     Some((poster.cpu.as_secs_f64().min(posting) / seconds).max(0.0))
-}
-
-/// How often only the engine's periodic look brought something on between two looks at its counters,
-/// or `None` for an engine that does not count it.
-fn rescues(_before: &Stats, _after: &Stats) -> Option<u64> {
-    None
 }
 
 /// Sums over the peers; one that is not measured moves nothing.

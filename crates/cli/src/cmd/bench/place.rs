@@ -1,7 +1,7 @@
 //! Which CPUs the progress threads run on, from the topology of the machine.
 //!
 //! Interfaces with a device get the bindings that `polyrail bindings suggest` would give. Where both
-//! ends are on this machine, threads of all rails share one pool for each end and direction: whole
+//! ends are on this machine, threads of all rails and directions share one pool for each end: whole
 //! cores of the node with the most, so that what one end writes is in a cache of the other.
 
 use polyrail::{Config, Engine};
@@ -158,25 +158,21 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
         ));
     }
     let (client, server) = cores.split_at(cores.len() / 2);
-    let (client, server) = (pools(client), pools(server));
-    let why = format!(
-        "{place}: here sending {}, receiving {}; there {} and {}",
-        client[0], client[1], server[0], server[1]
-    );
-    let settings = |[tx, rx]: &[CpuSet; 2]| match config.proxy_layout {
-        ProxyLayout::Split => vec![("tx_cpus", tx.to_string()), ("rx_cpus", rx.to_string())],
-        ProxyLayout::Merged => vec![("tx_cpus", tx.union(rx).to_string())],
+    let (client, server) = (pool(client), pool(server));
+    let why = format!("{place}: threads here on {client}, there on {server}");
+    // Bytes mostly go one way at a time, and whoever moves them is to have all that its end has.
+    let settings = |cpus: &CpuSet| match config.proxy_layout {
+        ProxyLayout::Split => vec![("tx_cpus", cpus.to_string()), ("rx_cpus", cpus.to_string())],
+        ProxyLayout::Merged => vec![("tx_cpus", cpus.to_string())],
     };
     let (mine, theirs) = (settings(&client), settings(&server));
     Placed { by: PlacedBy::Topology, why, mine, theirs }
 }
 
-/// One end's cores: the first for the program's own threads, then half for each direction.
-fn pools(cores: &[CpuSet]) -> [CpuSet; 2] {
-    let union = |cores: &[CpuSet]| cores.iter().fold(CpuSet::new(), |all, core| all.union(core));
+/// One end's cores for its progress threads; the first is for the program's own threads.
+fn pool(cores: &[CpuSet]) -> CpuSet {
     let (_, moving) = cores.split_at(1.min(cores.len()));
-    let (tx, rx) = moving.split_at(moving.len() / 2);
-    [union(tx), union(rx)]
+    moving.iter().fold(CpuSet::new(), |all, core| all.union(core))
 }
 
 #[cfg(test)]
@@ -199,8 +195,8 @@ mod tests {
         let topology = Topology::read(&fixture.root()).unwrap();
         let placed = both_here(&config(&[]), 2, &topology);
         assert_eq!(placed.by, PlacedBy::Topology);
-        let mine = [("tx_cpus", "1-12,105-116"), ("rx_cpus", "13-25,117-129")];
-        let theirs = [("tx_cpus", "27-38,131-142"), ("rx_cpus", "39-51,143-155")];
+        let mine = [("tx_cpus", "1-25,105-129"), ("rx_cpus", "1-25,105-129")];
+        let theirs = [("tx_cpus", "27-51,131-155"), ("rx_cpus", "27-51,131-155")];
         assert_eq!(placed.mine, mine.map(|(name, list)| (name, list.to_owned())));
         assert_eq!(placed.theirs, theirs.map(|(name, list)| (name, list.to_owned())));
         let together = together(&placed);
