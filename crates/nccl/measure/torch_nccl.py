@@ -97,11 +97,11 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def run_rank(rank, world, env, port, work, seconds, queue):
-    os.environ.update(COMMON | env | {"LOCAL_WORLD_SIZE": str(world)})
+def run_rank(rank, world, env, meets, work, seconds, queue):
+    os.environ.update(COMMON | {"LOCAL_WORLD_SIZE": str(world)} | env)
     torch.cuda.set_device(rank)
     dist.init_process_group(
-        "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world,
+        "nccl", init_method=meets, rank=rank, world_size=world,
         device_id=torch.device("cuda", rank))
     for name, size in work:
         call, check, factor = make(name, size, rank, world)
@@ -149,7 +149,7 @@ def run(world, env, congestion, work, seconds, limit):
     if congestion and congestion != before:
         open(CONGESTION, "w").write(congestion)
     ranks = [
-        context.Process(target=run_rank, args=(rank, world, env, port, work, seconds, queue))
+        context.Process(target=run_rank, args=(rank, world, env, f"tcp://127.0.0.1:{port}", work, seconds, queue))
         for rank in range(world)
     ]
     rows, deadline = [], time.monotonic() + limit

@@ -70,9 +70,10 @@ fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Resul
     let regions = engine.registry.count();
     writeln!(
         out,
-        "  operations {} of {}, regions {regions}, notifications waiting {waiting}",
+        "  operations {} of {}, regions {regions}, notifications waiting {waiting}, rescues {}",
         pool.used(),
-        pool.limit()
+        pool.limit(),
+        engine.rescues()
     )?;
     for rail in &card.rails {
         let speed = if rail.speed_mbps == 0 {

@@ -150,6 +150,8 @@ impl EngineShared {
                     self.probe(&peer);
                     return Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()));
                 }
+                // A hello that its sender had given up by the time it was read: nothing came of it.
+                _ if peer.rx().receiver.is_unused() => peer.heard.store(heard, Ordering::Release),
                 _ => {
                     self.lose_peer(&peer, "it has lost this engine and began anew".to_owned());
                     continue;

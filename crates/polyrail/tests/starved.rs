@@ -142,6 +142,7 @@ fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
 fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
     let settings = [("rails", "127.0.0.1"), ("proxy_layout", "merged"), ("tx_proxies", "1")];
     let settings = [&settings[..], &[("rx_proxies", "1"), ("peer_timeout_ms", "3000")]].concat();
+    let mut was_under_way = false;
     for _ in 0..20 {
         let p = pair(&settings);
         let (from, to) = (zeroed(&p.a, 32 << 20), zeroed(&p.b, 32 << 20));
@@ -159,9 +160,10 @@ fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
         end.send(()).unwrap();
         large.wait(LONG).unwrap();
         assert_eq!(p.to_b.lost(), None);
-        if is_under_way {
-            return;
+        was_under_way = is_under_way;
+        if was_under_way {
+            break;
         }
     }
-    panic!("the large write was over first each time");
+    assert!(was_under_way, "the large write was over first each time");
 }

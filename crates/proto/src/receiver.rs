@@ -332,9 +332,14 @@ impl Receiver {
         !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
     }
 
+    /// Whether the peer has never sent anything.
+    pub fn is_unused(&self) -> bool {
+        self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0
+    }
+
     /// From now on takes nothing, if nothing has come so far; says whether that is so.
     pub fn close_unused(&mut self) -> bool {
-        let is_unused = self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0;
+        let is_unused = self.is_unused();
         if is_unused {
             self.limits.flows = 0;
         }

@@ -63,8 +63,11 @@ impl Control {
         self.is_waiting(peer, time)
     }
 
-    /// What flows to the peer wait for is what went wrong last, once it is too late.
+    /// What flows to the peer wait for is what went wrong, once it is too late, unless more is known.
     fn note_waiting(&self, peer: &Arc<PeerShared>) {
+        if peer.last_problem().is_some() {
+            return;
+        }
         for (_, handshake) in &self.handshakes {
             if let Purpose::Flow { peer: other, flow, .. } = &handshake.purpose
                 && Arc::ptr_eq(other, peer)
