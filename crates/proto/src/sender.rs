@@ -84,7 +84,7 @@ pub struct Sender<S> {
     rails: Rails,
     /// Payload that waits to be pulled.
     waiting: u64,
-    /// A flow was denied a chunk since something waits: see [`Self::poll_wake`].
+    /// A flow was denied a chunk since something waits: see [`Self::wakes`].
     denying: bool,
     turn: u32,
     last_progress: Time,
@@ -317,7 +317,7 @@ impl<S: Source> Sender<S> {
 
     /// The next chunk for `flow`, if it is up, its channel has room, there is one, and no other rail
     /// will land it so much earlier that it is better left to that. Afterwards
-    /// [`Self::poll_wake`] is owed.
+    /// [`Self::wakes`] is owed.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);
         let rail = self.rail_of(flow);
