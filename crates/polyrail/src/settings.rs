@@ -1,6 +1,6 @@
 //! The configuration as the data path wants it: converted once, when the engine is built.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use polyrail_config::{BindDevice, Checksum, Config, Progress, ProxyLayout};
@@ -44,9 +44,11 @@ pub(crate) struct EngineSettings {
 }
 
 enum Congestion {
-    /// `cubic` where both ends are on one host: there `bbr`, which paces by its own estimate of the
+    /// This one where both ends are on one host: there `bbr`, which paces by its own estimate of the
     /// path, costs a factor of two to three; else the system's.
-    Auto,
+    Auto {
+        here: Option<&'static str>,
+    },
     System,
     Named(String),
 }
@@ -109,8 +111,8 @@ impl EngineSettings {
     /// Socket options of a flow to a peer on this host, or elsewhere.
     pub(crate) fn flow_options(&self, same_host: bool) -> FlowOptions {
         let congestion = match &self.congestion {
-            Congestion::Auto if same_host => Some("cubic".to_owned()),
-            Congestion::Auto | Congestion::System => None,
+            Congestion::Auto { here } if same_host => here.map(str::to_owned),
+            Congestion::Auto { .. } | Congestion::System => None,
             Congestion::Named(name) => Some(name.clone()),
         };
         FlowOptions { congestion, ..self.flow.clone() }
@@ -149,15 +151,19 @@ fn channels_per_rail(rails: usize, cpus: usize) -> u32 {
 }
 
 impl Congestion {
+    /// Those that don't pace, the better one first.
+    const UNPACED: [&str; 2] = ["cubic", "reno"];
+
     fn parse(text: &str) -> Result<Self, EngineError> {
+        let known = || {
+            let system = |source| EngineError::System { what: "congestion controls", source };
+            congestion_controls().map_err(system)
+        };
         match text {
-            "auto" => Ok(Self::Auto),
+            "auto" => Ok(Self::Auto { here: Self::unpaced(&known()?) }),
             "system" => Ok(Self::System),
             name => {
-                let known = congestion_controls().map_err(|source| EngineError::System {
-                    what: "congestion controls",
-                    source,
-                })?;
+                let known = known()?;
                 if known.iter().any(|known| known == name) {
                     return Ok(Self::Named(name.to_owned()));
                 }
@@ -165,6 +171,21 @@ impl Congestion {
                 Err(EngineError::Congestion { got, known })
             }
         }
+    }
+
+    /// The best that this user may use for flows on this host.
+    fn unpaced(known: &[String]) -> Option<&'static str> {
+        static TOLD: Once = Once::new();
+        let best = Self::UNPACED.into_iter().find(|name| known.iter().any(|known| known == name));
+        if best != Some(Self::UNPACED[0]) {
+            TOLD.call_once(|| {
+                let used = best.unwrap_or("the system's");
+                tracing::warn!(target: "polyrail::config",
+                    "flows on this host use {used}: the kernel has no cubic, or this user may not \
+                     use it (net.ipv4.tcp_allowed_congestion_control)");
+            });
+        }
+        best
     }
 }
 
@@ -178,4 +199,19 @@ pub(crate) fn cpus(setting: &'static str, text: &str) -> Result<Vec<u32>, Engine
     }
     let numbers: Vec<String> = allowed.iter().map(u32::to_string).collect();
     Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_on_one_host_use_the_best_control_that_does_not_pace_and_is_allowed() {
+        let known =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(Congestion::unpaced(&known(&["reno", "bbr", "cubic"])), Some("cubic"));
+        // As an ordinary user finds it where only these are allowed.
+        assert_eq!(Congestion::unpaced(&known(&["reno", "bbr"])), Some("reno"));
+        assert_eq!(Congestion::unpaced(&known(&["bbr"])), None);
+    }
 }

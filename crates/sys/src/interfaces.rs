@@ -5,6 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::tcp::may_use;
+
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
@@ -70,7 +72,8 @@ pub fn host_name() -> String {
 /// Congestion controls that a socket of this process may use.
 pub fn congestion_controls() -> io::Result<Vec<String>> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
-    Ok(text.split_whitespace().map(str::to_owned).collect())
+    // Which of them an ordinary user may use is another sysctl; what root may use is not in it.
+    Ok(text.split_whitespace().filter(|name| may_use(name)).map(str::to_owned).collect())
 }
 
 /// Addresses that are valid only together with a scope can't be passed to a peer.

@@ -110,6 +110,14 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a socket of this process may use a congestion control, which is found out by trying.
+pub(crate) fn may_use(congestion: &str) -> bool {
+    let families = [Domain::IPV4, Domain::IPV6];
+    let socket =
+        families.into_iter().find_map(|f| Socket::new(f, Type::STREAM, Some(Protocol::TCP)).ok());
+    socket.is_some_and(|socket| socket.set_tcp_congestion(congestion.as_bytes()).is_ok())
+}
+
 /// The congestion control that a socket uses.
 pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
     let name = SockRef::from(socket).tcp_congestion()?;
