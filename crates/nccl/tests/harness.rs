@@ -296,6 +296,19 @@ fn calls_to_the_plugin_are_noted_and_read() {
         (Ok(built), Ok(())) => built,
         (Err(reason), _) | (_, Err(reason)) => return skipped(&reason),
     };
+    // Each process keeps its last calls. Where one had no CPU for long, those of the other are looks that
+    // found nothing, and no message is in both.
+    let lines = ["receiving", "isend in process 0 until seen", "seen in process 1 until its next"];
+    let mut said = String::new();
+    let is_whole = (0..3).any(|_| {
+        said = noted_calls(built, name);
+        lines.iter().all(|line| said.contains(line))
+    });
+    assert!(is_whole, "not all of {lines:?} in\n{said}");
+}
+
+/// One run with its calls noted, as the script reads them.
+fn noted_calls(built: &Built, name: &str) -> String {
     let notes = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&notes);
     std::fs::create_dir_all(&notes).unwrap();
@@ -314,7 +327,5 @@ fn calls_to_the_plugin_are_noted_and_read() {
     let (said, faults) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{faults}");
-    for line in ["receiving", "isend in process 0 until seen", "seen in process 1 until its next"] {
-        assert!(said.contains(line), "no `{line}` in\n{said}");
-    }
+    said.into_owned()
 }

@@ -109,7 +109,7 @@ impl EngineShared {
             }
             if peer.close_unused() {
                 // Nothing has passed: whoever it was may come again as if for the first time.
-                peer.heard.store(0, Ordering::Release);
+                peer.is_unused.store(true, Ordering::Release);
             }
             self.lose_peer(&peer, "the user gave other metadata for it".to_owned());
         }
@@ -340,6 +340,10 @@ impl Parted {
     /// What the peer was heard to say belongs to a session that is over.
     fn end_session(&mut self, peer: &PeerShared) {
         let parting = self.entry(peer.instance());
+        // A hello that is just being read may still be noted there; nothing came of it either.
+        if peer.is_unused.load(Ordering::Acquire) {
+            return;
+        }
         if let Some(session) = peer.heard.load(Ordering::Acquire).checked_sub(1) {
             // It was made of a u32.
             parting.over.push_back(session as u32);

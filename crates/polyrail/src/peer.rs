@@ -52,6 +52,8 @@ pub(crate) struct PeerShared {
     pub(crate) by_user: AtomicBool,
     /// One more than the session of its hellos; 0 before the first.
     pub(crate) heard: AtomicU64,
+    /// Nothing has passed either way, and nothing will: its session may begin anew.
+    pub(crate) is_unused: AtomicBool,
     /// Whether flows towards it are wanted: not before the first use if it came to us.
     pub(crate) connecting: AtomicBool,
     /// It is being told good-bye: it will close its flows, which are not to be connected again.
@@ -237,6 +239,7 @@ impl PeerShared {
             inbox_share: Share::default(),
             by_user: AtomicBool::new(false),
             heard: AtomicU64::new(0),
+            is_unused: AtomicBool::new(false),
             connecting: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             answering: AtomicBool::new(false),

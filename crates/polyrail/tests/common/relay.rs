@@ -381,9 +381,12 @@ impl RelayedPair {
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
         let (a, b) = (super::engine(settings), super::engine(settings));
         let (ways_to_b, ways_to_a) = (ways_to(&b), ways_to(&a));
-        let to_b = a.add_peer(&metadata_through(&b, &ways_to_b)).unwrap();
+        // A hello has the true addresses: one that is read before its peer is added makes a peer that
+        // the user's metadata then replace, flows and all. So none arrives before both are added.
+        ways_to_a.iter().for_each(|way| way.set(|mood| mood.stalled = true));
         let to_a = b.add_peer(&metadata_through(&a, &ways_to_a)).unwrap();
-        // One of them may have heard a hello with the true addresses before: the user's count.
+        let to_b = a.add_peer(&metadata_through(&b, &ways_to_b)).unwrap();
+        ways_to_a.iter().for_each(|way| way.set(|mood| mood.stalled = false));
         Self { a, b, to_b, to_a, ways_to_b, ways_to_a }
     }
 
