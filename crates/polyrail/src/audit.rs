@@ -48,7 +48,8 @@ impl EngineShared {
         if !tx.sender.has_work() && peer.posted.is_empty() {
             return false;
         }
-        if peer.flows_up() == 0 {
+        // Whoever tells may have no CPU between asking and waking.
+        if peer.flows_up() == 0 || peer.announcing.load(Ordering::Acquire) > 0 {
             return false;
         }
         let is_idle = |index: usize| {
@@ -63,5 +64,37 @@ impl EngineShared {
                 && self.proxies.all[flow.proxy].is_asleep()
         };
         !peer.lanes.wants_any() || (0..peer.flows.len()).any(is_idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use polyrail_config::Config;
+    use polyrail_proto::Time;
+
+    use super::*;
+    use crate::engine::Engine;
+
+    #[test]
+    fn what_nobody_is_told_of_is_sent_at_the_second_look_and_counted() {
+        const LONG: Duration = Duration::from_secs(30);
+        let config = || Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let engine = || Engine::builder().config(config()).build().unwrap();
+        let (a, b) = (engine(), engine());
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        a.notify(&to_b, b"first").unwrap().wait(LONG).unwrap();
+        assert_eq!(a.stats().rescues, 0, "whoever posts tells");
+        // Work for which nobody is asked, as a forgotten wake-up would leave it.
+        to_b.shared.tx().ask(Time(monotonic_ns()));
+        // Has the control thread look.
+        let _watch = a.watch(&to_b);
+        let began = Instant::now();
+        while to_b.shared.tx().sender.is_busy() || a.stats().rescues == 0 {
+            assert!(began.elapsed() < LONG, "{}", a.dump());
+            std::thread::yield_now();
+        }
+        assert_eq!(a.stats().rescues, 1);
     }
 }
