@@ -1,6 +1,9 @@
 //! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
 //! and it sleeps while nothing changes.
 
+mod absence;
+pub(crate) mod audit;
+pub(crate) mod handshake;
 mod watch;
 
 use std::collections::VecDeque;
@@ -21,14 +24,14 @@ use polyrail_sys::{PollEvent, Poller, tcp};
 use slab::Slab;
 use socket2::Socket;
 
-use crate::absence::Absences;
-use crate::build::{device, is_forbidden};
-use crate::dump::DumpSignal;
-use crate::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
-use crate::peer::PeerShared;
+use crate::control::absence::Absences;
+use crate::control::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
+use crate::diag::dump::DumpSignal;
+use crate::engine::build::{device, is_forbidden};
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
 use crate::proxy::Command as ProxyCommand;
-use crate::rx_flow::RxFlow;
-use crate::shared::EngineShared;
+use crate::receiver::flow::RxFlow;
 
 /// How often peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
@@ -243,7 +246,8 @@ impl Control {
 
     fn introduce(&mut self, address: SocketAddr, answer: mpsc::Sender<Result<Card, String>>) {
         let engine = self.engine.clone();
-        let same_family = |rail: &&crate::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
+        let same_family =
+            |rail: &&crate::engine::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
         // The kernel's routes know best which way leads to a bare address.
         let source = match address {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

@@ -6,65 +6,34 @@
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
-mod absence;
-mod audit;
-mod budget;
-mod build;
-mod callback;
+mod api;
 mod control;
-mod direct;
-mod dump;
+mod device;
+mod diag;
 mod engine;
-mod error;
-mod finish;
-mod handover;
-mod handshake;
-mod inbox;
-mod known;
-mod landing;
-mod lanes;
-mod observer;
-mod op;
-mod peer;
-mod pin;
-mod placement;
+mod memory;
 mod proxy;
-mod rails;
-mod region;
-mod region_memory;
-mod request;
-mod rx_flow;
-mod serve;
-mod settings;
-mod share;
-mod shared;
-mod shared_ring;
-mod sharing;
-mod signal;
-mod spin;
-mod staging;
-mod stats;
-mod suspects;
+mod receiver;
+mod sender;
 mod sync;
-mod trace;
-mod transfer;
-mod tx_flow;
 
-pub use direct::{PathKind, TransferPath};
-pub use engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
-pub use error::{EngineError, PeerError, PostError, RegionError, TransferError};
-pub use inbox::Notification;
-pub use observer::{Observer, OnEnd, Watch};
-pub use op::Outcome;
+pub use api::engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
+pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
+pub use api::observer::{Observer, OnEnd, Watch};
+pub use api::request::Request;
+pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
+pub use api::transfer::{Status, Transfer};
+pub use device::direct::{PathKind, TransferPath};
+pub use engine::inbox::Notification;
+pub use engine::op::Outcome;
+pub use memory::region::{
+    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
+};
 pub use polyrail_config::Config;
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;
-pub use region::{Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice};
-pub use request::Request;
-pub use stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
-pub use transfer::{Status, Transfer};
 
 /// Makes the program in the README a test.
 #[cfg(doctest)]

@@ -8,6 +8,9 @@ mod core;
 mod drive;
 mod held;
 pub(crate) mod outlook;
+pub(crate) mod placement;
+pub(crate) mod signal;
+pub(crate) mod spin;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -24,16 +27,16 @@ use self::core::{CHECK_NS, Core, run_finishes};
 use self::held::Held;
 pub(crate) use self::held::Pause;
 use self::outlook::Outlook;
-use crate::engine::EngineShared;
-use crate::finish::Finish;
-use crate::handover::Handover;
-use crate::op::Op;
-use crate::peer::PeerShared;
-use crate::placement::Placement;
-use crate::rx_flow::RxFlow;
-use crate::signal::Signal;
-use crate::staging::Copiers;
-use crate::stats::ProxyStats;
+use crate::api::engine::EngineShared;
+use crate::api::stats::ProxyStats;
+use crate::device::staging::Copiers;
+use crate::engine::finish::Finish;
+use crate::engine::handover::Handover;
+use crate::engine::op::Op;
+use crate::engine::peer::PeerShared;
+use crate::proxy::placement::Placement;
+use crate::proxy::signal::Signal;
+use crate::receiver::flow::RxFlow;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
@@ -181,7 +184,7 @@ impl Sent {
 impl Pass<'_> {
     /// A transfer of a peer is complete here.
     pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
-        crate::serve::landed(self, peer, landed);
+        crate::receiver::serve::landed(self, peer, landed);
     }
 }
 

@@ -7,17 +7,17 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 }
 
-#[path = "../src/handover.rs"]
+#[path = "../src/engine/handover.rs"]
 mod handover;
-#[path = "../src/lanes.rs"]
+#[path = "../src/engine/lanes.rs"]
 #[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
 mod lanes;
 #[path = "../src/proxy/outlook.rs"]
 #[expect(dead_code, reason = "nothing is due by the clock here")]
 mod outlook;
-#[path = "../src/pin.rs"]
+#[path = "../src/memory/gate.rs"]
 mod pin;
-#[path = "../src/signal.rs"]
+#[path = "../src/proxy/signal.rs"]
 #[expect(dead_code, reason = "lingering reads a word and decides nothing")]
 mod signal;
 

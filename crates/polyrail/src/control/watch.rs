@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use polyrail_proto::Time;
 
 use super::Control;
-use crate::handshake::{Handshake, Purpose};
-use crate::peer::{PeerShared, gone_text};
+use crate::control::handshake::{Handshake, Purpose};
+use crate::engine::peer::{PeerShared, gone_text};
 
 impl Control {
     /// The thread is awake: others get the time that it was away.

@@ -13,12 +13,12 @@ use socket2::Socket;
 
 use super::outlook::Outlook;
 use super::{Command, Pass, Proxy};
-use crate::finish::{Finish, drain_tx};
-use crate::op::Op;
-use crate::peer::PeerShared;
-use crate::rx_flow::RxFlow;
-use crate::staging::{Copiers, Tickets};
-use crate::tx_flow::{Down, TxFlow};
+use crate::device::staging::{Copiers, Tickets};
+use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::op::Op;
+use crate::engine::peer::PeerShared;
+use crate::receiver::flow::RxFlow;
+use crate::sender::flow::{Down, TxFlow};
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;

@@ -10,8 +10,8 @@ use super::core::Core;
 use super::held::Held;
 use super::outlook::Outlook;
 use super::{COPY_SLEEP, Pause, Proxy, Reads};
-use crate::engine::EngineShared;
-use crate::spin::{POLL_NS, Pollers, Waits};
+use crate::api::engine::EngineShared;
+use crate::proxy::spin::{POLL_NS, Pollers, Waits};
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::core::Core;
 use super::{COPY_SLEEP, Proxy};
-use crate::engine::EngineShared;
+use crate::api::engine::EngineShared;
 
 /// A core while this thread drives it. What others left meanwhile is sent when it is given back.
 pub(super) struct Held<'a> {
@@ -80,7 +80,7 @@ mod tests {
 
     use polyrail_config::Config;
 
-    use crate::engine::Engine;
+    use crate::api::engine::Engine;
 
     use super::*;
 

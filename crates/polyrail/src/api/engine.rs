@@ -1,0 +1,669 @@
+//! The engine as its users see it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use polyrail_config::Config;
+use polyrail_gpu::DeviceMemory;
+use polyrail_proto::InstanceId;
+use polyrail_proto::hello::Card;
+use polyrail_sys::Memory;
+
+use crate::api::error::{EngineError, PeerError, PostError, RegionError};
+use crate::api::observer::{Observer, Watch};
+use crate::api::request::{Prepared, Request};
+use crate::api::stats::Stats;
+use crate::api::transfer::Transfer;
+use crate::device::direct::TransferPath;
+use crate::engine::build;
+use crate::engine::inbox::Notification;
+use crate::engine::peer::PeerShared;
+use crate::engine::rails::Rail;
+pub(crate) use crate::engine::state::EngineShared;
+use crate::memory::region::{
+    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
+};
+use crate::memory::region_memory::RegionMemory;
+
+/// What one process runs to move memory to and from others.
+///
+/// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
+/// are under way. All methods may be called from any thread.
+///
+/// It belongs to the process that built it: in one that was forked from that, posting and adding
+/// peers are refused, and dropping does nothing. Build another one there.
+#[derive(Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+/// Builds an [`Engine`].
+#[derive(Default)]
+pub struct EngineBuilder {
+    config: Config,
+    name: Option<String>,
+    observer: Option<Arc<dyn Observer>>,
+    apart: bool,
+    strict: bool,
+}
+
+/// A remote engine. Clones are the same peer; equal if they are.
+#[derive(Clone)]
+pub struct Peer {
+    pub(crate) shared: Arc<PeerShared>,
+}
+
+/// The rails that an engine with this configuration would have. Their addresses have port 0.
+pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
+    let system = |source| EngineError::System { what: "interfaces", source };
+    let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
+    let rails = crate::engine::rails::select(&config.rails, &interfaces)?;
+    Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
+}
+
+/// A peer that is being connected to; see [`Engine::begin_connect`].
+pub struct Connecting {
+    engine: Engine,
+    address: SocketAddr,
+    answer: mpsc::Receiver<Result<Card, String>>,
+    card: Option<Result<Card, String>>,
+}
+
+/// A rail of this engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailInfo {
+    /// The interface, with the address if it has several rails.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// Where the engine listens.
+    pub address: SocketAddr,
+    /// Speed of the link in Mbit/s, if the driver tells.
+    pub speed_mbps: Option<u32>,
+}
+
+/// A request that is checked and cut into chunks: post it as often as you like, also while an
+/// earlier post of it is under way.
+#[derive(Clone)]
+pub struct PreparedTransfer {
+    prepared: Arc<Prepared>,
+    engine: Engine,
+}
+
+struct Handle {
+    shared: Arc<EngineShared>,
+    /// Threads to be joined.
+    threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
+    /// A test wants to hear of work that was left alone.
+    strict: bool,
+}
+
+impl Engine {
+    /// Starts to build an engine, with default settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &Config {
+        &self.shared().config
+    }
+
+    /// What another engine needs to find this one: pass it on by any means, to
+    /// [`Engine::add_peer`] there.
+    pub fn metadata(&self) -> Vec<u8> {
+        self.shared().card.encode()
+    }
+
+    /// Where this engine listens, a rail each. Any of them may be given to [`Engine::connect`].
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared().card.rails.iter().map(|rail| rail.address).collect()
+    }
+
+    /// The rails in use.
+    pub fn rails(&self) -> Vec<RailInfo> {
+        let shared = self.shared();
+        let rails = shared.rails.iter().zip(&shared.card.rails);
+        rails.map(|(rail, card)| RailInfo::new(rail, card.address)).collect()
+    }
+
+    /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
+    /// may be posted at once and wait for them, at most `peer_timeout_ms`.
+    pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
+        let card = Card::decode(metadata)?;
+        Ok(Peer { shared: self.shared().add_peer(card)? })
+    }
+
+    /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
+    /// most `connect_timeout_ms` of the time that this process runs.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let address = other.addresses()[0];
+    /// assert_eq!(engine.connect(address)?, peer, "it is known already");
+    /// engine.remove_peer(&peer);
+    /// assert!(peer.lost().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
+        let mut connecting = self.begin_connect(address);
+        connecting.wait();
+        connecting.result()
+    }
+
+    /// Like [`Engine::connect`], without waiting for the answer.
+    pub fn begin_connect(&self, address: SocketAddr) -> Connecting {
+        let answer = self.shared().control.introduce(address);
+        Connecting { engine: self.clone(), address, answer, card: None }
+    }
+
+    /// Writes the metadata to a file that others find, on a shared file system for instance. The
+    /// file appears whole or not at all; an older one is replaced.
+    pub fn publish(&self, path: &Path) -> io::Result<()> {
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}", std::process::id()));
+        let draft = Path::new(&draft);
+        fs::write(draft, self.metadata())?;
+        fs::rename(draft, path).inspect_err(|_| drop(fs::remove_file(draft)))
+    }
+
+    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # let folder = std::env::temp_dir();
+    /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
+    /// other.publish(&path)?;
+    /// assert_eq!(engine.find_peer(&path, soon)?, peer);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Result<Peer, PeerError> {
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let start = Instant::now();
+        loop {
+            match fs::read(path) {
+                Ok(metadata) => return self.add_peer(&metadata),
+                Err(error)
+                    if error.kind() != io::ErrorKind::NotFound || start.elapsed() > timeout =>
+                {
+                    return Err(PeerError::File { path: path.to_owned(), source: error });
+                }
+                Err(_) => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    /// The next peer that came to this engine by itself; waits at most `timeout`.
+    pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
+        self.shared().joined.wait(timeout)
+    }
+
+    /// The number of this run of the engine, which no other has.
+    pub fn instance(&self) -> u128 {
+        self.shared().card.instance.0
+    }
+
+    /// The peer of this [`Peer::instance`], if it is known.
+    pub fn peer(&self, instance: u128) -> Option<Peer> {
+        Some(Peer { shared: self.shared().peer(InstanceId(instance))? })
+    }
+
+    /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
+    /// life, and given up if there is none for `peer_timeout_ms`. While transfers are under way
+    /// that is so anyway.
+    pub fn watch(&self, peer: &Peer) -> Watch {
+        let watch = Watch::new(peer.shared.clone());
+        self.shared().control.nudge();
+        watch
+    }
+
+    /// Every peer that is known now.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
+    }
+
+    /// Ends all transfers with a peer and forgets it; it is told so.
+    pub fn remove_peer(&self, peer: &Peer) {
+        self.shared().remove_peer(&peer.shared);
+    }
+
+    /// Registers memory for transfers; peers may read and write it once they have its description.
+    /// Overlapping registrations are independent of each other.
+    pub fn register(&self, memory: Memory) -> Result<Region, RegionError> {
+        self.register_with(memory, Access::ALL)
+    }
+
+    /// Registers memory with the access that peers are to have.
+    pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
+        self.shared().registry.register(self.shared().card.instance, memory.into(), access)
+    }
+
+    /// Registers memory of a device, such as a GPU: transfers of it take the same calls as those of
+    /// host memory, and may go between the two. Copies to and from the device overlap the sending.
+    ///
+    /// ```no_run
+    /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// use polyrail::{Access, Cuda};
+    ///
+    /// // Any pointer that CUDA knows: cudaMalloc's, PyTorch's `tensor.data_ptr()`.
+    /// // SAFETY: the tensor lives until its region is dropped.
+    /// let memory = unsafe { Cuda::load()?.memory_at(tensor, bytes)? };
+    /// let region = engine.register_device(memory, Access::ALL)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What the device was given to do with the memory before a transfer is posted must be done: the
+    /// engine's copies wait for no other stream.
+    pub fn register_device(
+        &self,
+        memory: DeviceMemory,
+        access: Access,
+    ) -> Result<Region, RegionError> {
+        let memory = RegionMemory::Device(memory);
+        self.shared().registry.register(self.shared().card.instance, memory, access)
+    }
+
+    /// Opens a mailbox: peers that have its description write to it, and it decides where.
+    pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
+        self.shared().registry.open(self.shared().card.instance, mailbox)
+    }
+
+    /// Reads the description of a peer's region.
+    pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
+        RemoteRegion::decode(description)
+    }
+
+    /// Writes bytes into a peer's memory. Done means: every byte is in place there.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let transfer = engine.write(&peer, &local.slice(0, 100)?, &remote.slice(50, 100)?)?;
+    /// assert_eq!(transfer.wait(soon)?.bytes, 100);
+    /// let mut byte = [0];
+    /// target.read_at(149, &mut byte)?;
+    /// assert_eq!(byte, [7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write(
+        &self,
+        peer: &Peer,
+        local: &RegionSlice,
+        remote: &RemoteSlice,
+    ) -> Result<Transfer, PostError> {
+        self.prepare(Request::write(peer).segment(local.clone(), *remote))?.post()
+    }
+
+    /// Reads bytes of a peer's memory. Done means: every byte is in place here.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// target.write_at(0, b"over there")?;
+    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.wait(soon)?;
+    /// let mut bytes = [0; 10];
+    /// local.read_at(0, &mut bytes)?;
+    /// assert_eq!(&bytes, b"over there");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read(
+        &self,
+        peer: &Peer,
+        local: &RegionSlice,
+        remote: &RemoteSlice,
+    ) -> Result<Transfer, PostError> {
+        self.prepare(Request::read(peer).segment(local.clone(), *remote))?.post()
+    }
+
+    /// Sends a message to the peer's oldest receive of this tag, and waits for there to be one.
+    /// Done means: every byte is in place there. Sends of one tag keep their order.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let receive = other.recv(&back, 42, &target.all())?;
+    /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
+    /// assert_eq!(send.wait(soon)?.bytes, 1000);
+    /// assert_eq!(receive.wait(soon)?.bytes, 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
+        self.prepare(Request::send(peer, tag).local(local.clone()))?.post()
+    }
+
+    /// Receives a message of this tag from the peer. Its length is in [`crate::Outcome::bytes`]; a
+    /// message that is longer than `local` fails on both sides.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let receive = engine.recv(&peer, 1, &local.all())?;
+    /// receive.cancel();
+    /// assert_eq!(receive.wait(soon), Err(TransferError::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
+        self.prepare(Request::recv(peer, tag).local(local.clone()))?.post()
+    }
+
+    /// Sends a notification of its own. No order is promised between notifications.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// engine.notify(&peer, b"ready")?.detach();
+    /// let notification = other.wait_notification(soon).expect("it comes");
+    /// assert_eq!((notification.data, notification.peer), (b"ready".to_vec(), back));
+    /// assert!(other.take_notifications().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn notify(&self, peer: &Peer, data: &[u8]) -> Result<Transfer, PostError> {
+        self.prepare(Request::write(peer).notification(data.to_vec()))?.post()
+    }
+
+    /// All notifications that have arrived, in order of arrival. Never blocks.
+    pub fn take_notifications(&self) -> Vec<Notification> {
+        self.shared().help();
+        let taken = self.shared().inbox.take_all();
+        self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
+        taken
+    }
+
+    /// The next notification; waits for it, at most `timeout`.
+    pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
+        let shared = self.shared();
+        let until = Instant::now().checked_add(timeout);
+        let taken = loop {
+            shared.wait_until(
+                until,
+                || !shared.inbox.is_empty(),
+                |limit| shared.inbox.sleep(limit),
+            );
+            let taken = shared.inbox.pop();
+            // Another thread may have been faster.
+            if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+                break taken;
+            }
+            if shared.is_closing() {
+                break None;
+            }
+        };
+        shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
+        taken
+    }
+
+    /// Checks a request and cuts it into chunks, once for many posts.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// // Every second block of 64 bytes; the notification comes when all are in place.
+    /// let blocks = (0..32).map(|i| (local.slice(64 * i, 64), remote.slice(128 * i, 64)));
+    /// let blocks: Vec<_> = blocks.map(|(l, r)| Ok((l?, r?))).collect::<Result<_, polyrail::RegionError>>()?;
+    /// let request = Request::write(&peer).segments(blocks).notification(b"layer 7".to_vec());
+    /// let prepared = engine.prepare(request.timeout(soon))?;
+    /// for _ in 0..3 {
+    ///     let transfer = prepared.post()?;
+    ///     assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7");
+    ///     transfer.wait(soon)?;
+    ///     assert!(matches!(transfer.poll(), Status::Done(outcome) if outcome.bytes == 2048));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
+        let limits = self.shared().settings.request_limits();
+        let path = crate::device::direct::choose(self.shared(), &request);
+        let prepared = Arc::new(Prepared::new(request, path, &limits)?);
+        Ok(PreparedTransfer { prepared, engine: self.clone() })
+    }
+
+    /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing
+    /// otherwise.
+    pub fn progress(&self) -> bool {
+        self.shared().help()
+    }
+
+    /// Waits until every transfer that was posted here is over, detached ones too, and the listener
+    /// of each has been told, at most `timeout`. Says whether they are.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        const LOOK_EVERY: Duration = Duration::from_micros(200);
+        let until = Instant::now().checked_add(timeout);
+        // Copies by devices that nobody asks about.
+        self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
+        while !self.shared().pool.is_drained() {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return false;
+            }
+            if !self.progress() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
+        true
+    }
+
+    /// All counters.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// engine.write(&peer, &local.all(), &remote.all())?.wait(soon)?;
+    /// let rail = &engine.stats().peers[0].rails[0];
+    /// println!("{} sent {} bytes, {} retransmits", rail.name, rail.tx_bytes, rail.retransmits);
+    /// assert_eq!(rail.name, "lo");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.shared().stats()
+    }
+
+    /// The state of everything, for people: peers, flows, what is outstanding and what it waits
+    /// for. The same text that the signal `dump_signal` writes.
+    pub fn dump(&self) -> String {
+        crate::diag::dump::text(self.shared())
+    }
+
+    fn shared(&self) -> &Arc<EngineShared> {
+        &self.handle.shared
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Engine({}, {})", self.shared().card.name, self.shared().card.instance)
+    }
+}
+
+impl EngineBuilder {
+    /// Uses these settings instead of the defaults.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What peers call this engine in messages; host name and process id if not given.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Tells this observer of what happens, as it happens.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Behaves to other engines of this process as if it were in another one. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn apart(mut self) -> Self {
+        self.apart = true;
+        self
+    }
+
+    /// Panics when the engine ends if any of its work was left alone, see [`Stats::rescues`]. For
+    /// tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Starts the engine: it listens on every rail when this returns.
+    pub fn build(self) -> Result<Engine, EngineError> {
+        let (shared, threads) = build::start(self.config, self.name, self.observer, self.apart)?;
+        let handle = Handle { shared, threads: OnceLock::from(threads), strict: self.strict };
+        Ok(Engine { handle: Arc::new(handle) })
+    }
+}
+
+impl RailInfo {
+    fn new(rail: &Rail, address: SocketAddr) -> Self {
+        Self {
+            name: rail.name.clone(),
+            interface: rail.interface.clone(),
+            address,
+            speed_mbps: rail.speed_mbps.filter(|speed| *speed > 0),
+        }
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EngineBuilder({:?})", self.name)
+    }
+}
+
+impl Connecting {
+    /// The peer once it has answered; `None` until then. Never blocks.
+    pub fn poll(&mut self) -> Option<Result<Peer, PeerError>> {
+        if self.card.is_none() {
+            self.card = match self.answer.try_recv() {
+                Ok(card) => Some(card),
+                Err(mpsc::TryRecvError::Empty) => return None,
+                Err(mpsc::TryRecvError::Disconnected) => None,
+            };
+        }
+        Some(self.result())
+    }
+
+    /// Whether it takes too long is for the control thread to say, which knows whether it was there
+    /// to see the answer. Only a thread that waits for itself, in a callback, is not told.
+    fn wait(&mut self) {
+        let timeout = self.engine.shared().settings.connect_timeout;
+        self.card = self.answer.recv_timeout(timeout * 2).ok();
+    }
+
+    fn result(&mut self) -> Result<Peer, PeerError> {
+        let shared = self.engine.shared();
+        let why = |why: String| PeerError::Connect { address: self.address, why };
+        match self.card.take() {
+            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
+            Some(Err(text)) => Err(why(text)),
+            None if shared.is_closing() => Err(PeerError::Closed),
+            None => Err(why("no answer".to_owned())),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // Threads, connections and peers are the original's: nothing of it is touched, and what it
+            // holds is left to the end of this process.
+            std::mem::forget(self.threads.take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        self.shared.close();
+        for thread in self.threads.take().into_iter().flatten() {
+            // An observer may be the last to let go of an engine, on one of its own threads.
+            if thread.thread().id() == std::thread::current().id() {
+                continue;
+            }
+            if thread.join().is_err() {
+                tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
+            }
+        }
+        self.shared.finish_copies();
+        self.shared.finish_trace();
+        if self.strict && !std::thread::panicking() {
+            let (engine, all) = (self.shared.rescues.get(), self.shared.rescues());
+            assert_eq!(all, 0, "work was left alone: {} by proxies, {engine} by all", all - engine);
+        }
+    }
+}
+
+impl PreparedTransfer {
+    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
+    pub fn post(&self) -> Result<Transfer, PostError> {
+        let shared = self.engine.shared();
+        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
+    }
+
+    /// Payload bytes of each post.
+    pub fn bytes(&self) -> u64 {
+        self.prepared.plan.bytes()
+    }
+
+    /// How its bytes travel, and why so.
+    pub fn path(&self) -> &TransferPath {
+        &self.prepared.path
+    }
+
+    /// Segments after merging.
+    pub fn segments(&self) -> usize {
+        self.prepared.plan.segments().len()
+    }
+}
+
+impl fmt::Debug for PreparedTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
+        write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
+    }
+}
+
+impl Peer {
+    /// What it calls itself.
+    pub fn name(&self) -> &str {
+        self.shared.name()
+    }
+
+    /// Whether it is on this host.
+    pub fn is_same_host(&self) -> bool {
+        self.shared.same_host
+    }
+
+    /// The number of its run, which no other engine has.
+    pub fn instance(&self) -> u128 {
+        self.shared.instance().0
+    }
+
+    /// Why it is gone, if it is.
+    pub fn lost(&self) -> Option<String> {
+        self.shared.is_gone().then(|| self.shared.lost_text())
+    }
+
+    /// Flows towards it that are connected, of all that are meant to be.
+    pub fn flows_up(&self) -> (usize, usize) {
+        (self.shared.flows_up(), self.shared.flows.len())
+    }
+}
+
+impl PartialEq for Peer {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Peer {}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({}, {})", self.name(), self.shared.instance())
+    }
+}

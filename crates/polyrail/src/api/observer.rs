@@ -1,0 +1,60 @@
+//! Being told at once, instead of asking.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::api::engine::Peer;
+use crate::api::error::TransferError;
+use crate::engine::op::Outcome;
+use crate::engine::peer::PeerShared;
+
+/// What an engine tells its user as it happens, for programs that can't wait for an answer to a
+/// question; given to [`crate::EngineBuilder::observer`].
+///
+/// Called on the thread where it happens, mostly a proxy, several of them at a time. Posting is
+/// fine here; waiting is not, since nothing else moves on that proxy meanwhile. A panic is caught,
+/// logged and counted ([`crate::Stats::callback_panics`]).
+pub trait Observer: Send + Sync {
+    /// A notification arrived. With an observer none goes to [`crate::Engine::take_notifications`].
+    fn notified(&self, peer: &Peer, data: Vec<u8>);
+
+    /// The peer is gone, for the reason given; transfers with it have ended or are about to.
+    fn lost(&self, peer: &Peer, why: &str);
+}
+
+/// Is told of the end of transfers; given to [`crate::Request::on_end`].
+///
+/// Called once for each post, on the thread where it ends, which may be the one that posts. What
+/// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when it
+/// has returned.
+pub trait OnEnd: Send + Sync {
+    /// The transfer of this token is over.
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
+}
+
+/// Whom to tell, and of what.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    pub(crate) target: Arc<dyn OnEnd>,
+    pub(crate) token: u64,
+}
+
+/// While it lives, a peer that is silent is asked for a sign of life, so that its death is noticed
+/// though no transfer with it is under way. See [`crate::Engine::watch`].
+#[must_use = "the peer is watched until this is dropped"]
+pub struct Watch {
+    peer: Arc<PeerShared>,
+}
+
+impl Watch {
+    pub(crate) fn new(peer: Arc<PeerShared>) -> Self {
+        peer.watches.fetch_add(1, Ordering::Relaxed);
+        Self { peer }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.peer.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}

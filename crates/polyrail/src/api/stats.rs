@@ -1,0 +1,264 @@
+//! Counters: cheap to keep (relaxed atomics of one writer each), read at any time.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::RailCard;
+use polyrail_sys::tcp;
+use serde::Serialize;
+
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
+
+/// Counters of a flow towards a peer, or from one.
+#[derive(Debug, Default)]
+pub(crate) struct FlowStats {
+    pub(crate) tx_bytes: Counter,
+    pub(crate) tx_chunks: Counter,
+    pub(crate) resent_chunks: Counter,
+    pub(crate) window_full_ns: Counter,
+    pub(crate) window_full: Counter,
+    pub(crate) socket_full_ns: Counter,
+    pub(crate) socket_full: Counter,
+    pub(crate) down: Counter,
+    /// Retransmits of connections that are closed by now.
+    pub(crate) past_retransmits: Counter,
+}
+
+/// A number that only grows. Any thread may add; reads may be a moment behind.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        // Relaxed: a counter orders nothing else.
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of an engine since it started, by peer, rail and flow, and its proxies.
+///
+/// Bytes are payload; times are nanoseconds. Taken without stopping anything, so figures of
+/// different flows may be microseconds apart.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stats {
+    /// Each peer that is known now.
+    pub peers: Vec<PeerStats>,
+    /// Each proxy.
+    pub proxies: Vec<ProxyStats>,
+    /// Operations that are outstanding.
+    pub ops_outstanding: u32,
+    /// Regions that are registered.
+    pub regions: usize,
+    /// Notifications that nobody has taken yet.
+    pub notifications_waiting: usize,
+    /// Connections that were turned away: strangers, other versions, limits.
+    pub refused_connections: u64,
+    /// Work that waited for a periodic look because nobody had been told of it. Each is a fault of
+    /// the engine: there are none in an engine that is right. With `progress = caller` nothing counts.
+    pub rescues: u64,
+    /// Panics of observers, mailboxes and listeners, which the log tells of.
+    pub callback_panics: u64,
+}
+
+/// Counters of a peer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PeerStats {
+    /// Its name.
+    pub name: String,
+    /// Which run of which engine, shortened.
+    pub instance: String,
+    /// Whether it is on this host.
+    pub same_host: bool,
+    /// Payload that devices here were given to copy from end to end, without a rail.
+    pub peer_copy_bytes: u64,
+    /// Payload that was left for it in memory that both processes have open: only heads and
+    /// acknowledgements of it took a rail.
+    pub shared_bytes: u64,
+    /// By local rail.
+    pub rails: Vec<RailStats>,
+}
+
+/// Counters of a rail towards one peer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RailStats {
+    /// The local rail.
+    pub name: String,
+    /// Payload sent and acknowledged or on its way.
+    pub tx_bytes: u64,
+    /// Payload that landed from flows that arrive at this rail.
+    pub rx_bytes: u64,
+    /// Chunks sent.
+    pub tx_chunks: u64,
+    /// Chunks that landed.
+    pub rx_chunks: u64,
+    /// Payload that was read to scratch: late copies, and what was refused.
+    pub discarded_bytes: u64,
+    /// TCP segments sent again.
+    pub retransmits: u64,
+    /// Chunks given back by a flow that died.
+    pub resent_chunks: u64,
+    /// How often a flow was lost.
+    pub down_count: u64,
+    /// Time that flows had something to send and no room in the window.
+    pub window_full_ns: u64,
+    /// Time that flows had something to send and no room in the socket.
+    pub socket_full_ns: u64,
+    /// Each flow towards the peer.
+    pub flows: Vec<FlowSnapshot>,
+}
+
+/// Counters of one flow towards a peer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FlowSnapshot {
+    /// Its channel.
+    pub channel: u32,
+    /// Its number among all flows towards the peer.
+    pub flow: u32,
+    /// Whether it is connected.
+    pub up: bool,
+    /// Chunks that it has in flight.
+    pub in_flight: usize,
+    /// Payload sent.
+    pub tx_bytes: u64,
+    /// Chunks sent.
+    pub tx_chunks: u64,
+    /// How often the window was full with something to send.
+    pub window_full: u64,
+    /// Time of that.
+    pub window_full_ns: u64,
+    /// How often the socket was full with something to send.
+    pub socket_full: u64,
+    /// Time of that.
+    pub socket_full_ns: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Smoothed round-trip time in microseconds, 0 if it is down.
+    pub rtt_us: u32,
+    /// Congestion control in use, empty if it is down.
+    pub congestion: String,
+    /// Time held up by the receiver's window, by the kernel's count, in microseconds.
+    pub receive_window_limited_us: u64,
+}
+
+/// Counters of a proxy.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProxyStats {
+    /// Its name, which is its thread's.
+    pub name: String,
+    /// CPUs that it is bound to; empty if it is not.
+    pub cpus: Vec<u32>,
+    /// CPUs that the system lets its thread run on, read back after binding; empty until it runs,
+    /// and if callers make progress.
+    pub actual_cpus: Vec<u32>,
+    /// CPU that it ran on last.
+    pub last_cpu: Option<u32>,
+    /// How often it was found on another CPU than before, looked at whenever it goes to sleep and
+    /// now and then while it works: it moved at least so often.
+    pub migrations: u64,
+    /// CPU time of its thread. Zero if callers make progress.
+    pub cpu_seconds: f64,
+    /// Passes over its flows.
+    pub passes: u64,
+    /// Passes that moved something.
+    pub busy_passes: u64,
+    /// How often it went to sleep.
+    pub sleeps: u64,
+    /// How often it found, when a check was due, something to move that nobody had told it of. Each
+    /// is a fault of the engine.
+    pub rescues: u64,
+}
+
+/// Counters of flows that arrive at a rail from a peer.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivalStats {
+    pub(crate) rx_bytes: Counter,
+    pub(crate) rx_chunks: Counter,
+    pub(crate) discarded_bytes: Counter,
+}
+
+impl EngineShared {
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            peers: self.peers().iter().map(|peer| self.peer_stats(peer)).collect(),
+            proxies: self.proxies.all.iter().map(|proxy| proxy.stats()).collect(),
+            ops_outstanding: self.pool.used(),
+            regions: self.registry.count(),
+            notifications_waiting: self.inbox.len(),
+            callback_panics: self.callbacks.panics(),
+            refused_connections: self.control.refused.load(Ordering::Relaxed),
+            rescues: self.rescues(),
+        }
+    }
+
+    /// See [`Stats::rescues`].
+    pub(crate) fn rescues(&self) -> u64 {
+        self.rescues.get() + self.proxies.all.iter().map(|proxy| proxy.rescues()).sum::<u64>()
+    }
+
+    fn peer_stats(&self, peer: &PeerShared) -> PeerStats {
+        let rail = |(index, rail): (usize, &RailCard)| {
+            let arrivals = &peer.arrivals[index];
+            let mut stats = RailStats {
+                name: rail.name.clone(),
+                rx_bytes: arrivals.rx_bytes.get(),
+                rx_chunks: arrivals.rx_chunks.get(),
+                discarded_bytes: arrivals.discarded_bytes.get(),
+                ..RailStats::default()
+            };
+            for flow in (0..peer.layout.flows()).map(FlowIndex) {
+                if peer.layout.pair_of(flow).0 == index {
+                    stats.add(peer, flow);
+                }
+            }
+            stats
+        };
+        PeerStats {
+            name: peer.name().to_owned(),
+            instance: peer.instance().to_string(),
+            same_host: peer.same_host,
+            peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
+            shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
+            rails: self.card.rails.iter().enumerate().map(rail).collect(),
+        }
+    }
+}
+
+impl RailStats {
+    fn add(&mut self, peer: &PeerShared, flow: FlowIndex) {
+        let slot = &peer.flows[flow.0 as usize];
+        let counters = &slot.stats;
+        let socket = slot.socket.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let info = socket.as_ref().and_then(|socket| tcp::info(&**socket).ok()).unwrap_or_default();
+        let congestion = socket.and_then(|socket| tcp::congestion(&*socket).ok());
+        let snapshot = FlowSnapshot {
+            channel: peer.layout.channel_of(flow),
+            flow: flow.0,
+            up: slot.up.load(Ordering::Relaxed),
+            in_flight: peer.tx().sender.in_flight(flow),
+            tx_bytes: counters.tx_bytes.get(),
+            tx_chunks: counters.tx_chunks.get(),
+            window_full: counters.window_full.get(),
+            window_full_ns: counters.window_full_ns.get(),
+            socket_full: counters.socket_full.get(),
+            socket_full_ns: counters.socket_full_ns.get(),
+            retransmits: counters.past_retransmits.get() + info.retransmits,
+            rtt_us: info.rtt_us,
+            congestion: congestion.unwrap_or_default(),
+            receive_window_limited_us: info.receive_window_limited_us,
+        };
+        self.tx_bytes += snapshot.tx_bytes;
+        self.tx_chunks += snapshot.tx_chunks;
+        self.retransmits += snapshot.retransmits;
+        self.resent_chunks += counters.resent_chunks.get();
+        self.down_count += counters.down.get();
+        self.window_full_ns += snapshot.window_full_ns;
+        self.socket_full_ns += snapshot.socket_full_ns;
+        self.flows.push(snapshot);
+    }
+}

@@ -1,0 +1,243 @@
+//! The first words on a connection, said without blocking.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::{Card, Hello, HelloError, PREFIX_BYTES, Prefix, RefusedCode, Reply};
+use polyrail_sys::{In, IoVecs, Out, receive, send};
+use socket2::Socket;
+
+use crate::engine::peer::PeerShared;
+
+/// A connection that is not a flow yet.
+pub(crate) struct Handshake {
+    pub(crate) socket: Socket,
+    pub(crate) purpose: Purpose,
+    pub(crate) remote: SocketAddr,
+    pub(crate) deadline: Instant,
+    /// How long the other side may take for its first words once there is a connection. Its kernel
+    /// connects, so that says nothing of whether its threads have a CPU.
+    patience: Duration,
+    stage: Stage,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    prefix: Option<Prefix>,
+}
+
+pub(crate) enum Purpose {
+    /// Somebody connected to a rail of ours. Afterwards: what to do once the reply is out.
+    Accepted { rail: usize, then: Option<Then> },
+    /// We connect a flow.
+    Flow {
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        epoch: u64,
+        /// How long to wait before the next try if this one fails.
+        pause: Duration,
+    },
+    /// We ask somebody who he is.
+    Introduction { answer: mpsc::Sender<Result<Card, String>> },
+}
+
+/// A flow of a peer that was accepted.
+pub(crate) struct Then {
+    pub(crate) peer: Arc<PeerShared>,
+    pub(crate) flow: FlowIndex,
+    pub(crate) epoch: u64,
+    pub(crate) window_chunks: u32,
+    /// Our flow of the same number goes back on this connection.
+    pub(crate) duplex: bool,
+}
+
+/// Strangers come in thousands, as port scanners do: the log has one line of them in a while.
+#[derive(Default)]
+pub(crate) struct TurnedAway {
+    logged: Option<Instant>,
+    since: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Connecting,
+    Writing,
+    Reading,
+}
+
+/// Where a handshake stands.
+pub(crate) enum Step {
+    /// It waits for the socket.
+    Waiting,
+    /// A hello came: decide, then [`Handshake::reply`].
+    Hello(Hello),
+    /// A reply came.
+    Reply(Reply),
+    /// The reply is out.
+    ReplySent,
+    /// It failed; the text says how.
+    Failed(String),
+    /// The other side's first words are not what they should be.
+    Rejected(HelloError),
+}
+
+impl TurnedAway {
+    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &str) {
+        const PAUSE: Duration = Duration::from_secs(1);
+        if self.logged.is_some_and(|logged| logged.elapsed() < PAUSE) {
+            self.since += 1;
+            return;
+        }
+        let others = std::mem::take(&mut self.since);
+        tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
+        self.logged = Some(Instant::now());
+    }
+}
+
+impl Handshake {
+    pub(crate) fn accepted(
+        socket: Socket,
+        rail: usize,
+        remote: SocketAddr,
+        deadline: Instant,
+    ) -> Self {
+        let purpose = Purpose::Accepted { rail, then: None };
+        Self::new(socket, purpose, remote, deadline, Stage::Reading, Vec::new())
+    }
+
+    pub(crate) fn connecting(
+        socket: Socket,
+        purpose: Purpose,
+        remote: SocketAddr,
+        deadline: Instant,
+        patience: Duration,
+        hello: &Hello,
+    ) -> Self {
+        let connecting =
+            Self::new(socket, purpose, remote, deadline, Stage::Connecting, hello.encode());
+        Self { patience, ..connecting }
+    }
+
+    /// Goes as far as the socket allows.
+    pub(crate) fn step(&mut self) -> Step {
+        loop {
+            let step = match self.stage {
+                Stage::Connecting => self.connect(),
+                Stage::Writing => self.write(),
+                Stage::Reading => self.read(),
+            };
+            match step {
+                Ok(Some(step)) => return step,
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Waiting,
+                Err(error) => return Step::Failed(error.to_string()),
+            }
+        }
+    }
+
+    /// Answers a hello.
+    pub(crate) fn reply(&mut self, reply: &Reply, then: Option<Then>) {
+        if let Purpose::Accepted { then: slot, .. } = &mut self.purpose {
+            *slot = then;
+        }
+        self.output = reply.encode();
+        self.stage = Stage::Writing;
+    }
+
+    /// Tells a Polyrail that is not welcome why, as far as the socket takes it at once.
+    pub(crate) fn say_goodbye(&self, code: RefusedCode, reason: &str) {
+        let bytes = Reply::Refused { code, reason: reason.to_owned() }.encode();
+        let mut from = IoVecs::<Out>::new();
+        from.push_bytes(&bytes);
+        let _ = send(self.socket.as_fd(), &mut from);
+    }
+
+    /// What a handshake that ran out of time was waiting for.
+    pub(crate) fn waiting_for(&self) -> &'static str {
+        match self.stage {
+            Stage::Connecting => "the connection",
+            Stage::Writing => "room to write",
+            Stage::Reading => "the other side's first words",
+        }
+    }
+
+    fn new(
+        socket: Socket,
+        purpose: Purpose,
+        remote: SocketAddr,
+        deadline: Instant,
+        stage: Stage,
+        output: Vec<u8>,
+    ) -> Self {
+        let (input, patience) = (Vec::new(), Duration::ZERO);
+        Self { socket, purpose, remote, deadline, patience, stage, output, input, prefix: None }
+    }
+
+    fn connect(&mut self) -> io::Result<Option<Step>> {
+        if let Some(error) = self.socket.take_error()? {
+            return Err(error);
+        }
+        match self.socket.peer_addr() {
+            Ok(_) => {
+                self.stage = Stage::Writing;
+                self.deadline = self.deadline.max(Instant::now() + self.patience);
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(Some(Step::Waiting)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&mut self) -> io::Result<Option<Step>> {
+        let mut from = IoVecs::<Out>::new();
+        from.push_bytes(&self.output);
+        let sent = send(self.socket.as_fd(), &mut from)?;
+        self.output.drain(..sent);
+        if !self.output.is_empty() {
+            return Ok(None);
+        }
+        if matches!(self.purpose, Purpose::Accepted { .. }) {
+            return Ok(Some(Step::ReplySent));
+        }
+        self.stage = Stage::Reading;
+        Ok(None)
+    }
+
+    /// Reads exactly the prefix, then exactly the body: what follows belongs to the flow.
+    fn read(&mut self) -> io::Result<Option<Step>> {
+        let wanted = PREFIX_BYTES + self.prefix.map_or(0, |prefix| prefix.body_bytes());
+        let have = self.input.len();
+        if have < wanted {
+            self.input.resize(wanted, 0);
+            let mut into = IoVecs::<In>::new();
+            into.push_buffer(&mut self.input[have..]);
+            let received = receive(self.socket.as_fd(), &mut into);
+            self.input.truncate(have + received.as_ref().copied().unwrap_or(0));
+            return match received? {
+                0 => Ok(Some(Step::Failed("closed by the other side".to_owned()))),
+                _ => Ok(None),
+            };
+        }
+        Ok(self.decode().unwrap_or_else(|error| Some(Step::Rejected(error))))
+    }
+
+    fn decode(&mut self) -> Result<Option<Step>, HelloError> {
+        let Some((prefix, body)) = self.input.split_first_chunk::<PREFIX_BYTES>() else {
+            return Ok(None);
+        };
+        let Some(known) = self.prefix else {
+            self.prefix = Some(Prefix::decode(prefix)?);
+            return Ok(None);
+        };
+        let step = match self.purpose {
+            Purpose::Accepted { .. } => Step::Hello(Hello::decode(known, body)?),
+            _ => Step::Reply(Reply::decode(known, body)?),
+        };
+        self.input.clear();
+        self.prefix = None;
+        Ok(Some(step))
+    }
+}

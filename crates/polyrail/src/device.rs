@@ -1,0 +1,9 @@
+//! Memory of devices: staging for rails, copies from end to end, and memory shared between
+//! processes of a host.
+
+pub(crate) mod budget;
+pub(crate) mod direct;
+pub(crate) mod export;
+pub(crate) mod shared_memory;
+pub(crate) mod shared_ring;
+pub(crate) mod staging;

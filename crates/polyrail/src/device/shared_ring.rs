@@ -1,0 +1,270 @@
+//! Rings that two processes of one host have open: the sender's device copies a chunk to one, its
+//! head goes over the flow, and the receiver's device copies the chunk from there.
+//!
+//! A ring belongs to one connection of a flow and is never used again for another: whatever the
+//! receiver still copies when the connection is gone, the bytes under it stay as they are. It gives
+//! out a place again only when the chunk there is acknowledged, and the receiver acknowledges when
+//! its device is done.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use polyrail_gpu::Device;
+use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::{Memory, SharedMemory};
+
+use crate::device::budget::Stock;
+use crate::device::shared_memory::{Pause, create, open, place_of};
+use crate::device::staging::{Ring, as_much_as_there_is};
+
+/// The sender's end.
+pub(crate) struct SharedRing {
+    pub(crate) ring: Ring,
+    stock: Arc<Stock>,
+    shared: SharedMemory,
+    is_pinned: bool,
+    /// Whether the peer was told of it on this connection.
+    is_announced: bool,
+    /// Frames of the flow, counted from 1, whose payload lies here, also if it is sent, oldest first.
+    frames: VecDeque<u64>,
+}
+
+/// The receiver's end.
+pub(crate) struct PeersRing {
+    pub(crate) place: SharedPlace,
+    state: State,
+}
+
+enum State {
+    Announced,
+    Open {
+        memory: Memory,
+        is_pinned: bool,
+    },
+    /// Not tried again until then.
+    Failed(Pause),
+}
+
+impl SharedRing {
+    /// See [`Ring::new`]. The memory is pinned for `device`, if there is one.
+    pub(crate) fn new(
+        device: Option<&dyn Device>,
+        wanted: u64,
+        least: u64,
+        stock: &Arc<Stock>,
+    ) -> Result<Self, String> {
+        let make = |bytes| -> Result<(Ring, SharedMemory), String> {
+            let share = stock.take(bytes, least)?;
+            let shared = create(bytes)?;
+            let memory = shared.memory().clone().with(share);
+            let memory = match device {
+                Some(device) => pin(device, &memory, stock)?,
+                None => {
+                    shared.populate().map_err(|error| format!("{bytes} bytes: {error}"))?;
+                    memory
+                }
+            };
+            Ok((Ring::of(memory), shared))
+        };
+        let (ring, shared) = stock.insist(|| as_much_as_there_is(wanted, least, make))?;
+        let (is_pinned, frames) = (device.is_some(), VecDeque::new());
+        let stock = stock.clone();
+        Ok(Self { ring, stock, shared, is_pinned, is_announced: false, frames })
+    }
+
+    /// Pins the memory, if it isn't yet.
+    pub(crate) fn pin_for(&mut self, device: Option<&dyn Device>) -> Result<(), String> {
+        if let (Some(device), false) = (device, self.is_pinned) {
+            self.ring.replace(pin(device, self.ring.memory(), &self.stock)?);
+            self.is_pinned = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a device copies to it.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    /// The frame of this number has its payload here, where the place was taken last, and is sent with
+    /// it: the peer need not know of the ring.
+    pub(crate) fn keep(&mut self, frame: u64) {
+        self.frames.push_back(frame);
+    }
+
+    /// The frame of this number has its payload here, where the place was taken last. Says what the
+    /// peer has to be told first.
+    pub(crate) fn note(&mut self, frame: u64) -> Option<SharedPlace> {
+        self.keep(frame);
+        let is_first = !std::mem::replace(&mut self.is_announced, true);
+        is_first.then(|| place_of(&self.shared))
+    }
+
+    /// The peer is done with all frames up to this one.
+    pub(crate) fn release(&mut self, frame: u64) {
+        while self.frames.front().is_some_and(|oldest| *oldest <= frame) {
+            self.frames.pop_front();
+            self.ring.release();
+        }
+    }
+}
+
+impl PeersRing {
+    pub(crate) fn new(place: SharedPlace) -> Self {
+        Self { place, state: State::Announced }
+    }
+
+    /// Whether chunks can be copied from it, by a device or by the CPU.
+    pub(crate) fn is_open(&self, for_device: bool) -> bool {
+        matches!(&self.state, State::Open { is_pinned, .. } if *is_pinned || !for_device)
+    }
+
+    /// Opens it, unless that has failed a moment ago. It is an error the first time only. Takes
+    /// milliseconds.
+    pub(crate) fn open(
+        &mut self,
+        device: Option<&dyn Device>,
+        stock: &Arc<Stock>,
+    ) -> Result<(), String> {
+        let last = match &self.state {
+            State::Failed(pause) => Some(*pause),
+            State::Announced | State::Open { .. } => None,
+        };
+        if self.is_open(device.is_some()) || last.is_some_and(|pause| !pause.is_over()) {
+            return Ok(());
+        }
+        match stock.insist(|| self.opened(device, stock)) {
+            Ok(state) => self.state = state,
+            Err(why) => {
+                let pause = Pause::after(last);
+                self.state = State::Failed(pause);
+                if pause.is_first() {
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn opened(&self, device: Option<&dyn Device>, stock: &Arc<Stock>) -> Result<State, String> {
+        let memory = match &self.state {
+            State::Open { memory, .. } => memory.clone(),
+            State::Announced | State::Failed(_) => {
+                let bytes = self.place.bytes;
+                let share = stock.take(bytes, bytes)?;
+                open(self.place)?.with(share)
+            }
+        };
+        let memory = match device {
+            Some(device) => pin(device, &memory, stock)?,
+            None => memory,
+        };
+        Ok(State::Open { memory, is_pinned: device.is_some() })
+    }
+
+    /// Lets go of its memory, which nothing copies from. It can be opened again. Says whether it was
+    /// open.
+    pub(crate) fn close(&mut self) -> bool {
+        let was_open = self.memory().is_some();
+        if was_open {
+            self.state = State::Announced;
+        }
+        was_open
+    }
+
+    /// Its bytes, if it is open.
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        match &self.state {
+            State::Open { memory, .. } => Some(memory),
+            State::Announced | State::Failed(_) => None,
+        }
+    }
+
+    /// Whether a chunk of that size lies in it from `at` on.
+    pub(crate) fn holds(&self, at: u64, len: u64) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.place.bytes)
+    }
+}
+
+fn pin(device: &dyn Device, memory: &Memory, stock: &Arc<Stock>) -> Result<Memory, String> {
+    let pinned = device.pin(memory);
+    let pinned = pinned.map_err(|error| format!("shared memory can't be pinned: {error}"))?;
+    Ok(pinned.with(stock.enter()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use polyrail_gpu::fake::FakeDevice;
+    use polyrail_gpu::{Place, Queue};
+
+    use super::*;
+    use crate::device::budget::Budget;
+    use crate::device::staging::Direction;
+
+    const RING: u64 = 1 << 16;
+
+    fn stock(direction: Direction) -> Arc<Stock> {
+        Budget::new(RING).stock(direction)
+    }
+
+    fn device() -> Arc<FakeDevice> {
+        FakeDevice::new(0, Duration::ZERO, 1)
+    }
+
+    #[test]
+    fn a_ring_counts_once_at_either_end_also_when_it_is_pinned_later() {
+        let device = device();
+        let (here, there) = (stock(Direction::Out), stock(Direction::In));
+        let mut ring = SharedRing::new(None, RING, RING, &here).unwrap();
+        ring.pin_for(Some(&*device)).unwrap();
+        let mut peers = PeersRing::new(ring.note(1).unwrap());
+        peers.open(None, &there).unwrap();
+        assert!(peers.is_open(false) && !peers.is_open(true));
+        peers.open(Some(&*device), &there).unwrap();
+        assert!(peers.is_open(true));
+        for stock in [&here, &there] {
+            assert!(stock.take(1, 1).is_err() && stock.holders() == 1, "it is all in use");
+        }
+        drop((ring, peers));
+        for stock in [&here, &there] {
+            assert!(stock.take(RING, RING).is_ok() && stock.holders() == 0, "it is all given back");
+        }
+    }
+
+    #[test]
+    fn a_ring_counts_until_the_last_copy_from_it_is_done() {
+        let fake = device();
+        let stock = stock(Direction::Out);
+        let ring = SharedRing::new(Some(&*fake), RING, RING, &stock).unwrap();
+        let target = fake.memory(&[0; 64]);
+        let device: Arc<dyn Device> = fake.clone();
+        let mut queue = Queue::new(&device).unwrap();
+        fake.hold(true);
+        queue.push(Place::Device(&target, 0), Place::Host(ring.ring.memory(), 0), 64).unwrap();
+        let ticket = queue.begin().unwrap();
+        drop(ring);
+        assert!(stock.take(1, 1).is_err(), "a device still reads it");
+        fake.hold(false);
+        assert!(ticket.wait(Duration::from_secs(20)).unwrap());
+        assert_eq!(queue.under_way(), 0);
+        assert!(stock.take(RING, RING).is_ok());
+    }
+
+    #[test]
+    fn a_ring_that_can_not_be_opened_is_left_alone_for_a_while() {
+        let (device, theirs) = (device(), stock(Direction::In));
+        let mut ring = SharedRing::new(None, RING, RING, &stock(Direction::Out)).unwrap();
+        let mut peers = PeersRing::new(ring.note(1).unwrap());
+        let taken = theirs.take(1, 1).unwrap();
+        let why = peers.open(Some(&*device), &theirs).unwrap_err();
+        assert!(why.contains("staging_limit_bytes"), "{why}");
+        drop(taken);
+        peers.open(Some(&*device), &theirs).unwrap();
+        assert!(peers.memory().is_none(), "it was tried a moment ago");
+        std::thread::sleep(Pause::SHORTEST);
+        peers.open(Some(&*device), &theirs).unwrap();
+        assert!(peers.is_open(true));
+    }
+}

@@ -1,0 +1,220 @@
+//! The state of an engine for people: who waits for what, since when.
+
+use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use polyrail_config::expand_file_name;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::interfaces::host_name;
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::engine::peer::{OpRef, PeerShared, seconds};
+use crate::engine::state::EngineShared;
+
+/// Watches for the signal that asks for a dump. The handler only sets a flag.
+pub(crate) struct DumpSignal {
+    asked: Option<Arc<AtomicBool>>,
+}
+
+impl DumpSignal {
+    pub(crate) fn new(signal: u32) -> io::Result<Self> {
+        if signal == 0 {
+            return Ok(Self { asked: None });
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        // The configuration bounds it to 64 and refuses the signals that can't be caught.
+        signal_hook::flag::register(signal as i32, asked.clone())?;
+        Ok(Self { asked: Some(asked) })
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Dumps if the signal came.
+    pub(crate) fn run(&self, engine: &Arc<EngineShared>) {
+        let Some(asked) = &self.asked else { return };
+        if !asked.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let text = text(engine);
+        let written = match engine.config.dump_file.as_str() {
+            "" => io::stderr().write_all(text.as_bytes()),
+            file => {
+                let path = expand_file_name(file, &host_name(), std::process::id());
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                file.and_then(|mut file| file.write_all(text.as_bytes()))
+            }
+        };
+        if let Err(error) = written {
+            tracing::error!(target: "polyrail::engine", %error, "can't write the state dump");
+        }
+    }
+}
+
+/// The dump.
+pub(crate) fn text(engine: &Arc<EngineShared>) -> String {
+    let mut out = String::new();
+    // Writing to a String can't fail.
+    let _ = write_engine(&mut out, engine);
+    out
+}
+
+fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Result {
+    let (card, pool) = (&engine.card, &engine.pool);
+    writeln!(out, "polyrail engine {} ({})", card.name, card.instance)?;
+    let waiting = engine.inbox.len();
+    let regions = engine.registry.count();
+    writeln!(
+        out,
+        "  operations {} of {}, regions {regions}, notifications waiting {waiting}, rescues {}",
+        pool.used(),
+        pool.limit(),
+        engine.rescues()
+    )?;
+    for rail in &card.rails {
+        let speed = if rail.speed_mbps == 0 {
+            String::new()
+        } else {
+            format!(", {} Mbit/s", rail.speed_mbps)
+        };
+        writeln!(out, "  rail {} listens on {}{speed}", rail.name, rail.address)?;
+    }
+    for proxy in &engine.proxies.all {
+        let s = proxy.stats();
+        let cpu = s.last_cpu.map_or("-".to_owned(), |cpu| cpu.to_string());
+        writeln!(
+            out,
+            "  proxy {}: cpu {cpu}, {:.2} s of CPU, {} passes ({} busy), {} sleeps",
+            s.name, s.cpu_seconds, s.passes, s.busy_passes, s.sleeps
+        )?;
+    }
+    for peer in engine.peers() {
+        write_peer(out, engine, &peer)?;
+    }
+    Ok(())
+}
+
+fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std::fmt::Result {
+    let now = Time(monotonic_ns());
+    let place = if peer.same_host { "this host" } else { "remote" };
+    writeln!(
+        out,
+        "  peer {} ({}, {place}): {} of {} flows up, {} arriving, {} posted and not fetched",
+        peer.name(),
+        peer.instance(),
+        peer.flows_up(),
+        peer.flows.len(),
+        peer.rx_flows_up.load(Ordering::Relaxed),
+        peer.posted.len()
+    )?;
+    let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed) / 1_000_000;
+    let copied = bytes(&peer.peer_copy_bytes);
+    if copied > 0 {
+        writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
+    }
+    if let Some(sharing) = peer.sharing.text() {
+        let left = bytes(&peer.shared_bytes);
+        writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
+    }
+    let tx = peer.tx();
+    if tx.sender.is_busy() {
+        let silence = seconds(tx.sender.silence(now));
+        writeln!(out, "    sending; last heard of {silence} ago")?;
+    }
+    for (index, slot) in peer.flows.iter().enumerate() {
+        let flow = FlowIndex(index as u32);
+        let rail = &engine.card.rails[peer.layout.pair_of(flow).0].name;
+        let in_flight = tx.sender.in_flight(flow);
+        let up = slot.up.load(Ordering::Relaxed);
+        let reason = match (up, in_flight) {
+            (false, _) => "down".to_owned(),
+            (true, 0) if !tx.sender.has_work() => "idle".to_owned(),
+            (true, 0) => "up".to_owned(),
+            (true, n) => {
+                let since = seconds(now.since(tx.sender.flow_progress(flow)));
+                let full = if tx.sender.has_room(flow) { "" } else { ", window full" };
+                format!("{n} chunks in flight{full}, last acknowledged {since} ago")
+            }
+        };
+        writeln!(
+            out,
+            "    {flow} channel {} rail {rail}: {reason}; {} MB in {} chunks, {} resent, lost {} times",
+            peer.layout.channel_of(flow),
+            slot.stats.tx_bytes.get() / 1_000_000,
+            slot.stats.tx_chunks.get(),
+            slot.stats.resent_chunks.get(),
+            slot.stats.down.get()
+        )?;
+    }
+    for (_, outgoing) in &tx.outgoing {
+        use polyrail_proto::Source;
+        let (what, age) = describe(outgoing);
+        let bytes = outgoing.plan().bytes();
+        writeln!(out, "    {what}: {bytes} bytes, posted {age}")?;
+    }
+    for (tag, OpRef(op)) in tx.matcher.sends() {
+        let age = seconds(op.age());
+        let bytes = op.prepared.plan.bytes();
+        writeln!(out, "    send tag {tag}: {bytes} bytes, waits {age} for the peer's receive")?;
+    }
+    let receives = tx.matcher.waiting_receives();
+    drop(tx);
+    if receives > 0 {
+        writeln!(out, "    the peer has {receives} receives posted that wait for our sends")?;
+    }
+    let rx = peer.rx();
+    for (number, receive) in &rx.receives {
+        let age = seconds(receive.op.age());
+        writeln!(out, "    receive {number}: room for {}, posted {age} ago", receive.capacity)?;
+    }
+    for (number, part) in &rx.reads {
+        let age = seconds(part.op.age());
+        writeln!(out, "    read {number}: data asked for {age} ago")?;
+    }
+    if rx.receiver.active_count() > 0 {
+        let count = rx.receiver.active_count();
+        writeln!(out, "    {count} transfers of the peer are landing")?;
+    }
+    drop(rx);
+    if let Some(problem) = peer.last_problem() {
+        writeln!(out, "    last problem: {problem}")?;
+    }
+    Ok(())
+}
+
+fn describe(outgoing: &crate::engine::op::Outgoing) -> (String, String) {
+    use crate::engine::op::{Outgoing, Purpose};
+    let of = |op: &crate::engine::op::Op| {
+        let name = op.prepared.kind.name();
+        let id = op.transfer().map_or(String::new(), |id| format!(" {id}"));
+        (format!("{name}{id}"), format!("{} ago", seconds(op.age())))
+    };
+    match outgoing {
+        Outgoing::Write(op) => of(op),
+        Outgoing::Made(made) => match &made.purpose {
+            Purpose::SendData(op, _) => of(op),
+            Purpose::Cancel(op, failure) => {
+                let (what, age) = of(op);
+                (format!("{what} ({failure}), the peer is being told"), age)
+            }
+            Purpose::Notify(op) => {
+                let (what, age) = of(op);
+                (format!("notification of {what}"), age)
+            }
+            Purpose::TellFor(op) => {
+                let (what, age) = of(op);
+                (format!("message for {what}"), age)
+            }
+            Purpose::ReadData { read, .. } => {
+                (format!("data for the peer's read {read}"), String::new())
+            }
+            Purpose::Tell | Purpose::Answer | Purpose::Release(..) => {
+                ("message".to_owned(), String::new())
+            }
+        },
+    }
+}

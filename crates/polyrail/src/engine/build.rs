@@ -1,0 +1,179 @@
+//! From configuration to a running engine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
+use polyrail_proto::InstanceId;
+use polyrail_proto::hello::Card;
+use polyrail_sys::interfaces::{boot_id, host_name, list};
+use polyrail_sys::{Memory, tcp};
+use socket2::Socket;
+
+use crate::api::error::EngineError;
+use crate::api::observer::Observer;
+use crate::control::{Control, ControlHandle};
+use crate::diag::trace::Trace;
+use crate::engine::rails::{self, Rail};
+use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
+use crate::engine::state::{EngineShared, Parts};
+use crate::proxy::placement::{Placement, bindings};
+use crate::proxy::{Proxy, ProxySet};
+
+/// Starts threads and listeners.
+pub(crate) fn start(
+    config: Config,
+    name: Option<String>,
+    observer: Option<Arc<dyn Observer>>,
+    apart: bool,
+) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
+    let system = |what| move |source| EngineError::System { what, source };
+    let interfaces = list().map_err(system("interfaces"))?;
+    let rails = rails::select(&config.rails, &interfaces)?;
+    let settings = EngineSettings::new(&config, rails.len())?;
+    let random = || getrandom::u64().map_err(|error| system("random bits")(error.into()));
+    let instance = InstanceId(u128::from(random()?) << 64 | u128::from(random()?));
+    let listeners = listen_all(&rails, &settings, config.listen_port)?;
+    let mut cards = Vec::with_capacity(rails.len());
+    for (rail, listener) in rails.iter().zip(&listeners) {
+        let address = listener.local_addr().map_err(system("listener"))?;
+        cards.push(rail.card(address.as_socket().map_or(0, |address| address.port())));
+    }
+    let host = host_name();
+    let pid = std::process::id();
+    let card = Card {
+        instance,
+        host: boot_id().map_err(system("boot id"))?,
+        name: name.unwrap_or_else(|| format!("{host}:{pid}")),
+        capabilities: settings.capabilities(),
+        rails: cards,
+    };
+    let trace = match config.trace_file.as_str() {
+        "" => None,
+        file => Some(Trace::new(expand_file_name(file, &host, pid), config.trace_events)),
+    };
+    let parts = Parts {
+        proxies: make_proxies(&config, &settings, &rails)?,
+        control: ControlHandle::new().map_err(system("epoll"))?,
+        scratch: Memory::anonymous(0).map_err(system("memory"))?,
+        trace,
+        observer,
+        settings,
+        card,
+        rails,
+        config,
+    };
+    let shared = Arc::new(EngineShared::new(parts));
+    if !apart {
+        crate::device::direct::announce(&shared);
+    }
+    let threads = spawn(&shared, listeners).map_err(system("thread"))?;
+    for warning in shared.config.warnings() {
+        tracing::warn!(target: "polyrail::config", "{warning}");
+    }
+    Ok((shared, threads))
+}
+
+fn listen_all(
+    rails: &[Rail],
+    settings: &EngineSettings,
+    port: u16,
+) -> Result<Vec<Socket>, EngineError> {
+    let listen = |rail: &Rail| {
+        let address = SocketAddr::new(rail.address, port);
+        let device = device(rail, settings.bind_device);
+        let result = tcp::listen(address, device);
+        // Without the privilege the automatic choice is to go by addresses alone.
+        let result = match result {
+            Err(error) if is_forbidden(&error) && settings.bind_device == BindDevice::Auto => {
+                tcp::listen(address, None)
+            }
+            result => result,
+        };
+        let name = rail.name.clone();
+        result.map_err(|source| EngineError::Listen { rail: name, address, source })
+    };
+    rails.iter().map(listen).collect()
+}
+
+/// The device that a rail's sockets are bound to. Loopback addresses share one device and need
+/// none.
+pub(crate) fn device(rail: &Rail, bind: BindDevice) -> Option<&str> {
+    match bind {
+        BindDevice::Off => None,
+        BindDevice::Auto if rail.loopback => None,
+        BindDevice::Auto | BindDevice::On => Some(&rail.interface),
+    }
+}
+
+pub(crate) fn is_forbidden(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+fn make_proxies(
+    config: &Config,
+    settings: &EngineSettings,
+    rails: &[Rail],
+) -> Result<ProxySet, EngineError> {
+    let system = |what| move |source| EngineError::System { what, source };
+    // One for each rail and for each channel to a peer, but no more than can run at once beside
+    // those of the other direction and whatever uses the bytes.
+    let lanes = match config.channels {
+        0 => rails.len() * settings.channels_per_rail as usize,
+        channels => rails.len().max(channels as usize),
+    };
+    let automatic = lanes.clamp(1, busy_cpus()?.max(2)) as u32;
+    let number = |setting: u32| if setting == 0 { automatic } else { setting };
+    let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
+    let mut all = Vec::new();
+    let mut add = |prefix: &str, count: u32, cpus: &[u32], bindings: &[Binding]| {
+        let start = all.len();
+        let placement = Placement::new(&interfaces, count, cpus, bindings);
+        for (index, cpus) in placement.cpus.iter().enumerate() {
+            let name = format!("pr-{prefix}{index}");
+            let proxy =
+                Proxy::new(name, cpus.clone(), !settings.caller_driven).map_err(system("epoll"))?;
+            all.push(Arc::new(proxy));
+        }
+        Ok::<_, EngineError>(placement.starting_at(start))
+    };
+    let (tx, rx) = if settings.caller_driven {
+        let both = add("caller", 1, &[], &[])?;
+        (both.clone(), both)
+    } else if settings.merged {
+        let count = number(config.merged_proxies());
+        let cpus = cpus("tx_cpus", config.merged_cpus())?;
+        let both = add("io", count, &cpus, &bindings("tx_bindings", config.merged_bindings())?)?;
+        (both.clone(), both)
+    } else {
+        let mut add = |prefix, count, [list, bound]: [(&'static str, &str); 2]| {
+            add(prefix, number(count), &cpus(list.0, list.1)?, &bindings(bound.0, bound.1)?)
+        };
+        let tx = [("tx_cpus", &*config.tx_cpus), ("tx_bindings", &*config.tx_bindings)];
+        let rx = [("rx_cpus", &*config.rx_cpus), ("rx_bindings", &*config.rx_bindings)];
+        (add("tx", config.tx_proxies, tx)?, add("rx", config.rx_proxies, rx)?)
+    };
+    Ok(ProxySet { all, tx, rx })
+}
+
+fn spawn(
+    shared: &Arc<EngineShared>,
+    listeners: Vec<Socket>,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    let mut control = Control::new(shared.clone(), listeners)?;
+    let builder = thread::Builder::new().name("pr-control".to_owned());
+    threads.push(builder.spawn(move || control.run())?);
+    if shared.settings.caller_driven {
+        return Ok(threads);
+    }
+    let spin = Duration::from_micros(shared.config.proxy_spin_us.into());
+    for proxy in &shared.proxies.all {
+        let (proxy, shared) = (proxy.clone(), shared.clone());
+        let builder = thread::Builder::new().name(proxy.name.clone());
+        threads.push(builder.spawn(move || proxy.run(&shared, spin))?);
+    }
+    Ok(threads)
+}

@@ -1,0 +1,190 @@
+//! Notifications that wait to be taken.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use polyrail_sys::threads::futex;
+
+use crate::api::engine::Peer;
+use crate::engine::peer::PeerShared;
+
+/// Bytes that came with a write or by [`crate::Engine::notify`].
+#[derive(Clone, Debug)]
+pub struct Notification {
+    /// Who sent it.
+    pub peer: Peer,
+    /// The bytes.
+    pub data: Vec<u8>,
+}
+
+/// Bounded by holding senders back: each peer has an equal share of the inbox, and while its share is
+/// full nothing is read from that peer. What peers that are gone left is kept as well, but no more
+/// than a whole inbox of it.
+pub(crate) struct Inbox {
+    queue: Mutex<Queue>,
+    len: AtomicUsize,
+    limit: usize,
+    /// Peers that share it.
+    peers: AtomicUsize,
+    /// Counts arrivals; takers sleep on it.
+    arrivals: AtomicU32,
+    sleepers: AtomicU32,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Notification>,
+    /// How many of them are of peers that are gone.
+    left: usize,
+}
+
+/// What a peer has in the inbox. Changed with the inbox's lock held only.
+#[derive(Default)]
+pub(crate) struct Share {
+    waiting: AtomicUsize,
+    is_gone: AtomicBool,
+    /// Flows of the peer were not read because its share was full.
+    paused: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            queue: Mutex::default(),
+            len: AtomicUsize::new(0),
+            limit,
+            peers: AtomicUsize::new(0),
+            arrivals: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn push(&self, notification: Notification) {
+        let mut queue = self.queue();
+        let share = &notification.peer.shared.inbox_share;
+        share.waiting.fetch_add(1, Ordering::SeqCst);
+        queue.left += usize::from(share.is_gone.load(Ordering::Relaxed));
+        queue.waiting.push_back(notification);
+        self.forget_oldest(&mut queue);
+        self.len.store(queue.waiting.len(), Ordering::Release);
+        drop(queue);
+        // SeqCst on both counters: either the taker sees the arrival, or we see the sleeper.
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            futex::wake_all(&self.arrivals);
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Option<Notification> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut queue = self.queue();
+        let first = queue.waiting.pop_front()?;
+        queue.taken(&first);
+        self.len.store(queue.waiting.len(), Ordering::SeqCst);
+        Some(first)
+    }
+
+    pub(crate) fn take_all(&self) -> Vec<Notification> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut queue = self.queue();
+        let all = std::mem::take(&mut queue.waiting);
+        all.iter().for_each(|notification| queue.taken(notification));
+        self.len.store(0, Ordering::SeqCst);
+        all.into()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One more peer shares the inbox.
+    pub(crate) fn peer_joined(&self) {
+        self.peers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The peer is gone: what it left waits on, and the others have larger shares.
+    pub(crate) fn peer_left(&self, peer: &PeerShared) {
+        self.peers.fetch_sub(1, Ordering::SeqCst);
+        let mut queue = self.queue();
+        peer.inbox_share.is_gone.store(true, Ordering::Relaxed);
+        queue.left += peer.inbox_share.waiting.load(Ordering::SeqCst);
+        self.forget_oldest(&mut queue);
+        self.len.store(queue.waiting.len(), Ordering::SeqCst);
+    }
+
+    /// Whether flows of the peer must not be read because its share is full. If so, they are told
+    /// when they may be.
+    pub(crate) fn must_pause(&self, peer: &PeerShared) -> bool {
+        let share = &peer.inbox_share;
+        if share.waiting.load(Ordering::Acquire) < self.share() {
+            return false;
+        }
+        share.paused.store(true, Ordering::SeqCst);
+        // SeqCst on both: either we see what was taken meanwhile, or the taker sees the pause.
+        share.waiting.load(Ordering::SeqCst) >= self.share()
+    }
+
+    /// Whether flows of the peer have to be told to read again.
+    pub(crate) fn resume(&self, peer: &PeerShared) -> bool {
+        let share = &peer.inbox_share;
+        share.waiting.load(Ordering::SeqCst) < self.share()
+            && share.paused.load(Ordering::SeqCst)
+            && share.paused.swap(false, Ordering::SeqCst)
+    }
+
+    /// Sleeps until something arrives, at most `limit`.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let seen = self.arrivals.load(Ordering::SeqCst);
+        if self.is_empty() {
+            futex::wait(&self.arrivals, seen, limit);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn share(&self) -> usize {
+        (self.limit / self.peers.load(Ordering::SeqCst).max(1)).max(1)
+    }
+
+    /// Peers that come, leave something and go must not fill the memory, where nobody takes it.
+    fn forget_oldest(&self, queue: &mut Queue) {
+        let mut too_many = queue.left.saturating_sub(self.limit);
+        if too_many == 0 {
+            return;
+        }
+        tracing::warn!(target: "polyrail::peer", dropped = too_many, limit = self.limit,
+            "notifications of peers that are gone were not taken, the oldest are dropped");
+        queue.left -= too_many;
+        queue.waiting.retain(|notification| {
+            let share = &notification.peer.shared.inbox_share;
+            let stays = too_many == 0 || !share.is_gone.load(Ordering::Relaxed);
+            if !stays {
+                too_many -= 1;
+                share.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+            stays
+        });
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn taken(&mut self, notification: &Notification) {
+        let share = &notification.peer.shared.inbox_share;
+        share.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.left -= usize::from(share.is_gone.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,378 @@
+//! One posted operation, from post to completion, and what the sender core carries for it.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
+use polyrail_sys::threads::{futex, monotonic_ns};
+
+use crate::api::error::TransferError;
+use crate::api::request::Prepared;
+use crate::device::direct::PathKind;
+use crate::device::export::Latch;
+use crate::device::staging::{Tickets, all_done};
+use crate::engine::callback::{Callbacks, End};
+use crate::memory::region::{RegionCore, RegionSlice};
+
+/// A posted operation. Shared by the user's handle and whoever works on it.
+pub(crate) struct Op {
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) posted: Time,
+    pub(crate) deadline: Option<Time>,
+    state: AtomicU32,
+    /// Parts that are not over; a read of many segments has several.
+    parts: AtomicU32,
+    bytes: AtomicU64,
+    /// Number on the wire once a sender has it, 0 before.
+    transfer: AtomicU64,
+    result: OnceLock<Result<Outcome, TransferError>>,
+    /// What a device said when it failed to copy.
+    device_error: OnceLock<String>,
+    /// Where devices copy from end to end: when they are done.
+    copying: OnceLock<Tickets>,
+    pool: Arc<OpsPool>,
+}
+
+/// A completed transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Payload bytes that are in place. For a receive: the length of the message.
+    pub bytes: u64,
+    /// From post to completion.
+    pub duration: Duration,
+}
+
+/// How many operations are outstanding, and how many may be.
+#[derive(Debug)]
+pub(crate) struct OpsPool {
+    pub(crate) callbacks: Arc<Callbacks>,
+    used: AtomicU32,
+    /// Operations that are over and whose listener has not been told.
+    untold: AtomicU32,
+    limit: u32,
+}
+
+const PENDING: u32 = 0;
+/// Pending, and somebody sleeps on the word.
+const AWAITED: u32 = 1;
+const OVER: u32 = 2;
+
+impl OpsPool {
+    pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>) -> Self {
+        Self { callbacks, used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether every operation is over, and who wanted to be told of it has been.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.used.load(Ordering::Acquire) == 0 && self.untold.load(Ordering::Acquire) == 0
+    }
+
+    /// A listener has been told.
+    pub(crate) fn told(&self) {
+        self.untold.fetch_sub(1, Ordering::Release);
+    }
+
+    fn take(&self) -> bool {
+        let taken = self.used.fetch_add(1, Ordering::Relaxed) < self.limit;
+        if !taken {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+impl Op {
+    /// An operation of `parts` parts, unless the pool is full.
+    pub(crate) fn new(prepared: Arc<Prepared>, pool: &Arc<OpsPool>) -> Option<Arc<Self>> {
+        if !pool.take() {
+            return None;
+        }
+        let posted = Time(monotonic_ns());
+        let deadline = prepared.timeout().map(|timeout| posted.after(timeout));
+        Some(Arc::new(Self {
+            prepared,
+            posted,
+            deadline,
+            state: AtomicU32::new(PENDING),
+            parts: AtomicU32::new(1),
+            bytes: AtomicU64::new(0),
+            transfer: AtomicU64::new(0),
+            result: OnceLock::new(),
+            device_error: OnceLock::new(),
+            copying: OnceLock::new(),
+            pool: pool.clone(),
+        }))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) == OVER
+    }
+
+    pub(crate) fn result(&self) -> Option<&Result<Outcome, TransferError>> {
+        if self.is_over() { self.result.get() } else { None }
+    }
+
+    /// Bytes of the parts that are over.
+    pub(crate) fn bytes_done(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        Time(monotonic_ns()).since(self.posted)
+    }
+
+    pub(crate) fn set_transfer(&self, id: TransferId) {
+        self.transfer.store(id.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn transfer(&self) -> Option<TransferId> {
+        Some(TransferId(self.transfer.load(Ordering::Relaxed))).filter(|id| id.0 > 0)
+    }
+
+    /// Before anything can complete: how many parts there are.
+    pub(crate) fn set_parts(&self, parts: u32) {
+        self.parts.store(parts, Ordering::Relaxed);
+    }
+
+    /// A part is in place.
+    pub(crate) fn part_done(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // AcqRel: whoever counts the last part has seen the bytes of the others.
+        if self.parts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let bytes = self.bytes.load(Ordering::Relaxed);
+            self.end(Ok(Outcome { bytes, duration: self.age() }));
+        }
+    }
+
+    pub(crate) fn set_copying(&self, tickets: Tickets) {
+        // Once, before anybody else knows of the operation.
+        let _ = self.copying.set(tickets);
+    }
+
+    /// Whether devices copy from end to end.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copying.get().is_some()
+    }
+
+    /// Whether the copies are done; if they failed, the operation is over with that.
+    pub(crate) fn is_copied(&self) -> bool {
+        match self.copying.get().map(all_done) {
+            Some(Ok(done)) => done,
+            Some(Err(error)) => {
+                self.fail(TransferError::Device { why: error.to_string() });
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Looks whether the copies are done, and if so ends the operation. One with a notification
+    /// ends when that has arrived.
+    pub(crate) fn end_if_copied(&self) {
+        if !self.prepared.notify && !self.is_over() && self.is_copied() {
+            let bytes = self.prepared.plan.bytes();
+            self.bytes.store(bytes, Ordering::Relaxed);
+            self.end(Ok(Outcome { bytes, duration: self.age() }));
+        }
+    }
+
+    /// The operation is over without being complete.
+    pub(crate) fn fail(&self, error: TransferError) {
+        self.end(Err(error));
+    }
+
+    pub(crate) fn fail_for(&self, failure: Failure) {
+        let peer = || self.prepared.peer_name();
+        self.fail(match failure {
+            Failure::Refused(code) => TransferError::Refused { peer: peer(), code },
+            Failure::Deadline => TransferError::Deadline {
+                deadline: self.prepared.timeout().unwrap_or_default(),
+                progress: self.prepared.peer.progress_text(),
+            },
+            Failure::Cancelled => TransferError::Cancelled,
+            Failure::PeerLost => {
+                TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_text() }
+            }
+            Failure::RegionDropped => TransferError::RegionDropped,
+            Failure::Device => {
+                TransferError::Device { why: self.device_error.get().cloned().unwrap_or_default() }
+            }
+        });
+    }
+
+    /// Sleeps until the operation is over, at most `limit`. Says whether it is.
+    pub(crate) fn sleep(&self, limit: Duration) -> bool {
+        let swapped =
+            self.state.compare_exchange(PENDING, AWAITED, Ordering::AcqRel, Ordering::Acquire);
+        if !matches!(swapped, Err(OVER)) {
+            futex::wait(&self.state, AWAITED, limit);
+        }
+        self.is_over()
+    }
+
+    fn end(&self, result: Result<Outcome, TransferError>) {
+        if self.result.set(result).is_err() {
+            return;
+        }
+        let listener = self.prepared.listener.as_ref();
+        if listener.is_some() {
+            self.pool.untold.fetch_add(1, Ordering::Relaxed);
+        }
+        // Before the listener is told, who may want to post.
+        self.pool.used.fetch_sub(1, Ordering::Release);
+        if self.state.swap(OVER, Ordering::AcqRel) == AWAITED {
+            futex::wake_all(&self.state);
+        }
+        if let Some(listener) = listener
+            && let Some(result) = self.result.get()
+        {
+            let (listener, result) = (listener.clone(), result.clone());
+            End { listener, result, pool: self.pool.clone() }.tell();
+        }
+    }
+}
+
+/// What a sender core carries: memory and message of a transfer.
+#[derive(Clone)]
+pub(crate) enum Outgoing {
+    /// A write: everything is in the request, prepared once and posted many times.
+    Write(Arc<Op>),
+    /// Made for one use: the data of a read or a send, or a message.
+    Made(Arc<Made>),
+}
+
+pub(crate) struct Made {
+    pub(crate) plan: Plan,
+    pub(crate) regions: Vec<Arc<RegionCore>>,
+    pub(crate) meta: Vec<u8>,
+    pub(crate) purpose: Purpose,
+}
+
+/// What is to be done when a made transfer is over.
+pub(crate) enum Purpose {
+    /// Nothing: a message that needs no answer.
+    Tell,
+    /// The answer to a question of the peer, of which only so many may be on their way.
+    Answer,
+    /// A message without which this operation can't go on.
+    TellFor(Arc<Op>),
+    /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
+    Cancel(Arc<Op>, Failure),
+    /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
+    ReadData { read: u64, shared: bool },
+    /// The peer confirms that nothing of it touches a region any more, which is kept until then.
+    Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
+    /// The notification of an operation whose bytes are in place.
+    Notify(Arc<Op>),
+    /// Data of a send that met the peer's receive of this number.
+    SendData(Arc<Op>, u64),
+}
+
+impl Outgoing {
+    /// When the operation was posted that it belongs to; 0 for what engines tell each other.
+    pub(crate) fn posted(&self) -> Time {
+        match self {
+            Self::Write(op) => op.posted,
+            Self::Made(made) => match &made.purpose {
+                Purpose::SendData(op, _)
+                | Purpose::TellFor(op)
+                | Purpose::Cancel(op, _)
+                | Purpose::Notify(op) => op.posted,
+                Purpose::Tell
+                | Purpose::Answer
+                | Purpose::ReadData { .. }
+                | Purpose::Release(..) => Time(0),
+            },
+        }
+    }
+
+    /// Whether its bytes are to lie in memory that the peer has open.
+    pub(crate) fn is_shared(&self) -> bool {
+        let op = match self {
+            Self::Write(op) => op,
+            Self::Made(made) => match &made.purpose {
+                Purpose::ReadData { shared, .. } => return *shared,
+                Purpose::SendData(op, _) => op,
+                _ => return false,
+            },
+        };
+        op.prepared.path.kind == PathKind::Shared
+    }
+
+    /// A device failed to copy bytes of it.
+    pub(crate) fn note_device_error(&self, why: String) {
+        let op = match self {
+            Self::Write(op) => op,
+            Self::Made(made) => match &made.purpose {
+                Purpose::SendData(op, _) => op,
+                _ => return,
+            },
+        };
+        // The first says why; what follows is its consequence.
+        let _ = op.device_error.set(why);
+    }
+
+    pub(crate) fn region(&self, index: u32) -> &RegionCore {
+        match self {
+            Self::Write(op) => &op.prepared.regions[index as usize],
+            Self::Made(made) => &made.regions[index as usize],
+        }
+    }
+}
+
+impl Source for Outgoing {
+    fn plan(&self) -> &Plan {
+        match self {
+            Self::Write(op) => &op.prepared.plan,
+            Self::Made(made) => &made.plan,
+        }
+    }
+
+    fn meta(&self) -> &[u8] {
+        match self {
+            Self::Write(op) => &op.prepared.notification,
+            Self::Made(made) => &made.meta,
+        }
+    }
+}
+
+/// Gives each region a number of its own, as the segments of a plan name them.
+#[derive(Default)]
+pub(crate) struct RegionList {
+    regions: Vec<Arc<RegionCore>>,
+    /// Slot of the registration to position: segments of a request alternate between regions.
+    positions: std::collections::HashMap<u32, u32>,
+}
+
+impl RegionList {
+    pub(crate) fn number(&mut self, slice: &RegionSlice) -> u32 {
+        self.number_of(&slice.region)
+    }
+
+    pub(crate) fn number_of(&mut self, region: &Arc<RegionCore>) -> u32 {
+        let slot = region.key.slot;
+        if let Some(position) = self.positions.get(&slot)
+            && Arc::ptr_eq(&self.regions[*position as usize], region)
+        {
+            return *position;
+        }
+        self.regions.push(region.clone());
+        let position = self.regions.len() as u32 - 1;
+        self.positions.insert(slot, position);
+        position
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Arc<RegionCore>> {
+        self.regions
+    }
+}

@@ -1,0 +1,524 @@
+//! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use polyrail_gpu::Ticket;
+use polyrail_proto::hello::Card;
+use polyrail_proto::matching::Matcher;
+use polyrail_proto::wire::Place;
+use polyrail_proto::{
+    FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
+};
+use polyrail_sys::tcp;
+use polyrail_sys::threads::monotonic_ns;
+use slab::Slab;
+use socket2::Socket;
+
+use crate::api::stats::{ArrivalStats, FlowStats};
+use crate::control::audit::Audit;
+use crate::device::budget::{Budget, Stock};
+use crate::device::shared_memory::Sharing;
+use crate::device::staging::Direction;
+use crate::engine::inbox::Share;
+use crate::engine::known::first_epoch;
+use crate::engine::lanes::Lanes;
+use crate::engine::op::{Op, Outgoing};
+use crate::engine::suspects::Suspects;
+use crate::proxy::Pass;
+use crate::proxy::placement::Placement;
+use crate::receiver::landing::Landing;
+
+/// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
+/// never during a system call on a socket.
+pub(crate) struct PeerShared {
+    pub(crate) number: u32,
+    pub(crate) card: Card,
+    pub(crate) same_host: bool,
+    /// Payload that devices were given to copy from end to end.
+    pub(crate) peer_copy_bytes: AtomicU64,
+    /// Payload that was left for it in memory that both have open.
+    pub(crate) shared_bytes: AtomicU64,
+    /// Whether that can be done.
+    pub(crate) sharing: Sharing,
+    /// Pinned memory of the flows towards it, and of those from it.
+    pub(crate) tx_stock: Arc<Stock>,
+    pub(crate) rx_stock: Arc<Stock>,
+    pub(crate) inbox_share: Share,
+    /// Whether the user gave its card.
+    pub(crate) by_user: AtomicBool,
+    /// One more than the session of its hellos; 0 before the first.
+    pub(crate) heard: AtomicU64,
+    /// Nothing has passed either way, and nothing will: its session may begin anew.
+    pub(crate) is_unused: AtomicBool,
+    /// Whether flows towards it are wanted: not before the first use if it came to us.
+    pub(crate) connecting: AtomicBool,
+    /// It is being told good-bye: it will close its flows, which are not to be connected again.
+    pub(crate) leaving: AtomicBool,
+    /// Whether flows towards it are the other direction of those that arrive from it.
+    pub(crate) answering: AtomicBool,
+    pub(crate) layout: Layout,
+    /// Posted operations that wait for a proxy to fetch them.
+    pub(crate) posted: ArrayQueue<Arc<Op>>,
+    /// Proxies that send to it.
+    pub(crate) lanes: Lanes,
+    pub(crate) flows: Vec<FlowSlot>,
+    tx: Mutex<TxSide>,
+    rx: Mutex<RxSide>,
+    phase: AtomicU8,
+    lost: OnceLock<String>,
+    last_problem: Mutex<Option<String>>,
+    /// When it was last asked for a sign of life, by the monotonic clock.
+    pub(crate) asked: AtomicU64,
+    /// Counters of flows towards us, by local rail.
+    pub(crate) arrivals: Vec<ArrivalStats>,
+    /// Flows towards us that are connected.
+    pub(crate) rx_flows_up: AtomicU32,
+    pub(crate) audit: Audit,
+    /// How many threads have asked proxies to send and not woken them yet.
+    pub(crate) announcing: AtomicU32,
+    /// How many want to learn of its death though no transfer may be under way.
+    pub(crate) watches: AtomicU32,
+}
+
+/// Which rails a direction uses, and how its flows lie on them.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Local rail and rail of the peer, by their cards.
+    pub(crate) pairs: Vec<(usize, usize)>,
+    pub(crate) channels: u32,
+    pub(crate) sockets: u32,
+}
+
+/// A flow towards the peer.
+pub(crate) struct FlowSlot {
+    pub(crate) proxy: usize,
+    pub(crate) up: AtomicBool,
+    /// The last attempt to connect it met another engine, or a peer that does not want it.
+    pub(crate) refused: AtomicBool,
+    /// When it came up last, by the monotonic clock.
+    pub(crate) up_since: AtomicU64,
+    /// Until when it takes nothing, by the monotonic clock.
+    pub(crate) rests_until: AtomicU64,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) stats: FlowStats,
+    /// Held for looking at its counters only; the proxy owns the stream.
+    pub(crate) socket: Mutex<Option<Arc<Socket>>>,
+}
+
+/// The sending half.
+pub(crate) struct TxSide {
+    pub(crate) sender: Sender<Outgoing>,
+    pub(crate) outgoing: Slab<Outgoing>,
+    pub(crate) matcher: Matcher<OpRef>,
+    /// Reads of the peer that are being served: its number to ours.
+    pub(crate) serving: HashMap<u64, TransferId>,
+    /// Answers to questions of the peer that it has not acknowledged.
+    pub(crate) answers: u32,
+    /// How long flows may stall, if longer than the setting: it doubles each time that one is given
+    /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
+    /// and no other rail will do better.
+    pub(crate) patience: Duration,
+    suspects: Suspects,
+    /// Passes until the next fetch from the pool.
+    pub(crate) fetch_in: u32,
+}
+
+/// The receiving half.
+pub(crate) struct RxSide {
+    pub(crate) receiver: Receiver,
+    /// Posted receives by their number.
+    pub(crate) receives: HashMap<u64, PostedReceive>,
+    pub(crate) next_receive: u64,
+    /// Parts of reads under way by their number.
+    pub(crate) reads: HashMap<u64, ReadPart>,
+    pub(crate) next_read: u64,
+    /// Chunks that devices copy into place.
+    pub(crate) landings: Vec<Landing>,
+    /// Copies from and to regions that the peer has ended.
+    pub(crate) ending: Vec<Ticket>,
+    /// When acknowledgements were first and last seen to have to wait.
+    pub(crate) unquiet_ns: (u64, u64),
+}
+
+/// A receive that waits for its message.
+pub(crate) struct PostedReceive {
+    pub(crate) op: Arc<Op>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) capacity: u64,
+}
+
+/// A part of a read that waits for its data.
+pub(crate) struct ReadPart {
+    pub(crate) op: Arc<Op>,
+    pub(crate) places: Vec<Place>,
+}
+
+/// An operation, compared by identity.
+#[derive(Clone)]
+pub(crate) struct OpRef(pub(crate) Arc<Op>);
+
+impl PartialEq for OpRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+const LIVE: u8 = 0;
+const GONE: u8 = 1;
+
+impl Layout {
+    pub(crate) fn flows(&self) -> u32 {
+        self.channels * self.sockets
+    }
+
+    /// Rails that a transfer may be spread over.
+    pub(crate) fn rails(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
+    pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
+        self.pairs[self.pair_index(flow)]
+    }
+
+    fn pair_index(&self, flow: FlowIndex) -> usize {
+        self.channel_of(flow) as usize % self.pairs.len()
+    }
+
+    pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
+        flow.0 / self.sockets
+    }
+
+    /// The proxy that sends on a flow: one for all flows of a channel.
+    fn proxy_of(&self, flow: FlowIndex, proxies: &Placement) -> usize {
+        let (rail, _) = self.pair_of(flow);
+        proxies.proxy(rail, self.channel_of(flow), self.pairs.len() as u32, 1)
+    }
+}
+
+impl PeerShared {
+    pub(crate) fn new(
+        number: u32,
+        card: Card,
+        layout: Layout,
+        proxies: &Placement,
+        options: PeerOptions<'_>,
+    ) -> Self {
+        let config = SenderConfig {
+            window_chunks: options.window_chunks,
+            channels: layout.channels,
+            sockets: layout.sockets,
+            rails: layout.rails() as u32,
+        };
+        let flows: Vec<FlowSlot> = (0..layout.flows())
+            .map(|flow| FlowSlot {
+                proxy: layout.proxy_of(FlowIndex(flow), proxies),
+                up: AtomicBool::new(false),
+                refused: AtomicBool::new(false),
+                up_since: AtomicU64::new(0),
+                rests_until: AtomicU64::new(0),
+                epoch: AtomicU64::new(first_epoch(number)),
+                stats: FlowStats::default(),
+                socket: Mutex::new(None),
+            })
+            .collect();
+        let pairs = layout.pairs.len();
+        let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
+        Self {
+            number,
+            same_host: options.same_host,
+            peer_copy_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            sharing: Sharing::default(),
+            tx_stock: options.staging.stock(Direction::Out),
+            rx_stock: options.staging.stock(Direction::In),
+            inbox_share: Share::default(),
+            by_user: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            is_unused: AtomicBool::new(false),
+            connecting: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            answering: AtomicBool::new(false),
+            posted: ArrayQueue::new(options.ops_pool as usize),
+            lanes: Lanes::new(proxies_of(&flows)),
+            flows,
+            tx: Mutex::new(TxSide {
+                sender: Sender::new(config),
+                outgoing: Slab::new(),
+                matcher: Matcher::default(),
+                serving: HashMap::new(),
+                answers: 0,
+                patience: Duration::ZERO,
+                suspects: Suspects::new(pairs),
+                fetch_in: 0,
+            }),
+            rx: Mutex::new(RxSide {
+                receiver: Receiver::new(limits),
+                receives: HashMap::new(),
+                next_receive: 1,
+                reads: HashMap::new(),
+                next_read: 1,
+                landings: Vec::new(),
+                ending: Vec::new(),
+                unquiet_ns: (0, 0),
+            }),
+            phase: AtomicU8::new(LIVE),
+            lost: OnceLock::new(),
+            last_problem: Mutex::new(None),
+            asked: AtomicU64::new(0),
+            arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
+            rx_flows_up: AtomicU32::new(0),
+            audit: Audit::default(),
+            announcing: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
+            card,
+            layout,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.card.name
+    }
+
+    pub(crate) fn instance(&self) -> InstanceId {
+        self.card.instance
+    }
+
+    /// The sending half. The state stays consistent if a holder panicked: each change is whole
+    /// before the lock is released.
+    pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
+    /// it is not worth to wait for.
+    pub(crate) fn pending(&self) -> Option<usize> {
+        match self.tx.try_lock() {
+            Ok(tx) => Some(tx.sender.pending()),
+            Err(TryLockError::Poisoned(tx)) => Some(tx.into_inner().sender.pending()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether somebody holds the sending half just now, perhaps without a CPU.
+    pub(crate) fn is_tx_held(&self) -> bool {
+        matches!(self.tx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The same for either half.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_tx_held() || matches!(self.rx.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The receiving half. See [`Self::tx`].
+    pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
+        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == GONE
+    }
+
+    /// From now on the peer takes no operations. Says whether this call made it so.
+    pub(crate) fn set_gone(&self, why: String) -> bool {
+        let first = self.lost.set(why).is_ok();
+        self.phase.store(GONE, Ordering::Release);
+        first
+    }
+
+    /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
+    pub(crate) fn close_unused(&self) -> bool {
+        // Flows that it connects tell their session.
+        let is_silent =
+            !self.connecting.load(Ordering::Acquire) || self.answering.load(Ordering::Acquire);
+        is_silent && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
+    }
+
+    pub(crate) fn lost_text(&self) -> String {
+        self.lost.get().cloned().unwrap_or_else(|| "it is being removed".to_owned())
+    }
+
+    /// Remembers what went wrong last on some flow, for the error that may follow.
+    pub(crate) fn note_problem(&self, text: String) {
+        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    pub(crate) fn last_problem(&self) -> Option<String> {
+        self.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where things stand, for an error message.
+    pub(crate) fn progress_text(&self) -> String {
+        let up = self.flows_up();
+        let silence = self.tx().sender.silence(Time(monotonic_ns()));
+        let mut text = format!("peer {} with {up} of {} flows up", self.name(), self.flows.len());
+        // Nothing to wait for means no silence, not progress just now.
+        if !silence.is_zero() {
+            text.push_str(&format!(", last progress {} ago", seconds(silence)));
+        }
+        if let Some(problem) = self.last_problem() {
+            text.push_str("; last problem: ");
+            text.push_str(&problem);
+        }
+        text
+    }
+
+    /// Whether something is under way to it that can arrive.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.tx().sender.is_busy() && self.flows_up() > 0
+    }
+
+    /// Whether any flow towards it was up once.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.flows.iter().any(|flow| flow.up_since.load(Ordering::Relaxed) > 0)
+    }
+
+    pub(crate) fn flows_up(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Whether it has said something on a flow towards it that nobody has read yet.
+    pub(crate) fn has_unread(&self) -> bool {
+        let has_unread = |slot: &FlowSlot| {
+            let socket = slot.socket.lock().unwrap_or_else(PoisonError::into_inner);
+            socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
+        };
+        self.flows.iter().any(has_unread)
+    }
+
+    /// Whether flows to the peer are to be the other direction of those that come from it. Decided
+    /// with the first of them, unless flows are being connected already.
+    pub(crate) fn answers(&self, flows: u32) -> bool {
+        if self.layout.flows() != flows {
+            return false;
+        }
+        if !self.connecting.swap(true, Ordering::AcqRel) {
+            self.answering.store(true, Ordering::Release);
+        }
+        self.answering.load(Ordering::Acquire)
+    }
+
+    /// A flow is connected.
+    pub(crate) fn flow_up(&self, flow: FlowIndex, now: Time) {
+        let mut tx = self.tx();
+        tx.sender.handle_flow_up(now, flow);
+        tx.suspects.clear(self.layout.pair_index(flow));
+    }
+
+    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained by
+    /// knowing that.
+    pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
+        let pair = self.layout.pair_index(flow);
+        let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
+        let mut up = self.flows.iter().enumerate().filter(|(_, f)| f.up.load(Ordering::Relaxed));
+        if up.any(|(index, _)| is_elsewhere(index)) {
+            tx.suspects.note(pair, now);
+        }
+    }
+
+    /// Whether the rail of a flow may be dead, for all that the flow has seen.
+    pub(crate) fn is_suspect(&self, tx: &TxSide, flow: FlowIndex, quiet: Duration) -> bool {
+        tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
+    }
+
+    /// Says that there is something to send, enough for so many proxies; which, is returned. If a
+    /// flow is down, that is all: the first ones may have none.
+    pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
+        let some_down = self.flows_up() < self.flows.len();
+        self.lanes.want(if some_down { usize::MAX } else { proxies })
+    }
+
+    /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them
+    /// until now.
+    pub(crate) fn wake_wanted(&self, tx: &mut TxSide, pass: &Pass<'_>) {
+        for flow in tx.sender.wakes(Time(pass.now)) {
+            pass.engine.ask(self, self.flows[flow.0 as usize].proxy);
+        }
+    }
+}
+
+fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
+    let mut proxies: Vec<usize> = Vec::new();
+    for flow in flows {
+        if !proxies.contains(&flow.proxy) {
+            proxies.push(flow.proxy);
+        }
+    }
+    proxies
+}
+
+/// What of the configuration a peer needs.
+pub(crate) struct PeerOptions<'a> {
+    pub(crate) window_chunks: u32,
+    pub(crate) ops_pool: u32,
+    pub(crate) flow_limit: u32,
+    pub(crate) same_host: bool,
+    /// Local rails.
+    pub(crate) rails: usize,
+    /// Pinned memory of all peers together.
+    pub(crate) staging: &'a Arc<Budget>,
+}
+
+/// Why a peer with which nothing went on for `silence` is given up.
+pub(crate) fn gone_text(peer: &PeerShared, silence: Duration) -> String {
+    let (up, silence) = (peer.flows_up(), seconds(silence));
+    let mut text = match up {
+        0 => format!("no rail reached it for {silence}"),
+        _ => format!("no progress for {silence} with {up} of {} flows up", peer.flows.len()),
+    };
+    if let Some(problem) = peer.last_problem() {
+        text.push_str("; last problem: ");
+        text.push_str(&problem);
+    }
+    text
+}
+
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// Whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have
+/// the same order if the peer is honest, so the search goes on where the last one was found.
+pub(crate) fn covers(own: &[Place], wanted: &[Place]) -> bool {
+    let mut at = 0;
+    wanted.iter().all(|place| {
+        let holds = |own: &Place| {
+            own.key == place.key
+                && own.offset <= place.offset
+                && place.offset + place.len <= own.offset + own.len
+        };
+        let (before, after) = own.split_at(at);
+        let found = after.iter().position(holds).map(|ahead| at + ahead);
+        let found = found.or_else(|| before.iter().position(holds));
+        at = found.unwrap_or(at);
+        found.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_proto::RegionKey;
+
+    use super::*;
+
+    #[test]
+    fn only_what_lies_within_one_place_is_covered() {
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 5 };
+        let place = |slot, offset, len| Place { key: key(slot), offset, len };
+        let own = [place(1, 100, 50), place(1, 150, 50), place(2, 0, 10)];
+        assert!(covers(&own, &[place(1, 100, 50), place(1, 160, 40), place(2, 9, 1)]));
+        assert!(covers(&own, &[place(2, 0, 10), place(1, 100, 1)]), "in another order");
+        assert!(covers(&own, &[]));
+        let outside =
+            [place(1, 99, 1), place(1, 140, 20), place(2, 5, 6), place(3, 0, 1), place(1, 200, 1)];
+        for one in outside {
+            assert!(!covers(&own, &[place(1, 100, 50), one]), "{one:?}");
+        }
+        let other = Place { key: RegionKey { nonce: 6, ..key(1) }, ..own[0] };
+        assert!(!covers(&own, &[other]));
+    }
+}

@@ -1,0 +1,330 @@
+//! Which interfaces become rails, and which rail of a peer each one reaches.
+
+use std::net::{IpAddr, SocketAddr};
+
+use polyrail_proto::hello::{MAX_RAILS, RailCard};
+use polyrail_sys::interfaces::Interface;
+
+use crate::api::error::{EngineError, PeerError};
+
+/// A rail of this engine before it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rail {
+    /// Interface, or the address if the interface has several rails.
+    pub(crate) name: String,
+    pub(crate) interface: String,
+    pub(crate) address: IpAddr,
+    pub(crate) prefix_len: u8,
+    pub(crate) speed_mbps: Option<u32>,
+    pub(crate) loopback: bool,
+}
+
+/// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
+///
+/// * `auto`: every interface that is up and leads out of the machine, never a bridge, veth,
+///   container network or tunnel; if there is none, the loopback interface.
+/// * `eth,ib`: interfaces whose name begins so. `=eth1,eth2`: exactly these. `^docker,lo`: all but
+///   those that begin so; `^=docker0`: all but exactly these.
+/// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
+///
+/// Interfaces that are named are taken whatever they are, if they are up.
+pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, EngineError> {
+    let spec = spec.trim();
+    let fail = |why: &str| EngineError::Rails {
+        spec: spec.to_owned(),
+        why: why.to_owned(),
+        usable: usable(all),
+    };
+    let rails = if spec == "auto" {
+        automatic(all)
+    } else if let Some(names) = spec.strip_prefix('^') {
+        let pattern = Pattern::new(names);
+        let others = all.iter().filter(|i| i.up && !i.loopback && !pattern.matches(&i.name));
+        one_per_interface(others)
+    } else {
+        named(spec, all).map_err(|why| fail(&why))?
+    };
+    match rails.len() {
+        0 => Err(fail("no interface that is up matches")),
+        count if count > MAX_RAILS => Err(fail("more than 64 rails")),
+        _ => Ok(rails),
+    }
+}
+
+/// Which local rail goes with which rail of the peer.
+///
+/// Rails of one network belong together. Where networks tell nothing (all differ, or all are the
+/// same), rail k goes with rail k. A rail without a partner of its address family is left out.
+pub(crate) fn pair(
+    local: &[RailCard],
+    remote: &[RailCard],
+) -> Result<Vec<(usize, usize)>, PeerError> {
+    let mut taken = vec![0usize; remote.len()];
+    let mut pairs = Vec::new();
+    for (index, rail) in local.iter().enumerate() {
+        let family = |other: &RailCard| other.address.is_ipv4() == rail.address.is_ipv4();
+        // In order of preference: same network before routed, unused before used, own number.
+        let best = (0..remote.len()).filter(|at| family(&remote[*at])).min_by_key(|at| {
+            (!rail.same_network(&remote[*at]), taken[*at], *at != index % remote.len(), *at)
+        });
+        if let Some(at) = best {
+            taken[at] += 1;
+            pairs.push((index, at));
+        }
+    }
+    // Two local rails on one remote rail only where there are fewer remote ones; if some pair is
+    // in one network, pairs that are not have no route of their own and would share a wire.
+    let direct = |(a, b): &(usize, usize)| local[*a].same_network(&remote[*b]);
+    if pairs.iter().any(direct) {
+        pairs.retain(direct);
+    }
+    if pairs.is_empty() {
+        let names = |rails: &[RailCard]| {
+            let named = rails.iter().map(|rail| format!("{} {}", rail.name, rail.address));
+            named.collect::<Vec<_>>().join(", ")
+        };
+        return Err(PeerError::NoRailPair {
+            local: names(local),
+            remote: names(remote),
+            why: "their address families differ",
+        });
+    }
+    Ok(pairs)
+}
+
+impl Rail {
+    pub(crate) fn card(&self, port: u16) -> RailCard {
+        RailCard {
+            name: self.name.clone(),
+            address: SocketAddr::new(self.address, port),
+            prefix_len: self.prefix_len,
+            speed_mbps: self.speed_mbps.unwrap_or(0),
+        }
+    }
+
+    fn of(interface: &Interface) -> Self {
+        Self {
+            name: interface.name.clone(),
+            interface: interface.name.clone(),
+            address: interface.address,
+            prefix_len: interface.prefix_len,
+            speed_mbps: interface.speed_mbps,
+            loopback: interface.loopback,
+        }
+    }
+}
+
+struct Pattern<'a> {
+    exact: bool,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Pattern<'a> {
+    fn new(text: &'a str) -> Self {
+        let (exact, list) = match text.strip_prefix('=') {
+            Some(list) => (true, list),
+            None => (false, text),
+        };
+        let names = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        Self { exact, names }
+    }
+
+    fn matches(&self, interface: &str) -> bool {
+        self.names
+            .iter()
+            .any(|name| if self.exact { interface == *name } else { interface.starts_with(name) })
+    }
+}
+
+fn automatic(all: &[Interface]) -> Vec<Rail> {
+    let leads_out = |i: &&Interface| i.up && !i.loopback && i.virtual_kind.is_none();
+    let rails = one_per_interface(all.iter().filter(leads_out));
+    if rails.is_empty() {
+        return one_per_interface(all.iter().filter(|i| i.loopback));
+    }
+    rails
+}
+
+/// The first address of each interface, IPv4 if it has one.
+fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<Rail> {
+    let mut rails: Vec<Rail> = Vec::new();
+    for interface in interfaces {
+        match rails.iter_mut().find(|rail| rail.interface == interface.name) {
+            None => rails.push(Rail::of(interface)),
+            Some(rail) if rail.address.is_ipv6() && interface.address.is_ipv4() => {
+                *rail = Rail::of(interface);
+            }
+            Some(_) => {}
+        }
+    }
+    rails
+}
+
+fn named(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, String> {
+    let (exact, list) = match spec.strip_prefix('=') {
+        Some(list) => (true, list),
+        None => (false, spec),
+    };
+    let mut rails = Vec::new();
+    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let found = match word.parse::<IpAddr>() {
+            Ok(address) => vec![by_address(address, all)?],
+            Err(_) => {
+                let pattern = Pattern { exact, names: vec![word] };
+                let matching: Vec<_> = all.iter().filter(|i| pattern.matches(&i.name)).collect();
+                if matching.is_empty() {
+                    return Err(format!("there is no interface {word}"));
+                }
+                let up = one_per_interface(matching.into_iter().filter(|i| i.up));
+                if up.is_empty() {
+                    return Err(format!("interface {word} is down"));
+                }
+                up
+            }
+        };
+        for rail in found {
+            if !rails.iter().any(|known: &Rail| known.address == rail.address) {
+                rails.push(rail);
+            }
+        }
+    }
+    name_apart(&mut rails);
+    Ok(rails)
+}
+
+/// An address of the loopback network needs not be configured to be usable.
+fn by_address(address: IpAddr, all: &[Interface]) -> Result<Rail, String> {
+    let own = all.iter().find(|i| i.address == address);
+    let network = all.iter().find(|i| i.loopback && address.is_loopback() && address.is_ipv4());
+    match own.or(network) {
+        Some(interface) if interface.up => Ok(Rail { address, ..Rail::of(interface) }),
+        Some(interface) => Err(format!("interface {} with {address} is down", interface.name)),
+        None => Err(format!("no interface has the address {address}")),
+    }
+}
+
+/// Rails on one interface are told apart by their address.
+fn name_apart(rails: &mut [Rail]) {
+    let interfaces: Vec<String> = rails.iter().map(|rail| rail.interface.clone()).collect();
+    for rail in rails {
+        if interfaces.iter().filter(|name| **name == rail.interface).count() > 1 {
+            rail.name = format!("{}@{}", rail.interface, rail.address);
+        }
+    }
+}
+
+fn usable(all: &[Interface]) -> String {
+    let up = all.iter().filter(|i| i.up).map(|i| format!("{} ({})", i.name, i.address));
+    let names: Vec<_> = up.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        let address: IpAddr = address.parse().unwrap();
+        Interface {
+            name: name.to_owned(),
+            address,
+            prefix_len: if address.is_ipv4() { 24 } else { 64 },
+            up: true,
+            loopback: address.is_loopback(),
+            virtual_kind: name.starts_with("docker").then_some("bridge"),
+            speed_mbps: None,
+        }
+    }
+
+    fn host() -> Vec<Interface> {
+        vec![
+            interface("lo", "127.0.0.1"),
+            interface("eth1", "10.0.1.2"),
+            interface("eth1", "fd00:1::2"),
+            interface("eth10", "10.0.2.2"),
+            Interface { up: false, ..interface("eth3", "10.0.3.2") },
+            interface("docker0", "172.17.0.1"),
+            interface("ib0", "fd00:9::2"),
+        ]
+    }
+
+    fn names(spec: &str) -> Vec<String> {
+        select(spec, &host()).unwrap().into_iter().map(|rail| rail.name).collect()
+    }
+
+    fn error(spec: &str) -> String {
+        select(spec, &host()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn automatic_rails_lead_out_of_the_machine() {
+        assert_eq!(names("auto"), ["eth1", "eth10", "ib0"]);
+        let only_lo = [interface("lo", "127.0.0.1"), interface("docker0", "172.17.0.1")];
+        let rails = select("auto", &only_lo).unwrap();
+        assert_eq!((rails.len(), rails[0].loopback), (1, true));
+    }
+
+    #[test]
+    fn names_are_prefixes_unless_exact_and_can_be_negated() {
+        assert_eq!(names("eth1"), ["eth1", "eth10"]);
+        assert_eq!(names("=eth1"), ["eth1"]);
+        assert_eq!(names("=eth10,docker0"), ["eth10", "docker0"]);
+        assert_eq!(names("^docker,ib"), ["eth1", "eth10"]);
+        assert_eq!(names("^=eth1,docker0"), ["eth10", "ib0"]);
+    }
+
+    #[test]
+    fn addresses_name_a_rail_each() {
+        assert_eq!(names("fd00:1::2,eth10"), ["eth1", "eth10"]);
+        let four = names("127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.2");
+        assert_eq!(four, ["lo@127.0.0.1", "lo@127.0.0.2", "lo@127.0.0.3"]);
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_with_what_there_is() {
+        let text = error("eth7");
+        assert!(text.contains("no interface eth7") && text.contains("eth1 (10.0.1.2)"), "{text}");
+        assert!(error("=eth3").contains("eth3 is down"));
+        assert!(error("10.9.9.9").contains("no interface has the address 10.9.9.9"));
+        assert!(error("^eth,ib,docker").contains("no interface that is up matches"));
+    }
+
+    fn rail(address: &str) -> RailCard {
+        let address = SocketAddr::new(address.parse().unwrap(), 1);
+        let prefix_len = if address.is_ipv4() { 24 } else { 64 };
+        RailCard { name: "r".to_owned(), address, prefix_len, speed_mbps: 0 }
+    }
+
+    fn rails(addresses: &[&str]) -> Vec<RailCard> {
+        addresses.iter().map(|address| rail(address)).collect()
+    }
+
+    #[test]
+    fn rails_of_one_network_are_paired_whatever_their_order() {
+        let local = rails(&["10.0.1.1", "10.0.2.1"]);
+        let remote = rails(&["10.0.2.2", "10.0.1.2"]);
+        assert_eq!(pair(&local, &remote).unwrap(), [(0, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn where_networks_tell_nothing_rail_k_goes_with_rail_k() {
+        let local = rails(&["10.0.1.1", "10.0.2.1", "10.0.3.1"]);
+        let remote = rails(&["10.1.1.1", "10.1.2.1"]);
+        assert_eq!(pair(&local, &remote).unwrap(), [(0, 0), (1, 1), (2, 0)]);
+        let same = rails(&["10.0.1.1", "10.0.1.2"]);
+        assert_eq!(pair(&same, &same).unwrap(), [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_rail_without_a_network_in_common_is_left_out_when_others_have_one() {
+        let local = rails(&["10.0.1.1", "192.168.7.1"]);
+        let remote = rails(&["10.0.1.2", "172.16.5.1"]);
+        assert_eq!(pair(&local, &remote).unwrap(), [(0, 0)]);
+    }
+
+    #[test]
+    fn families_that_differ_are_told() {
+        let error = pair(&rails(&["10.0.1.1"]), &rails(&["fd00::1"])).unwrap_err().to_string();
+        assert!(error.contains("10.0.1.1") && error.contains("families differ"), "{error}");
+    }
+}

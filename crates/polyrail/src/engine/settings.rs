@@ -1,0 +1,217 @@
+//! The configuration as the data path wants it: converted once, when the engine is built.
+
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use polyrail_config::{BindDevice, Checksum, Config, Progress, ProxyLayout};
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::wire::{ChunkHeader, Flags};
+use polyrail_sys::interfaces::congestion_controls;
+use polyrail_sys::tcp::FlowOptions;
+use polyrail_sys::threads::allowed_cpus;
+
+use crate::api::error::EngineError;
+use crate::api::request::RequestLimits;
+use crate::memory::region::RegionCore;
+
+/// What every engine of this version can do.
+const CAPABILITIES: Capabilities = Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY);
+
+pub(crate) struct EngineSettings {
+    /// CPUs that this process may use.
+    pub(crate) cpus: usize,
+    pub(crate) chunk_bytes: u64,
+    /// Where the number of channels is not set.
+    pub(crate) channels_per_rail: u32,
+    pub(crate) gpu_chunk_bytes: u64,
+    pub(crate) staging_bytes: u64,
+    pub(crate) append_freq: u32,
+    pub(crate) append_batch: u32,
+    pub(crate) checksum: bool,
+    pub(crate) caller_driven: bool,
+    pub(crate) merged: bool,
+    pub(crate) rail_stall: Duration,
+    pub(crate) peer_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) hello_timeout: Duration,
+    pub(crate) reconnect_min: Duration,
+    pub(crate) reconnect_max: Duration,
+    pub(crate) bind_device: BindDevice,
+    congestion: Congestion,
+    flow: FlowOptions,
+    notification_bytes: u64,
+    transfer_timeout: Option<Duration>,
+}
+
+enum Congestion {
+    /// This one where both ends are on one host: there `bbr`, which paces by its own estimate of the
+    /// path, costs a factor of two to three; else the system's.
+    Auto {
+        here: Option<&'static str>,
+    },
+    System,
+    Named(String),
+}
+
+impl EngineSettings {
+    pub(crate) fn new(config: &Config, rails: usize) -> Result<Self, EngineError> {
+        let ms = Duration::from_millis;
+        let caller_driven = config.progress == Progress::Caller;
+        Ok(Self {
+            cpus: usable_cpus()?,
+            chunk_bytes: config.chunk_bytes,
+            channels_per_rail: channels_per_rail(rails, busy_cpus()?),
+            gpu_chunk_bytes: config.gpu_chunk_bytes,
+            staging_bytes: config.staging_bytes,
+            append_freq: config.append_freq,
+            append_batch: config.append_batch,
+            checksum: config.checksum == Checksum::Crc32c,
+            caller_driven,
+            merged: caller_driven || config.proxy_layout == ProxyLayout::Merged,
+            rail_stall: ms(config.rail_stall_ms),
+            peer_timeout: ms(config.peer_timeout_ms),
+            connect_timeout: ms(config.connect_timeout_ms),
+            hello_timeout: ms(config.hello_timeout_ms),
+            reconnect_min: ms(config.reconnect_min_ms),
+            reconnect_max: ms(config.reconnect_max_ms),
+            bind_device: config.bind_device,
+            congestion: Congestion::parse(&config.congestion)?,
+            flow: FlowOptions {
+                congestion: None,
+                // The configuration bounds both to 1 GiB.
+                send_buffer_bytes: config.send_buffer_bytes as usize,
+                receive_buffer_bytes: config.recv_buffer_bytes as usize,
+                notsent_bytes: config.notsent_bytes as u32,
+                user_timeout: Some(ms(config.peer_timeout_ms)),
+            },
+            notification_bytes: config.notification_bytes,
+            transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
+        })
+    }
+
+    /// Size of a chunk of memory in these regions.
+    pub(crate) fn chunk_bytes_of(&self, regions: &[Arc<RegionCore>]) -> u64 {
+        match regions.iter().any(|region| region.memory.device().is_some()) {
+            true => self.gpu_chunk_bytes,
+            false => self.chunk_bytes,
+        }
+    }
+
+    /// Size of the largest chunk that is cut here.
+    pub(crate) fn largest_chunk(&self) -> u64 {
+        self.chunk_bytes.max(self.gpu_chunk_bytes)
+    }
+
+    /// What this engine can do; both ends of a flow must be able to.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        // Both directions of a connection have one owner only where one thread drives both.
+        if self.caller_driven { CAPABILITIES.with(Capabilities::DUPLEX) } else { CAPABILITIES }
+    }
+
+    /// Socket options of a flow to a peer on this host, or elsewhere.
+    pub(crate) fn flow_options(&self, same_host: bool) -> FlowOptions {
+        let congestion = match &self.congestion {
+            Congestion::Auto { here } if same_host => here.map(str::to_owned),
+            Congestion::Auto { .. } | Congestion::System => None,
+            Congestion::Named(name) => Some(name.clone()),
+        };
+        FlowOptions { congestion, ..self.flow.clone() }
+    }
+
+    pub(crate) fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            chunk_bytes: self.chunk_bytes,
+            gpu_chunk_bytes: self.gpu_chunk_bytes,
+            notification_bytes: self.notification_bytes,
+            transfer_timeout: self.transfer_timeout,
+        }
+    }
+
+    /// Whether the payload of this chunk is to be checked as it lands.
+    pub(crate) fn verifies(&self, header: &Option<ChunkHeader>) -> bool {
+        header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
+    }
+}
+
+/// CPUs that one direction may keep busy: the other direction needs as many, and whatever uses the
+/// bytes has the rest.
+pub(crate) fn busy_cpus() -> Result<usize, EngineError> {
+    Ok((usable_cpus()? * 3 / 8).max(1))
+}
+
+fn usable_cpus() -> Result<usize, EngineError> {
+    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    Ok(cpus.len())
+}
+
+/// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as
+/// there are CPUs for, up to four.
+fn channels_per_rail(rails: usize, cpus: usize) -> u32 {
+    (cpus / rails.max(1)).clamp(1, 4) as u32
+}
+
+impl Congestion {
+    /// Those that don't pace, the better one first.
+    const UNPACED: [&str; 2] = ["cubic", "reno"];
+
+    fn parse(text: &str) -> Result<Self, EngineError> {
+        let known = || {
+            let system = |source| EngineError::System { what: "congestion controls", source };
+            congestion_controls().map_err(system)
+        };
+        match text {
+            "auto" => Ok(Self::Auto { here: Self::unpaced(&known()?) }),
+            "system" => Ok(Self::System),
+            name => {
+                let known = known()?;
+                if known.iter().any(|known| known == name) {
+                    return Ok(Self::Named(name.to_owned()));
+                }
+                let (got, known) = (name.to_owned(), known.join(", "));
+                Err(EngineError::Congestion { got, known })
+            }
+        }
+    }
+
+    /// The best that this user may use for flows on this host.
+    fn unpaced(known: &[String]) -> Option<&'static str> {
+        static TOLD: Once = Once::new();
+        let best = Self::UNPACED.into_iter().find(|name| known.iter().any(|known| known == name));
+        if best != Some(Self::UNPACED[0]) {
+            TOLD.call_once(|| {
+                let used = best.unwrap_or("the system's");
+                tracing::warn!(target: "polyrail::config",
+                    "flows on this host use {used}: the kernel has no cubic, or this user may not \
+                     use it (net.ipv4.tcp_allowed_congestion_control)");
+            });
+        }
+        best
+    }
+}
+
+/// CPUs of a setting, all of which this process may use.
+pub(crate) fn cpus(setting: &'static str, text: &str) -> Result<Vec<u32>, EngineError> {
+    // The configuration has checked the syntax, so an error means an empty list.
+    let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
+    let allowed = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    if wanted.iter().all(|cpu| allowed.contains(cpu)) {
+        return Ok(wanted);
+    }
+    let numbers: Vec<String> = allowed.iter().map(u32::to_string).collect();
+    Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_on_one_host_use_the_best_control_that_does_not_pace_and_is_allowed() {
+        let known =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(Congestion::unpaced(&known(&["reno", "bbr", "cubic"])), Some("cubic"));
+        // As an ordinary user finds it where only these are allowed.
+        assert_eq!(Congestion::unpaced(&known(&["reno", "bbr"])), Some("reno"));
+        assert_eq!(Congestion::unpaced(&known(&["bbr"])), None);
+    }
+}

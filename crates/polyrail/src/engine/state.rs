@@ -1,0 +1,558 @@
+//! What all parts of an engine share, and the ways in which operations enter and end.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use polyrail_config::{Config, Polling};
+use polyrail_proto::hello::Card;
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::Op as WireOp;
+use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
+use polyrail_sys::Memory;
+use polyrail_sys::process::Original;
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::api::error::{PostError, TransferError};
+use crate::api::observer::Observer;
+use crate::api::request::{Kind, Prepared};
+use crate::api::stats::Counter;
+use crate::control::ControlHandle;
+use crate::device::budget::Budget;
+use crate::device::direct::DirectQueues;
+use crate::device::export::Imports;
+use crate::device::shared_memory::Page;
+use crate::device::staging::{Copiers, wait_patiently};
+use crate::diag::trace::Trace;
+use crate::engine::callback::Callbacks;
+use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
+use crate::engine::inbox::Inbox;
+use crate::engine::known::{Joined, Parted};
+use crate::engine::op::{Op, OpsPool, Purpose};
+use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::rails;
+use crate::engine::settings::EngineSettings;
+use crate::memory::region::Registry;
+use crate::proxy::spin::{POLL_NS, Pollers, Waits};
+use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
+
+/// Where proxies spin: small transfers that leave with the caller's own thread though this many
+/// others are under way.
+const DIRECT_PENDING: usize = 2;
+/// Transfers from this size on are worth a proxy each.
+const LARGE_BYTES: u64 = 64 << 10;
+/// How long a closing engine tries to tell its peers.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
+
+pub(crate) struct EngineShared {
+    /// Work that somebody would have left alone for good; see [`crate::control::audit`].
+    pub(crate) rescues: Counter,
+    pub(crate) pollers: Pollers,
+    /// How long callers have waited lately.
+    waits: Waits,
+    pub(crate) config: Config,
+    pub(crate) settings: EngineSettings,
+    pub(crate) card: Card,
+    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) inbox: Inbox,
+    pub(crate) joined: Joined,
+    pub(crate) pool: Arc<OpsPool>,
+    pub(crate) proxies: ProxySet,
+    pub(crate) control: ControlHandle,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) scratch: Memory,
+    pub(crate) staging: Arc<Budget>,
+    pub(crate) direct: DirectQueues,
+    pub(crate) imports: Imports,
+    /// What peers of this host open to see whether they can.
+    pub(crate) page: Page,
+    pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
+    pub(crate) parted: Mutex<Parted>,
+    pub(crate) next_peer: AtomicU32,
+    /// Peers that were removed where nobody may wait, and until when they hear of it.
+    pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
+    closing: AtomicBool,
+    original: Arc<Original>,
+}
+
+/// Parts of an engine that are made before it.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) settings: EngineSettings,
+    pub(crate) card: Card,
+    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) proxies: ProxySet,
+    pub(crate) control: ControlHandle,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) scratch: Memory,
+}
+
+impl EngineShared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
+            parts;
+        let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
+        Self {
+            rescues: Counter::default(),
+            pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
+            waits: Waits::default(),
+            inbox: Inbox::new(config.notification_queue as usize),
+            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
+            callbacks,
+            joined: Joined::default(),
+            staging: Budget::new(config.staging_limit_bytes),
+            direct: DirectQueues::default(),
+            imports: Imports::default(),
+            page: Page::new(),
+            peers: RwLock::default(),
+            parted: Mutex::default(),
+            next_peer: AtomicU32::new(1),
+            leaving: Mutex::default(),
+            closing: AtomicBool::new(false),
+            original,
+            config,
+            settings,
+            card,
+            rails,
+            proxies,
+            control,
+            trace,
+            observer,
+            scratch,
+        }
+    }
+
+    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are not
+    /// here, its connections are not to be touched, and locks may be held for ever.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.original.is_copy()
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn peers(&self) -> Vec<Arc<PeerShared>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn peer(&self, instance: InstanceId) -> Option<Arc<PeerShared>> {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        peers.iter().find(|peer| peer.instance() == instance).cloned()
+    }
+
+    /// Enters an operation.
+    pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+        if self.is_forked() {
+            return Err(PostError::Forked);
+        }
+        let peer = &prepared.peer;
+        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
+        if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        prepared.check_regions()?;
+        let busy = PostError::Busy { limit: self.pool.limit() };
+        let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
+        if let Some(copies) = &prepared.copies {
+            self.post_direct(&op, copies);
+            if self.is_closing() {
+                // Its proxies may have looked for the last time.
+                self.finish_copies();
+            }
+            return Ok(op);
+        }
+        match prepared.kind {
+            Kind::Write | Kind::Send { .. } => {
+                if peer.posted.push(op.clone()).is_err() {
+                    op.fail(TransferError::Cancelled);
+                    return Err(busy);
+                }
+            }
+            Kind::Receive { tag } => begin_receive(peer, &op, tag),
+            Kind::Read => begin_read(peer, &op),
+        }
+        if peer.is_gone() {
+            // It went while this was entered: whoever ended its operations may have missed it.
+            self.end_posted(peer);
+            self.cancel_for(&op, Failure::PeerLost);
+            return Ok(op);
+        }
+        let bytes = prepared.plan.bytes();
+        let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
+        let lanes = match prepared.kind.sends() {
+            // Together with what nobody has fetched yet. Who is busy needs no company for what waits
+            // no longer; each that finds more than it takes asks another.
+            true if bytes >= LARGE_BYTES => {
+                prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
+            }
+            _ => 1,
+        };
+        self.send(peer, small, lanes, op.posted.0);
+        Ok(op)
+    }
+
+    /// There is something to send to the peer that others than the user's thread may begin.
+    pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        self.send(peer, false, usize::MAX, 0);
+    }
+
+    /// Has everybody look who sends to the peer.
+    pub(crate) fn ask_all(&self, peer: &PeerShared) {
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        self.wake_all(peer.lanes.want(usize::MAX));
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Proxies look after their flows while they know of something in flight. One that went to sleep
+    /// with nothing does not know what the thread of a caller has sent meanwhile.
+    pub(crate) fn wake_stalled(&self, peer: &PeerShared, time: Time) {
+        // A proxy wants to look twice: once to note how far the kernel is.
+        let stall = self.settings.rail_stall / 2;
+        let tx = peer.tx();
+        let is_stalled =
+            |index: &usize| tx.sender.is_stalled(time, FlowIndex(*index as u32), stall);
+        let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
+        drop(tx);
+        for index in stalled {
+            self.proxies.all[peer.flows[index].proxy].check();
+        }
+    }
+
+    /// Has this proxy look for something to send to the peer.
+    pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        peer.lanes.join(peer.lanes.place_of(proxy));
+        self.proxies.all[proxy].wake();
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Has one more proxy send to the peer, if there is one that was not asked.
+    pub(crate) fn ask_another(&self, peer: &PeerShared) {
+        if !peer.lanes.may_ask_another() {
+            return;
+        }
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        if let Some(other) = peer.lanes.ask_another() {
+            self.proxies.all[other].wake();
+        }
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn wake_all(&self, proxies: &[usize]) {
+        for proxy in proxies {
+            self.proxies.all[*proxy].wake();
+        }
+    }
+
+    /// With `progress = caller`: looks for events and moves data. Says whether any moved.
+    pub(crate) fn help(self: &Arc<Self>) -> bool {
+        // Callers drive a single proxy.
+        self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
+    }
+
+    /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
+    /// early) or moving data.
+    pub(crate) fn wait_until(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        if self.is_forked() {
+            return;
+        }
+        let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        if self.settings.caller_driven {
+            let stop = || over() || self.is_closing();
+            while !stop() {
+                self.proxies.all[0].drive(self, spin, until, &stop);
+                if stop() || until.is_some_and(|until| Instant::now() >= until) {
+                    return;
+                }
+            }
+            return;
+        }
+        // The other way there and back again, with what devices do on it.
+        const POLL: Duration = Duration::from_nanos(2 * POLL_NS);
+        let polls = self.pollers.are_allowed() && self.waits.are_short();
+        let spin = if polls { spin.max(POLL) } else { spin };
+        let start = Instant::now();
+        self.wait_asleep(start, spin, until, over, sleep);
+        self.waits.note(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Polls for `spin` from `start`, then sleeps.
+    fn wait_asleep(
+        &self,
+        start: Instant,
+        spin: Duration,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        /// Whoever ends what is waited for wakes the waiter.
+        const FOREVER: Duration = Duration::from_secs(86_400);
+        while !over() {
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return;
+            }
+            if now - start < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            sleep(until.map_or(FOREVER, |until| until - now));
+        }
+    }
+
+    /// The user wants an operation to end.
+    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
+        self.cancel_for(op, Failure::Cancelled);
+    }
+
+    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+        // What a device has begun can't be stopped, and is over soon; its notification can.
+        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
+            return;
+        }
+        let peer = &op.prepared.peer;
+        let mut pass = self.pass();
+        match op.prepared.kind {
+            Kind::Write | Kind::Send { .. } => {
+                let mut tx = peer.tx();
+                match op.transfer() {
+                    Some(id) => {
+                        tx.sender.end(id, failure);
+                        drain_tx(&mut tx, &mut pass);
+                    }
+                    None => {
+                        if let Kind::Send { tag } = op.prepared.kind {
+                            tx.matcher.cancel_send(tag, &OpRef(op.clone()));
+                        }
+                        // Still in the pool: whoever fetches it sees that it is over.
+                        pass.finishes.push(Finish::Failed(op.clone(), failure));
+                    }
+                }
+            }
+            Kind::Read | Kind::Receive { .. } => {
+                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut pass);
+            }
+        }
+        pass.finishes.drain(..).for_each(Finish::run);
+        self.send_soon(peer);
+    }
+
+    /// Ends operations whose deadline has passed.
+    pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
+        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
+        let mut pass = self.pass();
+        let mut tx = peer.tx();
+        let was_idle = !tx.sender.has_work();
+        fetch_old(peer, &mut tx, now, &mut pass);
+        tx.sender.handle_timeout(now);
+        let waiting: Vec<Arc<Op>> =
+            tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
+        drain_tx(&mut tx, &mut pass);
+        let has_begun = was_idle && tx.sender.has_work();
+        drop(tx);
+        if has_begun {
+            self.send_soon(peer);
+        }
+        self.end_awaited(peer, late, Failure::Deadline, &mut pass);
+        pass.finishes.drain(..).for_each(Finish::run);
+        for op in waiting {
+            self.cancel_for(&op, Failure::Deadline);
+        }
+    }
+
+    /// Tells proxies to read again from those peers whose share of the inbox was full and is no more.
+    pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
+        for peer in peers {
+            if self.inbox.resume(peer) {
+                for proxy in self.proxies.rx.proxies() {
+                    self.proxies.all[proxy].command(Command::Resume { peer: peer.clone() });
+                }
+            }
+        }
+    }
+
+    /// Ends everything, having told the peers if that is possible at once.
+    pub(crate) fn close(self: &Arc<Self>) {
+        let peers = self.peers();
+        self.say_bye(&peers);
+        for peer in peers {
+            self.lose_peer(&peer, "this engine closed".to_owned());
+        }
+        self.closing.store(true, Ordering::Release);
+        for proxy in &self.proxies.all {
+            proxy.wake();
+        }
+        self.control.stop();
+    }
+
+    /// With `progress = caller`: sends what callers left to others.
+    pub(crate) fn send_what_is_left(self: &Arc<Self>) {
+        if self.settings.caller_driven {
+            self.proxies.all[0].send_what_is_left(self);
+        }
+    }
+
+    /// When it has closed: ends what devices still copy.
+    pub(crate) fn finish_copies(self: &Arc<Self>) {
+        self.proxies.all.iter().for_each(|proxy| proxy.finish_copies(self));
+    }
+
+    pub(crate) fn finish_trace(&self) {
+        if let Some(trace) = &self.trace
+            && let Err(error) = trace.write(self)
+        {
+            let path = trace.path().display().to_string();
+            tracing::error!(target: "polyrail::engine", path, %error, "can't write the trace");
+        }
+    }
+
+    pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
+        let now = monotonic_ns();
+        let scratch = &self.scratch;
+        let (finishes, copiers) = (Vec::new(), Copiers::default());
+        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false, hasty: false }
+    }
+
+    /// Has someone send: so many proxies are asked to.
+    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, lanes: usize, now: u64) {
+        if !peer.connecting.load(Ordering::Relaxed) {
+            self.connect_flows(peer);
+        }
+        self.control.nudge();
+        // A small transfer leaves with the caller's own thread if nothing is under way; while
+        // something is, it gathers with others until their number makes a call worth while. Where
+        // proxies spin, time counts for more than calls.
+        let few = if self.config.proxy_spin_us > 0 { DIRECT_PENDING } else { 0 };
+        let direct = small
+            && (peer.posted.len() >= self.config.append_batch as usize
+                || self.pending_of(peer) <= few);
+        if self.settings.caller_driven {
+            peer.want_tx(lanes);
+            if direct {
+                self.proxies.all[0].send_or_leave(self);
+            }
+            return;
+        }
+        // Between asking and waking it may lose its CPU for long.
+        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        self.announce(peer, direct, lanes, now, few > 0);
+        peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Asks so many proxies to send to the peer, and drives one of them or wakes them.
+    fn announce(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        direct: bool,
+        lanes: usize,
+        now: u64,
+        insists: bool,
+    ) {
+        let asked = peer.want_tx(lanes);
+        // If its thread drives the proxy just now, it will see what is wanted.
+        let tries = if insists { DRIVE_TRIES } else { 1 };
+        let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
+        if !direct || asked.iter().all(|proxy| drive(proxy) != Some(true)) {
+            self.wake_all(asked);
+        }
+    }
+
+    /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:
+    /// a proxy with a thread of its own goes on by itself, and callers leave it to each other.
+    fn pending_of(&self, peer: &PeerShared) -> usize {
+        peer.pending().unwrap_or(if self.settings.caller_driven { 0 } else { usize::MAX })
+    }
+
+    pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
+        if !peer.connecting.swap(true, Ordering::AcqRel) {
+            self.control.connect(peer.clone());
+        }
+    }
+
+    /// Ends what waits in the pool of a peer that is gone.
+    pub(crate) fn end_posted(&self, peer: &PeerShared) {
+        while let Some(op) = peer.posted.pop() {
+            op.fail_for(Failure::PeerLost);
+        }
+    }
+
+    /// Ends reads and receives: when this returns, nothing of them lands any more.
+    pub(crate) fn end_awaited(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        which: impl Fn(&Arc<Op>) -> bool,
+        failure: Failure,
+        pass: &mut Pass<'_>,
+    ) {
+        let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
+        {
+            let mut rx = peer.rx();
+            let rx = &mut *rx;
+            let reads = rx.reads.extract_if(|_, part| which(&part.op));
+            over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
+            let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
+            over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
+        }
+        for (wire_op, context, op) in over {
+            // A flow may be inside a non-blocking system call, or a device copy.
+            wait_patiently(|| peer.rx().expel(wire_op, context));
+            if failure != Failure::PeerLost {
+                let message = match wire_op {
+                    WireOp::ReadData => Message::ReadCancelled { read: context },
+                    _ => Message::ReceiveWithdrawn { receive: context },
+                };
+                peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+                self.send_soon(peer);
+            }
+            pass.finishes.push(Finish::Failed(op, failure));
+        }
+    }
+
+    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
+    /// is under way any more.
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>) -> bool {
+        let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
+        if is_reachable && !peer.leaving.swap(true, Ordering::AcqRel) {
+            peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
+            self.send_soon(peer);
+        }
+        is_reachable
+    }
+
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
+        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer)).collect();
+        let until = Instant::now() + FAREWELL;
+        while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
+            if !self.help() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+/// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
+/// to where its deadline is looked after. In order, so sends of one tag keep theirs.
+fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass<'_>) {
+    const OLD: Duration = Duration::from_millis(50);
+    // Once the peer is gone its operations have been ended, and no more may enter.
+    while !peer.is_gone()
+        && let Some(op) = peer.posted.pop()
+    {
+        let old = now.since(op.posted) >= OLD;
+        tx.submit_op(now, op, pass);
+        if !old {
+            break;
+        }
+    }
+}

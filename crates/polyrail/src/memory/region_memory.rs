@@ -1,0 +1,128 @@
+//! The bytes of a region: in the host's memory, or in a device's.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use polyrail_gpu::{Device, DeviceMemory, Place, Queue, Ticket};
+use polyrail_sys::Memory;
+
+use crate::api::error::RegionError;
+use crate::device::staging::wait_all;
+
+/// Whose bytes they are.
+pub(crate) enum RegionMemory {
+    Host(Memory),
+    Device(DeviceMemory),
+}
+
+/// Copies that devices make to and from a region: the last of each queue.
+#[derive(Default)]
+pub(crate) struct Copies(Mutex<Vec<Ticket>>);
+
+impl RegionMemory {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Host(memory) => memory.len(),
+            Self::Device(memory) => memory.len(),
+        }
+    }
+
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
+        match self {
+            Self::Host(memory) => Ok(memory.read_at(offset, out)?),
+            Self::Device(memory) => read_device(memory, offset, out),
+        }
+    }
+
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
+        match self {
+            Self::Host(memory) => Ok(memory.write_at(offset, bytes)?),
+            Self::Device(memory) => write_device(memory, offset, bytes),
+        }
+    }
+
+    /// Memory that the CPU reaches.
+    pub(crate) fn host(&self) -> Option<&Memory> {
+        match self {
+            Self::Host(memory) => Some(memory),
+            Self::Device(_) => None,
+        }
+    }
+}
+
+impl RegionMemory {
+    /// The device that the bytes are on.
+    pub(crate) fn device(&self) -> Option<&Arc<dyn Device>> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device(memory) => Some(memory.device()),
+        }
+    }
+}
+
+impl From<Memory> for RegionMemory {
+    fn from(memory: Memory) -> Self {
+        Self::Host(memory)
+    }
+}
+
+impl Copies {
+    /// A copy was begun. Whoever says so holds a pin of the region.
+    pub(crate) fn note(&self, ticket: &Ticket) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match last.iter_mut().find(|older| ticket.includes(older)) {
+            Some(older) => *older = ticket.clone(),
+            None => {
+                // Those of queues that are gone are never followed by others.
+                last.retain(|older| matches!(older.is_done(), Ok(false)));
+                last.push(ticket.clone());
+            }
+        }
+    }
+
+    /// The last of each queue.
+    pub(crate) fn under_way(&self) -> Vec<Ticket> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for all copies that were begun, as others may do at the same time.
+    pub(crate) fn wait(&self) {
+        wait_all(&self.under_way());
+    }
+}
+
+fn read_device(memory: &DeviceMemory, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
+    let bounce = memory.device().pinned(out.len() as u64)?;
+    let places = (Place::Host(&bounce, 0), Place::Device(memory, offset));
+    copy_and_wait(memory, places, out.len() as u64)?;
+    Ok(bounce.read_at(0, out)?)
+}
+
+fn write_device(memory: &DeviceMemory, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
+    let bounce = memory.device().pinned(bytes.len() as u64)?;
+    bounce.write_at(0, bytes)?;
+    let places = (Place::Device(memory, offset), Place::Host(&bounce, 0));
+    copy_and_wait(memory, places, bytes.len() as u64)
+}
+
+fn copy_and_wait(
+    memory: &DeviceMemory,
+    (to, from): (Place<'_>, Place<'_>),
+    len: u64,
+) -> Result<(), RegionError> {
+    let mut queue = Queue::new(memory.device())?;
+    queue.push(to, from, len)?;
+    let ticket = queue.begin()?;
+    wait_all([&ticket]);
+    ticket.is_done()?;
+    Ok(())
+}
+
+impl fmt::Debug for RegionMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(memory) => memory.fmt(f),
+            Self::Device(memory) => memory.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Which CPUs each proxy is bound to, and which rails it serves.
+
+use polyrail_config::{Binding, parse_bindings};
+use polyrail_sys::threads::{allowed_cpus, bind_current};
+
+use crate::api::error::EngineError;
+
+/// More than any machine has; the kernel leaves out what is not there.
+const CPUS_MAX: u32 = 1024;
+
+/// Proxies of one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Placement {
+    /// The CPUs of each proxy; none if it is not bound.
+    pub(crate) cpus: Vec<Vec<u32>>,
+    /// By rail.
+    pub(crate) of_rail: Vec<RailProxies>,
+}
+
+/// Proxies that serve a rail, perhaps among others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RailProxies {
+    /// Never none.
+    pub(crate) proxies: Vec<usize>,
+    /// How many rails they serve, and which of these this is.
+    rails: u32,
+    position: u32,
+}
+
+impl Placement {
+    /// Places `count` proxies, at least one, on rails with these interfaces.
+    ///
+    /// Without bindings every proxy serves every rail, on the CPUs of `list`. With bindings, the
+    /// rails of one interface are served by proxies of their own on the interface's CPUs; those that
+    /// are not named go by `list`. Fewer proxies than interfaces serve several each.
+    pub(crate) fn new(interfaces: &[&str], count: u32, list: &[u32], bindings: &[Binding]) -> Self {
+        let count = count.max(1) as usize;
+        let bound = |interface: &str| bindings.iter().position(|b| b.interface == interface);
+        // A group is a bound interface, or all that are not bound.
+        let mut groups: Vec<Option<usize>> = Vec::new();
+        for interface in interfaces {
+            let group = bound(interface);
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        let cpus_of = |group: &Option<usize>| match group {
+            Some(at) => bindings[*at].cpus.as_slice(),
+            None => list,
+        };
+        let mut cpus = vec![Vec::new(); count];
+        let mut served_by = vec![Vec::new(); groups.len()];
+        for (at, group) in groups.iter().enumerate() {
+            // Proxies go round the groups; where there are fewer, groups go round the proxies.
+            let mine: Vec<usize> = if count < groups.len() {
+                vec![at % count]
+            } else {
+                (at..count).step_by(groups.len()).collect()
+            };
+            for (proxy, part) in mine.iter().zip(divided(cpus_of(group), mine.len())) {
+                cpus[*proxy].extend(part);
+            }
+            served_by[at] = mine;
+        }
+        for list in &mut cpus {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let mut rails = vec![0; groups.len()];
+        let mut of_rail = Vec::new();
+        for interface in interfaces {
+            let group = bound(interface);
+            // The groups were made of these interfaces.
+            let Some(at) = groups.iter().position(|other| *other == group) else { continue };
+            let proxies = served_by[at].clone();
+            of_rail.push((at, RailProxies { proxies, rails: 0, position: rails[at] }));
+            rails[at] += 1;
+        }
+        let of_rail =
+            of_rail.into_iter().map(|(at, rail)| RailProxies { rails: rails[at], ..rail });
+        Self { of_rail: of_rail.collect(), cpus }
+    }
+
+    /// The proxy of a lane, where lanes go round all `rails`, `width` at a time: neighbours among
+    /// the lanes of the same proxies are spread over these.
+    pub(crate) fn proxy(&self, rail: usize, lane: u32, rails: u32, width: u32) -> usize {
+        let at = &self.of_rail[rail];
+        let round = lane / (rails * width).max(1);
+        let nth = (round * at.rails + at.position) * width + lane % width.max(1);
+        at.proxies[nth as usize % at.proxies.len()]
+    }
+
+    /// The proxies of all rails, each once.
+    pub(crate) fn proxies(&self) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            self.of_rail.iter().flat_map(|rail| rail.proxies.iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The same, with the proxies numbered from `start`.
+    pub(crate) fn starting_at(mut self, start: usize) -> Self {
+        for proxy in self.of_rail.iter_mut().flat_map(|rail| &mut rail.proxies) {
+            *proxy += start;
+        }
+        self
+    }
+}
+
+/// Reads bindings, of which this process can use all CPUs.
+///
+/// Unlike lists of CPUs, bindings may name CPUs outside of the caller's own affinity: the point of
+/// `taskset` around a program with bindings is to keep its other threads away from theirs.
+pub(crate) fn bindings(setting: &'static str, text: &str) -> Result<Vec<Binding>, EngineError> {
+    // The configuration has checked the syntax, so an error means none.
+    let bindings = parse_bindings(text).unwrap_or_default();
+    if bindings.is_empty() {
+        return Ok(bindings);
+    }
+    let possible =
+        bindable_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    if bindings.iter().flat_map(|b| &b.cpus).all(|cpu| possible.contains(cpu)) {
+        return Ok(bindings);
+    }
+    let numbers: Vec<String> = possible.iter().map(u32::to_string).collect();
+    Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+}
+
+/// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
+fn bindable_cpus() -> std::io::Result<Vec<u32>> {
+    let every: Vec<u32> = (0..CPUS_MAX).collect();
+    // A thread of its own, for it keeps what it tries.
+    let tried = std::thread::scope(|scope| {
+        scope.spawn(|| bind_current(&every).and_then(|()| allowed_cpus())).join()
+    });
+    match tried {
+        Ok(Ok(cpus)) => Ok(cpus),
+        // Where binding is forbidden, what there is now is all there is.
+        _ => allowed_cpus(),
+    }
+}
+
+/// `list` for each of `count` proxies: as many proxies as CPUs or fewer get CPUs of their own, and
+/// none are shared out twice before each has one.
+fn divided(list: &[u32], count: usize) -> Vec<Vec<u32>> {
+    let part = |index: usize| -> Vec<u32> {
+        if count <= list.len() {
+            list.iter().copied().skip(index).step_by(count).collect()
+        } else {
+            list.get(index % list.len().max(1)).copied().into_iter().collect()
+        }
+    };
+    (0..count).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(interfaces: &[&str], count: u32, list: &[u32], text: &str) -> Placement {
+        Placement::new(interfaces, count, list, &parse_bindings(text).unwrap())
+    }
+
+    fn proxies(placement: &Placement) -> Vec<&[usize]> {
+        placement.of_rail.iter().map(|rail| rail.proxies.as_slice()).collect()
+    }
+
+    #[test]
+    fn without_bindings_every_proxy_serves_every_rail_and_lanes_go_round_them() {
+        let placement = place(&["eth1", "eth2"], 3, &[4, 5, 6, 7], "");
+        assert_eq!(proxies(&placement), [[0, 1, 2], [0, 1, 2]]);
+        assert_eq!(placement.cpus, [vec![4, 7], vec![5], vec![6]]);
+        for lane in 0..12 {
+            let (rail, expected) = (lane as usize % 2, lane as usize % 3);
+            assert_eq!(placement.proxy(rail, lane, 2, 1), expected, "{lane}");
+            let rail = lane as usize / 3 % 2;
+            assert_eq!(placement.proxy(rail, lane, 2, 3), expected, "{lane}");
+        }
+        assert_eq!(place(&["lo"], 3, &[9], "").cpus, [[9], [9], [9]]);
+        assert_eq!(place(&["lo"], 2, &[], "").cpus, [[], [] as [u32; 0]]);
+    }
+
+    #[test]
+    fn each_interface_has_proxies_of_its_own_on_its_cpus() {
+        let placement = place(&["eth1", "eth2"], 4, &[], "eth1:0-3;eth2:8-9");
+        assert_eq!(proxies(&placement), [[0, 2], [1, 3]]);
+        assert_eq!(placement.cpus, [vec![0, 2], vec![8], vec![1, 3], vec![9]]);
+        let of_lanes: Vec<usize> =
+            (0..8).map(|lane| placement.proxy(lane as usize % 2, lane, 2, 1)).collect();
+        assert_eq!(of_lanes, [0, 1, 2, 3, 0, 1, 2, 3]);
+        let placement = placement.starting_at(10);
+        assert_eq!(proxies(&placement), [[10, 12], [11, 13]]);
+        assert_eq!(placement.proxies(), [10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn rails_of_one_interface_share_its_cpus_and_the_others_go_by_the_list() {
+        let placement = place(&["lo", "lo", "eth1"], 3, &[7], "lo:0-1");
+        assert_eq!(proxies(&placement), [vec![0, 2], vec![0, 2], vec![1]]);
+        assert_eq!(placement.cpus, [[0], [7], [1]]);
+        let of_rails: Vec<usize> =
+            (0..3).map(|lane| placement.proxy(lane as usize, lane, 3, 1)).collect();
+        assert_eq!(of_rails, [0, 2, 1]);
+    }
+
+    #[test]
+    fn fewer_proxies_than_interfaces_serve_several_each_on_the_cpus_of_all() {
+        let placement = place(&["a", "b", "c"], 2, &[], "a:0;b:1;c:2-3");
+        assert_eq!(proxies(&placement), [[0], [1], [0]]);
+        assert_eq!(placement.cpus, [vec![0, 2, 3], vec![1]]);
+        assert_eq!(place(&["a", "b"], 0, &[], "a:1;b:1").cpus, [[1]]);
+    }
+
+    #[test]
+    fn an_interface_that_begins_like_another_is_another() {
+        let placement = place(&["eth10", "eth1"], 2, &[], "eth1:3");
+        assert_eq!(placement.cpus, [vec![], vec![3]]);
+    }
+
+    #[test]
+    fn bindings_outside_of_the_machine_are_refused_by_setting() {
+        let error = bindings("tx_bindings", "lo:8000").unwrap_err().to_string();
+        assert!(error.starts_with("tx_bindings is \"lo:8000\", allowed are the CPUs "), "{error}");
+        let first = bindable_cpus().unwrap()[0];
+        assert_eq!(bindings("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
+        assert_eq!(bindings("rx_bindings", "").unwrap(), []);
+    }
+}

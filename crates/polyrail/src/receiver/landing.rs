@@ -1,0 +1,270 @@
+//! Chunks for a device's memory: read to pinned memory, or left there by a sender of the same host,
+//! copied into place by the device, and acknowledged in the order in which they came.
+
+use std::collections::VecDeque;
+
+use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode};
+use polyrail_proto::{LandingId, Settled};
+use polyrail_sys::Memory;
+
+use crate::device::shared_ring::PeersRing;
+use crate::device::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::engine::peer::{PeerShared, RxSide};
+use crate::memory::region::{Finder, Target};
+use crate::proxy::Pass;
+
+/// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
+/// that each takes grows with their number.
+const CHUNKS_MAX: usize = 1024;
+
+/// A chunk that devices copy into place, as all who hold the lock of its peer see it. Any of them
+/// may find it done, so that nobody who waits for that waits for another thread.
+pub(crate) struct Landing {
+    id: LandingId,
+    /// None before the copies are begun.
+    tickets: Option<Tickets>,
+    settled: Option<Settled>,
+    /// Its flow is gone.
+    is_orphan: bool,
+}
+
+/// The chunks of a flow that are through and not concluded, because they, or one before them, are
+/// being copied.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    pub(crate) ring: Option<Ring>,
+    /// What the sender has announced.
+    pub(crate) peers_ring: Option<PeersRing>,
+    chunks: VecDeque<Arrival>,
+    /// There may be chunks whose copies are not begun.
+    is_new: bool,
+}
+
+/// A chunk that is through.
+pub(crate) struct Arrival {
+    pub(crate) header: ChunkHeader,
+    pub(crate) began_ns: u64,
+    pub(crate) end: End,
+    pub(crate) in_ring: bool,
+}
+
+/// How a chunk ended, as far as that is known.
+pub(crate) enum End {
+    Settled(Settled),
+    /// It is to be copied from a ring, once no lock is held.
+    InRing {
+        id: LandingId,
+        from: Memory,
+        at: u64,
+        /// The checksum that its bytes must have, and that of the head.
+        check: Option<(u32, u32)>,
+        targets: Vec<Target>,
+        places: Vec<Place>,
+    },
+    Copying {
+        id: LandingId,
+        tickets: Tickets,
+    },
+}
+
+impl RxSide {
+    /// Finds out which copies are done.
+    pub(crate) fn settle(&mut self) {
+        for landing in &mut self.landings {
+            let Some(tickets) = landing.tickets.as_ref().filter(|_| landing.settled.is_none())
+            else {
+                continue;
+            };
+            let landed = match all_done(tickets) {
+                Ok(false) => continue,
+                Ok(true) => Ok(()),
+                Err(_) => Err(RefusalCode::Device),
+            };
+            landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
+        }
+        self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
+    }
+
+    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here
+    /// copies from or to a region that the peer has ended.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.settle();
+        self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
+        self.ending.is_empty() && self.receiver.is_quiet()
+    }
+
+    /// Since when acknowledgements have to wait, as far as this is asked while they do.
+    pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
+        const ASKED_EVERY_NS: u64 = 500_000_000;
+        let (since, last) = self.unquiet_ns;
+        let since = if now.saturating_sub(last) > ASKED_EVERY_NS { now } else { since };
+        self.unquiet_ns = (since, now);
+        since
+    }
+
+    /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.
+    pub(crate) fn expel(&mut self, op: Op, context: u64) -> bool {
+        self.settle();
+        self.receiver.expel(op, context)
+    }
+
+    /// A chunk is to be copied.
+    pub(crate) fn lands(&mut self, id: LandingId) {
+        self.landings.push(Landing { id, tickets: None, settled: None, is_orphan: false });
+    }
+
+    /// Whether copies are under way whose flow is gone.
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.landings.iter().any(|landing| landing.is_orphan)
+    }
+
+    fn begun(&mut self, id: LandingId, tickets: Tickets) {
+        if let Some(landing) = self.landings.iter_mut().find(|landing| landing.id == id) {
+            landing.tickets = Some(tickets);
+        }
+    }
+
+    /// Takes the landing away if it is settled.
+    fn take_settled(&mut self, id: LandingId) -> Option<Settled> {
+        let index = self.landings.iter().position(|landing| landing.id == id)?;
+        let settled = self.landings[index].settled?;
+        self.landings.swap_remove(index);
+        Some(settled)
+    }
+
+    fn give_up(&mut self, id: LandingId, code: RefusalCode) -> Settled {
+        self.landings.retain(|landing| landing.id != id);
+        self.receiver.handle_landed(id, Err(code))
+    }
+}
+
+impl Arrivals {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// When the oldest chunk began to come.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        self.chunks.front().map(|arrival| arrival.began_ns)
+    }
+
+    /// Whether no further chunk may wait for devices.
+    pub(crate) fn is_full(&self) -> bool {
+        self.chunks.len() >= CHUNKS_MAX
+    }
+
+    /// Room for `len` bytes in the ring, if there is any.
+    pub(crate) fn take_room(&mut self, len: u64) -> Option<u64> {
+        if self.is_full() {
+            return None;
+        }
+        self.ring.as_mut()?.take(len)
+    }
+
+    pub(crate) fn push(&mut self, arrival: Arrival) {
+        self.is_new |= matches!(arrival.end, End::InRing { .. });
+        self.chunks.push_back(arrival);
+    }
+
+    /// Begins the copies of what came since the last call. No lock may be held: the driver is
+    /// called.
+    pub(crate) fn begin_copies(&mut self, peer: &PeerShared, pass: &mut Pass<'_>) {
+        if !std::mem::take(&mut self.is_new) {
+            return;
+        }
+        for arrival in &mut self.chunks {
+            let End::InRing { id, from, at, check, targets, places } = &arrival.end else {
+                continue;
+            };
+            let len = arrival.header.payload_len.into();
+            if let Some((want, head)) = check
+                && from.crc32c(*head, *at, len) != Ok(*want)
+            {
+                arrival.end = End::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
+                continue;
+            }
+            let mut finder = Finder::default();
+            let parts = places.iter().map(|place| {
+                let target = finder.find(targets, place);
+                (&*target.region, target.offset(place), place.len)
+            });
+            let begun = pass.copiers.copy(Direction::In, parts, from, *at);
+            let (id, mut rx) = (*id, peer.rx());
+            arrival.end = match begun {
+                Ok(tickets) => {
+                    rx.begun(id, tickets.clone());
+                    End::Copying { id, tickets }
+                }
+                Err(CopyError::RegionDropped) => {
+                    End::Settled(rx.give_up(id, RefusalCode::RegionDropped))
+                }
+                Err(CopyError::Device(error)) => {
+                    tell(peer, &error);
+                    End::Settled(rx.give_up(id, RefusalCode::Device))
+                }
+            };
+        }
+    }
+
+    /// The oldest chunk, if nothing is or was copied for it.
+    pub(crate) fn next_settled(&mut self) -> Option<(Arrival, Settled)> {
+        match self.chunks.front()?.end {
+            End::Settled(settled) => Some((self.pop()?, settled)),
+            _ => None,
+        }
+    }
+
+    /// The oldest chunk, if it is known how it ended.
+    pub(crate) fn next(
+        &mut self,
+        peer: &PeerShared,
+        pass: &mut Pass<'_>,
+    ) -> Option<(Arrival, Settled)> {
+        let settled = match &self.chunks.front()?.end {
+            End::Settled(settled) => *settled,
+            End::InRing { .. } => return None,
+            End::Copying { id, tickets } => {
+                match all_done(tickets) {
+                    Ok(false) => return None,
+                    Ok(true) => {}
+                    Err(error) => {
+                        tell(peer, &error.to_string());
+                        pass.copiers.renew();
+                    }
+                }
+                let mut rx = peer.rx();
+                rx.settle();
+                rx.take_settled(*id)?
+            }
+        };
+        Some((self.pop()?, settled))
+    }
+
+    fn pop(&mut self) -> Option<Arrival> {
+        let arrival = self.chunks.pop_front()?;
+        if let (true, Some(ring)) = (arrival.in_ring, &mut self.ring) {
+            ring.release();
+        }
+        Some(arrival)
+    }
+
+    /// The flow is gone. What is being copied is to be settled by others.
+    pub(crate) fn abandon(&self, rx: &mut RxSide) {
+        for arrival in &self.chunks {
+            match &arrival.end {
+                End::Settled(_) => {}
+                // Nobody hears this refusal: the sender sends the chunk again anyway.
+                End::InRing { id, .. } => drop(rx.give_up(*id, RefusalCode::Busy)),
+                End::Copying { id, .. } => {
+                    if let Some(landing) = rx.landings.iter_mut().find(|l| l.id == *id) {
+                        landing.is_orphan = true;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn tell(peer: &PeerShared, error: &str) {
+    tracing::error!(target: "polyrail::staging", peer = peer.name(), error, "copy to a device failed");
+}

@@ -1,0 +1,175 @@
+//! What happens when a transfer of a peer is complete here: notifications, the data of reads and
+//! receives, and messages between engines.
+
+use std::sync::Arc;
+
+use polyrail_proto::message::{Message, ReadPiece};
+use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
+use polyrail_proto::{Landed, Plan, Segment, Time};
+
+use crate::api::engine::Peer;
+use crate::api::error::TransferError;
+use crate::device::export;
+use crate::device::shared_memory;
+use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::inbox::Notification;
+use crate::engine::op::{Made, Purpose, RegionList};
+use crate::engine::peer::PeerShared;
+use crate::proxy::Pass;
+
+pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+    pass.for_caller |= match landed.op {
+        WireOp::Write => landed.flags.contains(Flags::NOTIFY),
+        WireOp::ReadData | WireOp::SendData => true,
+        WireOp::Control => false,
+    };
+    match landed.op {
+        WireOp::Write => {
+            if landed.flags.contains(Flags::NOTIFY) {
+                let peer = Peer { shared: peer.clone() };
+                match &pass.engine.observer {
+                    Some(observer) => {
+                        let tell = || observer.notified(&peer, landed.meta);
+                        pass.engine.callbacks.call("observer", tell);
+                    }
+                    None => pass.engine.inbox.push(Notification { peer, data: landed.meta }),
+                }
+            }
+        }
+        WireOp::ReadData => {
+            let part = peer.rx().reads.remove(&landed.context);
+            if let Some(part) = part {
+                pass.finishes.push(Finish::Done(part.op, landed.bytes));
+            }
+        }
+        WireOp::SendData => {
+            let receive = peer.rx().receives.remove(&landed.context);
+            if let Some(receive) = receive {
+                pass.finishes.push(Finish::Done(receive.op, landed.bytes));
+            }
+        }
+        WireOp::Control => match Message::decode(&landed.meta) {
+            Ok(message) => handle(pass, peer, message),
+            Err(error) => {
+                let name = peer.name();
+                tracing::warn!(target: "polyrail::peer", peer = name, %error, "message not understood");
+            }
+        },
+    }
+}
+
+fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
+    match message {
+        // No acknowledgement leaves before nothing of the transfer lands any more.
+        Message::Cancel { transfer } => drop(peer.rx().receiver.retire(transfer)),
+        Message::ReadRequest { read, pieces, shared } => {
+            serve_read(pass, peer, read, &pieces, shared);
+        }
+        Message::ReadFailed { read, code } => {
+            let part = peer.rx().reads.remove(&read);
+            if let Some(part) = part {
+                let error = TransferError::Refused { peer: peer.name().to_owned(), code };
+                pass.finishes.push(Finish::Error(part.op, error));
+            }
+        }
+        Message::ReadCancelled { read } => cancel_read(pass, peer, read),
+        Message::ReceivePosted(posted) => {
+            let mut matches = Vec::new();
+            let mut tx = peer.tx();
+            tx.matcher.handle_posted(posted, &mut matches);
+            for matched in matches {
+                tx.submit_matched(Time(pass.now), matched, pass);
+            }
+            drop(tx);
+            pass.engine.send_soon(peer);
+        }
+        Message::ReceiveWithdrawn { receive } => {
+            // If a send has it already, its data is refused and the send fails with that.
+            peer.tx().matcher.handle_withdrawn(receive);
+        }
+        Message::SendTooLong { receive, len } => {
+            let waiting = peer.rx().receives.remove(&receive);
+            if let Some(waiting) = waiting {
+                let error = TransferError::TooLong { len, capacity: waiting.capacity };
+                pass.finishes.push(Finish::Error(waiting.op, error));
+            }
+        }
+        Message::SendFailed { receive } => {
+            let waiting = peer.rx().receives.remove(&receive);
+            if let Some(waiting) = waiting {
+                let error = TransferError::SendFailed { peer: peer.name().to_owned() };
+                pass.finishes.push(Finish::Error(waiting.op, error));
+            }
+        }
+        Message::RegionWanted { key } => export::offer(pass, peer, key),
+        Message::RegionOffered { key, offered } => {
+            pass.engine.imports.answer(peer.instance(), key, offered);
+        }
+        // No acknowledgement leaves before nothing here touches the region any more.
+        Message::RegionEnded { key } => {
+            let copies = pass.engine.imports.end(peer.instance(), key);
+            peer.rx().ending.extend(copies);
+        }
+        Message::MemoryShown { place } => shared_memory::shown(pass, peer, place),
+        Message::MemorySeen { seen } => shared_memory::seen(pass.engine, peer, seen),
+        Message::Bye => {
+            let copies = pass.engine.imports.end_all(peer.instance());
+            peer.rx().ending.extend(copies);
+            pass.engine.control.peer_left(peer.clone());
+        }
+    }
+}
+
+fn serve_read(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    read: u64,
+    pieces: &[ReadPiece],
+    shared: bool,
+) {
+    let now = Time(pass.now);
+    match read_data(pass, peer, (read, shared), pieces) {
+        Ok(made) => peer.tx().submit_read_data(now, read, made),
+        Err(code) => peer.tx().tell(now, &Message::ReadFailed { read, code }, Purpose::Tell),
+    }
+    pass.engine.send_soon(peer);
+}
+
+fn read_data(
+    pass: &Pass<'_>,
+    peer: &PeerShared,
+    (read, shared): (u64, bool),
+    pieces: &[ReadPiece],
+) -> Result<Made, RefusalCode> {
+    let mut regions = RegionList::default();
+    let mut found = Vec::new();
+    let mut segments = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        found.clear();
+        let allowed = |access: crate::Access| access.remote_read;
+        pass.engine.registry.admit_all(&[piece.from], allowed, &mut found)?;
+        let Some(target) = found.first() else { continue };
+        segments.push(Segment {
+            local_region: regions.number_of(&target.region),
+            local_offset: target.offset(&piece.from),
+            remote: piece.to_key,
+            remote_offset: piece.to_offset,
+            len: piece.from.len,
+        });
+    }
+    let regions = regions.into_vec();
+    let chunk_bytes = pass.engine.settings.chunk_bytes_of(&regions);
+    let plan = Plan::for_rails(segments, chunk_bytes, peer.layout.rails())
+        .map_err(|_| RefusalCode::OutOfBounds)?;
+    let purpose = Purpose::ReadData { read, shared };
+    Ok(Made { plan, regions, meta: Vec::new(), purpose })
+}
+
+/// The reader has let go already: what still arrives there is refused. This only saves the wire.
+fn cancel_read(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, read: u64) {
+    let mut tx = peer.tx();
+    tx.end_read_data(read);
+    drain_tx(&mut tx, pass);
+    drop(tx);
+    pass.engine.send_soon(peer);
+}

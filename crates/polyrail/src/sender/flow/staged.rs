@@ -1,0 +1,304 @@
+//! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
+//! that the peer has open.
+
+use std::sync::atomic::Ordering;
+
+use polyrail_gpu::{Device, Ticket};
+use polyrail_proto::wire::{AckFrame, RefusalCode};
+use polyrail_proto::{Chunk, Failure, Source};
+
+use super::{Body, Down, TxFlow};
+use crate::device::shared_ring::SharedRing;
+use crate::device::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::engine::finish::drain_tx;
+use crate::engine::op::Outgoing;
+use crate::engine::peer::FlowSlot;
+use crate::proxy::Pass;
+use crate::proxy::outlook::Outlook;
+
+/// A chunk that is pulled and has no frame yet.
+pub(super) struct Staged {
+    pub(super) chunk: Chunk<Outgoing>,
+    pub(super) body: Body,
+    pub(super) tickets: Tickets,
+    pub(super) began_ns: u64,
+}
+
+/// A time in which a flow takes nothing, since others can send it and this one can't: it has no pinned
+/// memory, or the peer has none for it. Longer each time, until the peer has taken something.
+#[derive(Default)]
+pub(super) struct Rest {
+    until_ns: u64,
+    length_ns: u64,
+    /// The peer has no memory for the flow: others may have what this one has.
+    gives_up: bool,
+}
+
+impl Rest {
+    const SHORTEST_NS: u64 = 20_000_000;
+    const LONGEST_NS: u64 = 640_000_000;
+
+    fn begin(&mut self, now: u64, gives_up: bool, slot: &FlowSlot) {
+        let length_ns = (self.length_ns * 2).clamp(Self::SHORTEST_NS, Self::LONGEST_NS);
+        *self = Self { until_ns: now + length_ns, length_ns, gives_up };
+        slot.rests_until.store(self.until_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_on(&self, now: u64) -> bool {
+        now < self.until_ns
+    }
+
+    /// Until it is over nothing tells the flow to go on. `now` is that of the pass which found the
+    /// flow resting: at a later moment the rest may be over, and nobody has looked since.
+    pub(super) fn outlook(&self, now: u64) -> Outlook {
+        if self.is_on(now) { Outlook::Until(self.until_ns) } else { Outlook::Told }
+    }
+}
+
+impl TxFlow {
+    /// Whether a chunk is copied to a ring before it is sent.
+    pub(super) fn is_staged(&self, chunk: &Chunk<Outgoing>) -> bool {
+        is_on_device(chunk) || self.is_shared(chunk)
+    }
+
+    /// Whether the payload of a chunk is left where the peer takes it itself.
+    fn is_shared(&self, chunk: &Chunk<Outgoing>) -> bool {
+        chunk.header.payload_len > 0 && chunk.source.is_shared() && self.peer.sharing.may_work()
+    }
+
+    /// Has a chunk copied to a ring, where there is room for it. Says whether it could: if there is no
+    /// memory for a ring and other flows have some, the chunk is left to them.
+    pub(super) fn stage(
+        &mut self,
+        chunk: Chunk<Outgoing>,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
+        let mut is_shared = self.is_shared(&chunk);
+        if is_shared && let Err(why) = self.prepare_shared(&chunk, pass) {
+            if self.shared.is_none() && self.others_have_memory() {
+                self.leave_to_others(&why, pass);
+                return Ok(false);
+            }
+            self.stop_sharing(why);
+            is_shared = false;
+        }
+        if !is_shared && !is_on_device(&chunk) {
+            self.put_behind(chunk, pass);
+            return Ok(true);
+        }
+        let ready = if is_shared { Ok(()) } else { self.prepare_ring(&chunk, pass) };
+        if let Err(CopyError::Device(why)) = &ready
+            && self.others_have_memory()
+        {
+            self.leave_to_others(why, pass);
+            return Ok(false);
+        }
+        let len = u64::from(chunk.header.payload_len);
+        match ready.and_then(|()| self.copy_to_ring(&chunk, len, is_shared, pass)) {
+            Ok((body, tickets)) => {
+                self.staged.push_back(Staged { chunk, body, tickets, began_ns: pass.now });
+                Ok(true)
+            }
+            Err(error) => Err(self.fail(&chunk, error, pass)),
+        }
+    }
+
+    /// Whether the flow takes nothing just now.
+    pub(super) fn rests(&mut self, pass: &mut Pass<'_>) -> bool {
+        let rests = self.rest.is_on(pass.now);
+        // Only one that the peer takes bytes on has a use for it.
+        if rests && self.rest.gives_up && self.ring.as_ref().is_some_and(Ring::is_idle) {
+            self.ring = None;
+            pass.copiers.let_go();
+        }
+        rests
+    }
+
+    /// Whether other flows to the peer have pinned memory. If several fail to get any at the same
+    /// time, the last of them hears that nobody has.
+    fn others_have_memory(&self) -> bool {
+        let shared = self.shared.as_ref().is_some_and(SharedRing::is_pinned);
+        self.peer.tx_stock.holders() > usize::from(self.ring.is_some()) + usize::from(shared)
+    }
+
+    /// The chunk that was pulled last needs pinned memory that can't be had.
+    fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
+        let slot = &self.peer.flows[self.flow.0 as usize];
+        self.rest.begin(pass.now, false, slot);
+        let peer = self.peer.clone();
+        if peer.tx_stock.is_news() {
+            let name = peer.name();
+            tracing::warn!(target: "polyrail::staging", peer = name, why,
+                "only flows that have pinned memory are used");
+        }
+        let mut tx = peer.tx();
+        tx.sender.hand_back(self.flow);
+        tx.sender.rest(self.flow);
+        drain_tx(&mut tx, pass);
+        drop(tx);
+        // Who has found nothing left in between may sleep.
+        pass.engine.ask_all(&peer);
+    }
+
+    /// Has a chunk that needs no device sent after those that do.
+    pub(super) fn put_behind(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
+        let (body, tickets, began_ns) = (Body::Regions, Tickets::new(), pass.now);
+        self.staged.push_back(Staged { chunk, body, tickets, began_ns });
+    }
+
+    /// Whether a chunk that is staged, whichever it will be, has no room.
+    pub(super) fn lacks_room(&self, pass: &Pass<'_>) -> bool {
+        let settings = &pass.engine.settings;
+        let is_full = |ring: &Ring, bytes: u64| !ring.has_room(bytes);
+        self.ring.as_ref().is_some_and(|ring| is_full(ring, settings.gpu_chunk_bytes))
+            || self.shared.as_ref().is_some_and(|it| is_full(&it.ring, settings.largest_chunk()))
+    }
+
+    /// The peer is done with all frames up to one, and what lies in shared memory of them.
+    pub(super) fn heard(&mut self, ack: AckFrame, now: u64) {
+        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
+        self.acknowledged = self.acknowledged.max(sequence);
+        if let Some(shared) = &mut self.shared {
+            shared.release(sequence);
+        }
+        match ack {
+            AckFrame::Ack { .. } => self.rest = Rest::default(),
+            AckFrame::Refusal { code: RefusalCode::NoRing, .. } => {
+                self.stop_sharing("the peer could not open or pin a ring".to_owned());
+            }
+            AckFrame::Refusal { code: RefusalCode::NoStaging, .. } => {
+                let slot = &self.peer.flows[self.flow.0 as usize];
+                self.rest.begin(now, true, slot);
+            }
+            AckFrame::Refusal { .. } => {}
+        }
+    }
+
+    /// For a while payload for this peer goes over the rails.
+    fn stop_sharing(&self, why: String) {
+        let peer = self.peer.name();
+        if self.peer.sharing.fail(why.clone()) {
+            tracing::warn!(target: "polyrail::staging", peer, why, "no shared memory for a while");
+        }
+    }
+
+    fn prepare_shared(
+        &mut self,
+        chunk: &Chunk<Outgoing>,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), String> {
+        let device = device_of(chunk);
+        if let Some(shared) = &mut self.shared {
+            return shared.pin_for(device);
+        }
+        let settings = &pass.engine.settings;
+        let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
+        let make = || SharedRing::new(device, wanted, least, &self.peer.tx_stock);
+        let mut made = make();
+        if made.is_err() && self.ring.as_ref().is_some_and(Ring::is_idle) {
+            // There may be enough for one of both.
+            self.ring = None;
+            pass.copiers.let_go();
+            made = make();
+        }
+        self.shared = Some(made?);
+        Ok(())
+    }
+
+    /// Makes sure of a ring to send from. Memory that the peer has open does as well.
+    fn prepare_ring(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), CopyError> {
+        let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
+        let lent = |shared: &mut SharedRing| shared.pin_for(Some(device)).is_ok();
+        if self.ring.is_some() || self.shared.as_mut().is_some_and(lent) {
+            return Ok(());
+        }
+        let settings = &pass.engine.settings;
+        let least = settings.gpu_chunk_bytes.max(chunk.header.payload_len.into());
+        self.ring = Some(Ring::new(device, settings.staging_bytes, least, &self.peer.tx_stock)?);
+        Ok(())
+    }
+
+    fn copy_to_ring(
+        &mut self,
+        chunk: &Chunk<Outgoing>,
+        len: u64,
+        is_shared: bool,
+        pass: &mut Pass<'_>,
+    ) -> Result<(Body, Tickets), CopyError> {
+        let (source, number) = (&chunk.source, chunk.header.chunk);
+        let parts = || {
+            let pieces = source.plan().pieces(number);
+            pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
+        };
+        // `pull` looked for room before.
+        let no_room = || CopyError::Device("no room in the staging ring".into());
+        let (ring, body): (_, fn(u64) -> Body) = match (&mut self.shared, &mut self.ring) {
+            (Some(shared), _) if is_shared => (&mut shared.ring, Body::Shared),
+            (_, Some(ring)) => (ring, Body::Ring),
+            (Some(shared), None) => (&mut shared.ring, Body::Lent),
+            (None, None) => return Err(no_room()),
+        };
+        let at = ring.take(len).ok_or_else(no_room)?;
+        let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
+        Ok((body(at), tickets))
+    }
+
+    /// What devices may still copy, when the flow is gone.
+    pub(crate) fn into_tickets(self) -> impl Iterator<Item = Ticket> {
+        self.staged.into_iter().flat_map(|staged| staged.tickets)
+    }
+
+    /// Makes frames of the chunks that are copied.
+    pub(super) fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        while let Some(first) = self.staged.front() {
+            match all_done(&first.tickets) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
+                    self.queue(chunk, body, pass)?;
+                }
+                Err(error) => {
+                    let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };
+                    pass.copiers.renew();
+                    return Err(self.fail(&chunk, error.into(), pass));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk was promised to the peer and can't be read any more: its transfer ends, and the flow
+    /// with it.
+    fn fail(&self, chunk: &Chunk<Outgoing>, error: CopyError, pass: &mut Pass<'_>) -> Down {
+        let (failure, why) = match error {
+            CopyError::RegionDropped => (Failure::RegionDropped, "a region was dropped".into()),
+            CopyError::Device(why) => (Failure::Device, why),
+        };
+        chunk.source.note_device_error(why.clone());
+        let mut tx = self.peer.tx();
+        tx.sender.end(chunk.header.transfer, failure);
+        drain_tx(&mut tx, pass);
+        Down(why)
+    }
+}
+
+fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {
+    device_of(chunk).is_some()
+}
+
+/// A device that has a part of the chunk.
+fn device_of(chunk: &Chunk<Outgoing>) -> Option<&dyn Device> {
+    let mut pieces = chunk.source.plan().pieces(chunk.header.chunk);
+    let device = |region: u32| chunk.source.region(region).memory.device();
+    pieces.find_map(|piece| device(piece.local_region)).map(|device| &**device)
+}
+
+pub(super) fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {
+    let at = out.len();
+    out.resize(at + len as usize, 0);
+    let copied = ring.memory().read_at(from, &mut out[at..]).is_ok();
+    if !copied {
+        out.truncate(at);
+    }
+    copied
+}
