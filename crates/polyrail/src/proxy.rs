@@ -344,6 +344,11 @@ impl Proxy {
         }
     }
 
+    /// Whether nobody drives it and nobody has woken it.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.signal.is_asleep()
+    }
+
     /// Whether its thread sleeps until it is told of something, and nobody has.
     pub(crate) fn is_asleep(&self) -> bool {
         self.must_be_told.load(Ordering::Relaxed) && self.signal.is_asleep()

@@ -168,6 +168,60 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
     });
 }
 
+/// Two threads post. Each wakes only whom nobody had asked, as the other wakes whom it has asked.
+#[test]
+fn who_was_asked_before_is_awake_or_is_woken_by_the_other_poster() {
+    loom::model(|| {
+        let signal = Arc::new(signal::Signal::new());
+        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let pool = Arc::new(AtomicUsize::new(0));
+        let woken = Arc::new(AtomicBool::new(false));
+        let post = {
+            let (signal, lanes) = (signal.clone(), lanes.clone());
+            let (pool, woken) = (pool.clone(), woken.clone());
+            move || {
+                pool.fetch_add(1, Ordering::AcqRel);
+                let is_new = lanes.want(1).to_wake(|_| false).next().is_some();
+                if is_new && signal.must_wake() {
+                    woken.store(true, Ordering::Release);
+                }
+            }
+        };
+        let mut other = Some(thread::spawn(post.clone()));
+        let mut posts = Some(post);
+        let mut sent = 0;
+        while sent < 2 {
+            signal.awake();
+            if lanes.wants(0) {
+                let mut found = pool.swap(0, Ordering::AcqRel);
+                if found == 0 {
+                    lanes.want_nothing();
+                    found = pool.swap(0, Ordering::AcqRel);
+                    if found > 0 {
+                        lanes.join(0);
+                    }
+                }
+                sent += found;
+            } else if signal.may_sleep() {
+                // The first post comes in the middle of things, the second when all is quiet.
+                match (other.take(), posts.take()) {
+                    (Some(other), posted) => {
+                        other.join().unwrap();
+                        posts = posted;
+                    }
+                    (None, Some(post)) => post(),
+                    (None, None) => {}
+                }
+                let is_told = woken.swap(false, Ordering::AcqRel);
+                assert!(is_told || pool.load(Ordering::Acquire) == 0, "it sleeps with work to do");
+            }
+        }
+        if let Some(other) = other {
+            other.join().unwrap();
+        }
+    });
+}
+
 #[test]
 fn who_joins_asks_nobody_else() {
     loom::model(|| {
@@ -179,7 +233,7 @@ fn who_joins_asks_nobody_else() {
         assert_eq!(lanes.ask_another(), None);
         lanes.want_nothing();
         assert!(!lanes.wants_any() && lanes.ask_another().is_none());
-        assert_eq!(lanes::Lanes::new(vec![7]).want(usize::MAX), [7]);
+        assert_eq!(lanes::Lanes::new(vec![7]).want(usize::MAX).all(), [7]);
     });
 }
 
@@ -187,8 +241,11 @@ fn who_joins_asks_nobody_else() {
 fn more_proxies_than_bits_are_asked_and_woken() {
     loom::model(|| {
         let lanes = lanes::Lanes::new((0..100).collect());
-        assert_eq!(lanes.want(usize::MAX).len(), 100);
+        assert_eq!(lanes.want(usize::MAX).all().len(), 100);
         assert!(lanes.wants(0) && lanes.wants(99));
+        let again = lanes.want(usize::MAX);
+        assert!(again.to_wake(|_| false).eq(63..100), "nobody knows which of these was asked");
+        assert!(again.to_wake(|proxy| proxy == 7).eq([7].into_iter().chain(63..100)));
         lanes.want_nothing();
         lanes.join(80);
         assert!(lanes.wants(80) && lanes.wants(99) && !lanes.wants(62));

@@ -32,12 +32,11 @@ impl Lanes {
         self.proxies.iter().position(|other| *other == proxy).unwrap_or(0)
     }
 
-    /// Says that there is something to send, enough for so many proxies; which, is returned, to be
-    /// woken.
-    pub(crate) fn want(&self, proxies: usize) -> &[usize] {
+    /// Says that there is something to send, enough for so many proxies.
+    pub(crate) fn want(&self, proxies: usize) -> Asked<'_> {
         let count = proxies.clamp(1, self.proxies.len());
-        self.ask(u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS)));
-        &self.proxies[..count]
+        let before = self.ask(u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS)));
+        Asked { proxies: &self.proxies[..count], before }
     }
 
     /// The proxy in this place, which is awake, may have something to send. The others are left in
@@ -88,8 +87,34 @@ impl Lanes {
         (asked != 0 && place < self.proxies.len()).then_some(place)
     }
 
-    fn ask(&self, bits: u64) {
-        self.asked.fetch_or(bits, Ordering::AcqRel);
+    /// Says who was asked before.
+    fn ask(&self, bits: u64) -> u64 {
+        self.asked.fetch_or(bits, Ordering::AcqRel)
+    }
+}
+
+/// Proxies that are asked to send.
+pub(crate) struct Asked<'a> {
+    proxies: &'a [usize],
+    /// The bits of those that were asked before.
+    before: u64,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn all(&self) -> &'a [usize] {
+        self.proxies
+    }
+
+    /// Whom to wake. Somebody had asked the others before and has woken them, or is about to; so of
+    /// those only who sleeps all the same, because nothing of before could be sent on its flows. To
+    /// look is cheaper than to wake who is awake.
+    pub(crate) fn to_wake(&self, sleeps: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+        let is_new = |place: usize| {
+            // Who shares a bit can't be told from the others of that bit.
+            place >= u64::BITS as usize - 1 || self.before & bit(place) == 0
+        };
+        let places = self.proxies.iter().copied().enumerate();
+        places.filter(move |(place, proxy)| is_new(*place) || sleeps(*proxy)).map(|(_, proxy)| proxy)
     }
 }
 

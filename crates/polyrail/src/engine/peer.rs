@@ -25,7 +25,7 @@ use crate::device::shared_memory::Sharing;
 use crate::device::staging::Direction;
 use crate::engine::inbox::Share;
 use crate::engine::known::first_epoch;
-use crate::engine::lanes::Lanes;
+use crate::engine::lanes::{Asked, Lanes};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::suspects::Suspects;
 use crate::proxy::Pass;
@@ -425,9 +425,9 @@ impl PeerShared {
         tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
     }
 
-    /// Says that there is something to send, enough for so many proxies; which, is returned. If a
-    /// flow is down, that is all: the first ones may have none.
-    pub(crate) fn want_tx(&self, proxies: usize) -> &[usize] {
+    /// Says that there is something to send, enough for so many proxies. If a flow is down, all are
+    /// asked: the first ones may have none.
+    pub(crate) fn want_tx(&self, proxies: usize) -> Asked<'_> {
         let some_down = self.flows_up() < self.flows.len();
         self.lanes.want(if some_down { usize::MAX } else { proxies })
     }

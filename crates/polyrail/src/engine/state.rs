@@ -205,7 +205,7 @@ impl EngineShared {
     /// Has everybody look who sends to the peer.
     pub(crate) fn ask_all(&self, peer: &PeerShared) {
         peer.announcing.fetch_add(1, Ordering::AcqRel);
-        self.wake_all(peer.lanes.want(usize::MAX));
+        self.wake_all(peer.lanes.want(usize::MAX).all().iter().copied());
         peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -244,10 +244,8 @@ impl EngineShared {
         peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn wake_all(&self, proxies: &[usize]) {
-        for proxy in proxies {
-            self.proxies.all[*proxy].wake();
-        }
+    fn wake_all(&self, proxies: impl Iterator<Item = usize>) {
+        proxies.for_each(|proxy| self.proxies.all[proxy].wake());
     }
 
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
@@ -444,28 +442,24 @@ impl EngineShared {
             }
             return;
         }
-        // Between asking and waking it may lose its CPU for long.
-        peer.announcing.fetch_add(1, Ordering::AcqRel);
-        self.announce(peer, direct, lanes, now, few > 0);
+        // Between asking and waking a thread may lose its CPU for long. Then nobody relies on it.
+        let is_alone = peer.announcing.fetch_add(1, Ordering::AcqRel) == 0;
+        let asked = peer.want_tx(lanes);
+        if direct && self.drive_one_of(asked.all(), now, few > 0) {
+            // It has sent everything.
+        } else if is_alone {
+            self.wake_all(asked.to_wake(|proxy| self.proxies.all[proxy].sleeps()));
+        } else {
+            self.wake_all(asked.all().iter().copied());
+        }
         peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Asks so many proxies to send to the peer, and drives one of them or wakes them.
-    fn announce(
-        self: &Arc<Self>,
-        peer: &Arc<PeerShared>,
-        direct: bool,
-        lanes: usize,
-        now: u64,
-        insists: bool,
-    ) {
-        let asked = peer.want_tx(lanes);
+    /// Sends with this thread what there is to send. Says whether that is all.
+    fn drive_one_of(self: &Arc<Self>, proxies: &[usize], now: u64, insists: bool) -> bool {
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if insists { DRIVE_TRIES } else { 1 };
-        let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
-        if !direct || asked.iter().all(|proxy| drive(proxy) != Some(true)) {
-            self.wake_all(asked);
-        }
+        proxies.iter().any(|proxy| self.proxies.all[*proxy].try_send(self, now, tries) == Some(true))
     }
 
     /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:

@@ -45,6 +45,9 @@ pub(crate) struct RxFlow {
     /// The chunk that begins needs room in the ring.
     waits_for_room: bool,
     acks: Acks,
+    /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
+    /// end was not.
+    is_landing: bool,
     landed: Vec<Landed>,
     /// On a connection that carries data both ways: acknowledgements of what goes the other way.
     acks_of_ours: Option<SmallVec<[AckFrame; 4]>>,
@@ -90,6 +93,7 @@ impl RxFlow {
             arrivals: Arrivals::default(),
             waits_for_room: false,
             acks: Acks::new(window_chunks),
+            is_landing: false,
             landed: Vec::new(),
             acks_of_ours: None,
             readable: true,
@@ -154,14 +158,16 @@ impl RxFlow {
             }
             if pass.engine.inbox.must_pause(&self.peer) {
                 // The sender is held back by its window until somebody takes notifications.
+                self.end_landing();
                 return Ok(read > 0);
             }
             let bytes = self.receive_once(pass)?;
             read += bytes;
             if bytes > 0 {
-                self.take_in(pass)?;
+                self.take_in(self.readable && read < VISIT_BYTES, pass)?;
             }
         }
+        self.end_landing();
         self.acknowledge(pass.now);
         Ok(read > 0)
     }
@@ -230,7 +236,7 @@ impl RxFlow {
             self.current.land = false;
         }
         self.waits_for_room = false;
-        self.take_in(pass)?;
+        self.take_in(false, pass)?;
         Ok(true)
     }
 
@@ -303,7 +309,7 @@ impl RxFlow {
             }
         }
         self.waits_for_room = false;
-        self.take_in(pass)?;
+        self.take_in(false, pass)?;
         Ok(true)
     }
 
@@ -323,8 +329,9 @@ impl RxFlow {
         self.acks.note_if_due(is_idle, is_drained, now);
     }
 
-    fn take_in(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
-        self.parse(pass)?;
+    /// Takes in all that the last call brought. `goes_on`: another call follows at once.
+    fn take_in(&mut self, goes_on: bool, pass: &mut Pass<'_>) -> Result<(), Down> {
+        self.parse(goes_on, pass)?;
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
@@ -359,14 +366,15 @@ impl RxFlow {
         let landing = left > 0
             && self.current.land
             && staged.is_none()
-            && self.peer.rx().receiver.begin_landing(self.flow);
+            && (self.is_landing || self.peer.rx().receiver.begin_landing(self.flow));
+        self.is_landing = landing;
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let pinned = landing && pin_all(&self.current.targets, &mut pins);
         if landing && !pinned {
             let mut rx = self.peer.rx();
             rx.receiver.end_landing(self.flow);
             rx.receiver.bar(self.flow, RefusalCode::RegionDropped);
-            self.current.land = false;
+            (self.is_landing, self.current.land) = (false, false);
         }
         let mut into = IoVecs::<In>::new();
         let mut with_spare = true;
@@ -411,9 +419,6 @@ impl RxFlow {
             };
         }
         drop(pins);
-        if pinned && !self.peer.rx().receiver.end_landing(self.flow) {
-            self.current.land = false;
-        }
         match received {
             Ok(0) => Err(Down("closed by the peer".into())),
             Ok(bytes) => {
@@ -432,11 +437,27 @@ impl RxFlow {
         }
     }
 
-    /// Takes in all that the last call brought.
-    fn parse(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+    /// No call into a region follows before others get their turn.
+    fn end_landing(&mut self) {
+        if self.is_landing {
+            let peer = self.peer.clone();
+            self.landing_ended(&mut peer.rx());
+        }
+    }
+
+    fn landing_ended(&mut self, side: &mut RxSide) {
+        if std::mem::take(&mut self.is_landing) && !side.receiver.end_landing(self.flow) {
+            self.current.land = false;
+        }
+    }
+
+    /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it soon:
+    /// all flows of the peer share it, so it is taken once for each call that brings bytes.
+    fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         let side = &mut *rx;
+        self.landing_ended(side);
         while !self.waits_for_room {
             let left = self.reader.left();
             match self.reader.next().map_err(|error| Down(error.to_string()))? {
@@ -499,17 +520,41 @@ impl RxFlow {
                             self.conclude(&arrival, settled, pass);
                         }
                     }
-                    while let Some(landed) = side.receiver.poll_event() {
-                        self.landed.push(landed);
-                    }
+                    self.note_landed(side);
                 }
             }
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
-        while let Some(landed) = side.receiver.poll_event() {
-            self.landed.push(landed);
+        self.note_landed(side);
+        if self.landed.is_empty() {
+            self.look_ahead(goes_on, side, pass.now);
         }
         Ok(())
+    }
+
+    fn note_landed(&mut self, side: &mut RxSide) {
+        while let Some(landed) = side.receiver.poll_event() {
+            if is_told_of(&landed) {
+                self.landed.push(landed);
+            }
+        }
+    }
+
+    /// What comes next needs the lock as well. Not if something is to be delivered first: a cancel
+    /// among that waits until nothing is landing, and is acknowledged after that.
+    fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
+        if goes_on {
+            self.is_landing = self.reader.left() > 0
+                && self.current.land
+                && self.current.at.is_none()
+                && !self.waits_for_room
+                && side.receiver.begin_landing(self.flow);
+            return;
+        }
+        self.acknowledge(now);
+        if self.acks.are_withheld() && side.is_quiet() {
+            self.acks.clear();
+        }
     }
 
     /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
@@ -532,10 +577,8 @@ impl RxFlow {
     }
 
     fn take_events(&mut self) {
-        let mut rx = self.peer.rx();
-        while let Some(landed) = rx.receiver.poll_event() {
-            self.landed.push(landed);
-        }
+        let peer = self.peer.clone();
+        self.note_landed(&mut peer.rx());
     }
 
     fn deliver(&mut self, pass: &mut Pass<'_>) {
@@ -660,6 +703,11 @@ impl Current {
         }
         End::Settled(side.receiver.handle_chunk_end(flow, intact))
     }
+}
+
+/// Whether anybody here hears of it. Of a write without a notification nobody does.
+fn is_told_of(landed: &Landed) -> bool {
+    landed.op != WireOp::Write || landed.flags.contains(Flags::NOTIFY)
 }
 
 fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {

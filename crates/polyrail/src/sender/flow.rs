@@ -63,6 +63,8 @@ pub(crate) struct TxFlow {
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
+    /// Frames that are out and of which the sender core does not know that yet.
+    unreported: u32,
     /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
     /// other way: one piece for the system call instead of many.
     batch: Vec<u8>,
@@ -134,6 +136,7 @@ impl TxFlow {
             rest: Rest::default(),
             sequence: 0,
             acknowledged: 0,
+            unreported: 0,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -189,7 +192,7 @@ impl TxFlow {
             if self.is_between_frames() {
                 break;
             }
-            match self.send_once(pass) {
+            match self.send_once() {
                 Ok(bytes) => {
                     written += bytes;
                     self.note_writable(pass);
@@ -208,6 +211,10 @@ impl TxFlow {
                 }
                 Err(SendError::System(error)) => return Err(error.into()),
             }
+        }
+        if self.unreported > 0 {
+            let peer = self.peer.clone();
+            self.report_written(&mut peer.tx(), pass);
         }
         Ok(written > 0)
     }
@@ -285,6 +292,7 @@ impl TxFlow {
         }
         let peer = self.peer.clone();
         let mut tx = peer.tx();
+        self.report_written(&mut tx, pass);
         if peer.is_suspect(&tx, self.flow, pass.engine.settings.rail_stall / 2) {
             return Err(Down("another flow of its rail has stalled".into()));
         }
@@ -407,7 +415,7 @@ impl TxFlow {
     }
 
     /// One system call over all that is queued.
-    fn send_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, SendError> {
+    fn send_once(&mut self) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
@@ -467,7 +475,7 @@ impl TxFlow {
         drop(pins);
         match sent {
             Ok(bytes) => {
-                self.sent(bytes, pass);
+                self.sent(bytes);
                 Ok(bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendError::Full),
@@ -475,9 +483,9 @@ impl TxFlow {
         }
     }
 
-    fn sent(&mut self, bytes: usize, pass: &mut Pass<'_>) {
+    fn sent(&mut self, bytes: usize) {
         let mut rest = bytes;
-        let (mut chunks, mut payload_bytes, mut shared_bytes) = (0, 0, 0);
+        let (mut chunks, mut payload_bytes, mut shared_bytes) = (0u32, 0, 0);
         while let Some(frame) = self.frames.front_mut() {
             let batched = rest.min(frame.batched);
             frame.batched -= batched;
@@ -514,17 +522,22 @@ impl TxFlow {
         }
         let stats = &self.peer.flows[self.flow.0 as usize].stats;
         stats.tx_bytes.add(payload_bytes);
-        stats.tx_chunks.add(chunks);
+        stats.tx_chunks.add(chunks.into());
         if shared_bytes > 0 {
             self.peer.shared_bytes.fetch_add(shared_bytes, Ordering::Relaxed);
         }
-        if chunks > 0 {
-            let mut tx = self.peer.tx();
-            for _ in 0..chunks {
+        self.unreported += chunks;
+    }
+
+    /// Tells the sender core what is out. Together with what else its lock is taken for, since all
+    /// flows of the peer share that.
+    fn report_written(&mut self, tx: &mut TxSide, pass: &mut Pass<'_>) {
+        if self.unreported > 0 {
+            for _ in 0..std::mem::take(&mut self.unreported) {
                 tx.sender.handle_written(self.flow);
             }
             // A transfer that was cancelled may have waited for just this.
-            drain_tx(&mut tx, pass);
+            drain_tx(tx, pass);
         }
     }
 
