@@ -29,7 +29,7 @@ pub use engine::op::Outcome;
 pub use memory::region::{
     Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
 };
-pub use polyrail_config::Config;
+pub use polyrail_config::{Config, Progress};
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::wire::RefusalCode;

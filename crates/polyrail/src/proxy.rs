@@ -90,6 +90,8 @@ pub(crate) struct Proxy {
     signal: Signal,
     /// How it sleeps, if it does: see `Sleep::must_be_told`.
     must_be_told: AtomicBool,
+    /// It slept so, and nobody had told it of anything when it woke up; until it has looked.
+    woke_by_itself: AtomicBool,
     commands: SegQueue<Command>,
     /// Held by the one thread that may sleep on the poller.
     sleeper: Mutex<Vec<PollEvent>>,
@@ -201,6 +203,7 @@ impl Proxy {
             poller: Poller::new()?,
             signal: Signal::new(),
             must_be_told: AtomicBool::new(false),
+            woke_by_itself: AtomicBool::new(false),
             commands: SegQueue::new(),
             sleeper: Mutex::new(Vec::new()),
             counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
@@ -344,9 +347,10 @@ impl Proxy {
         }
     }
 
-    /// Whether nobody drives it and nobody has woken it.
-    pub(crate) fn sleeps(&self) -> bool {
-        self.signal.is_asleep()
+    /// Whether it sees something new only if it is woken: its thread sleeps, and nobody has told it. Or
+    /// it has just woken up by itself, and is to know that it was told.
+    pub(crate) fn must_be_told(&self) -> bool {
+        self.signal.is_asleep() || self.woke_by_itself.load(Ordering::Relaxed)
     }
 
     /// Whether its thread sleeps until it is told of something, and nobody has.
@@ -418,6 +422,9 @@ impl Proxy {
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name,
                 "moved what nobody had told it of; please report this");
+        }
+        if self.woke_by_itself.load(Ordering::Relaxed) {
+            self.woke_by_itself.store(false, Ordering::Relaxed);
         }
         // Not by a caller with something small to send, who reads nothing.
         if reads != Reads::No && pass.now >= core.next_check {

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, PostError, PreparedTransfer, Transfer, TransferError};
+use polyrail::{Engine, PostError, PreparedTransfer, Progress, Status, Transfer, TransferError};
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
@@ -55,17 +55,30 @@ pub struct Driver<'a> {
     engine: &'a Engine,
     prepared: Vec<PreparedTransfer>,
     depth: usize,
+    /// This thread moves the data.
+    moves_data: bool,
+    /// A CPU is to spare for looking.
+    polls: bool,
 }
 
-/// A driver in the middle of its work.
+/// A driver in the middle of its work. Whichever transfer ends is replaced at once: were each to wait
+/// for the oldest, a single late one would empty all rails.
 pub struct Running<'d> {
     driver: &'d Driver<'d>,
     started: Instant,
     total: u64,
     posted: u64,
-    outstanding: VecDeque<Transfer>,
+    /// Slots that nothing is under way of, the one that rests longest first.
+    free: VecDeque<usize>,
+    /// The oldest first.
+    outstanding: VecDeque<Outstanding>,
     times: Histogram,
     waited: Duration,
+}
+
+struct Outstanding {
+    slot: usize,
+    transfer: Transfer,
 }
 
 /// What a driver did.
@@ -97,7 +110,10 @@ impl Ran {
 impl<'a> Driver<'a> {
     /// Takes the requests of all slots.
     pub fn new(engine: &'a Engine, prepared: Vec<PreparedTransfer>, depth: u64) -> Self {
-        Self { engine, prepared, depth: depth as usize }
+        let moves_data = engine.config().progress == Progress::Caller;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let polls = depth > 1 && !moves_data && cpus >= POLL_CPUS_MIN;
+        Self { engine, prepared, depth: depth as usize, moves_data, polls }
     }
 
     /// The first slot's request.
@@ -115,6 +131,7 @@ impl<'a> Driver<'a> {
             started: Instant::now(),
             total: transfers,
             posted: 0,
+            free: (0..self.prepared.len()).collect(),
             outstanding: VecDeque::with_capacity(self.depth),
             times: Histogram::default(),
             waited: Duration::ZERO,
@@ -136,10 +153,9 @@ impl Running<'_> {
     /// asked while nothing happens.
     pub fn finish(mut self, stop: impl Fn() -> bool) -> Result<Ran, DriveError> {
         let cpu = thread_cpu_time();
-        while let Some(oldest) = self.outstanding.pop_front() {
-            if let Err(error) = self.complete(&oldest, &stop) {
-                oldest.cancel();
-                self.outstanding.iter().for_each(Transfer::cancel);
+        while !self.outstanding.is_empty() {
+            if let Err(error) = self.complete_some(&stop) {
+                self.outstanding.iter().for_each(|outstanding| outstanding.transfer.cancel());
                 return Err(error);
             }
             while self.posted < self.total && self.outstanding.len() < self.driver.depth {
@@ -158,16 +174,16 @@ impl Running<'_> {
 
     /// Posts the next transfer; `false` when the engine takes no more until one is over.
     fn post(&mut self) -> Result<bool, DriveError> {
-        let slots = self.driver.prepared.len() as u64;
-        let prepared = &self.driver.prepared[(self.posted % slots) as usize];
-        match prepared.post() {
+        let Some(slot) = self.free.pop_front() else { return Ok(false) };
+        match self.driver.prepared[slot].post() {
             Ok(transfer) => {
-                self.outstanding.push_back(transfer);
+                self.outstanding.push_back(Outstanding { slot, transfer });
                 self.posted += 1;
                 Ok(true)
             }
             // Others may hold the rest of the pool; with none of ours out, try until it is free.
             Err(error) if error.is_busy() => {
+                self.free.push_front(slot);
                 if self.outstanding.is_empty() {
                     std::thread::yield_now();
                     return self.post();
@@ -178,16 +194,61 @@ impl Running<'_> {
         }
     }
 
-    fn complete(
-        &mut self,
-        transfer: &Transfer,
-        stop: &impl Fn() -> bool,
-    ) -> Result<(), DriveError> {
+    /// Takes those that are over, once there is one.
+    fn complete_some(&mut self, stop: &impl Fn() -> bool) -> Result<(), DriveError> {
         let begin = Instant::now();
-        let outcome = wait(self.driver.engine, transfer, stop)?;
-        self.waited += begin.elapsed();
-        self.times.record(outcome.duration.as_nanos() as u64);
+        let mut any = self.take_ended()?;
+        while !any && self.driver.polls && begin.elapsed() < POLL {
+            std::hint::spin_loop();
+            any = self.take_ended()?;
+        }
+        if !any && let Some(oldest) = self.outstanding.front() {
+            wait(self.driver.engine, &oldest.transfer, stop)?;
+            self.waited += begin.elapsed();
+            self.take_ended()?;
+        } else {
+            self.waited += begin.elapsed();
+        }
         Ok(())
+    }
+
+    /// Takes those that are over. Says whether there are any.
+    fn take_ended(&mut self) -> Result<bool, DriveError> {
+        let before = self.outstanding.len();
+        while let Some(oldest) = self.outstanding.front()
+            && let Some(took) = ended(&oldest.transfer)?
+        {
+            self.note_ended(oldest.slot, took);
+            self.outstanding.pop_front();
+        }
+        // Where this thread moves the data, each look at a transfer is a round over all flows.
+        if before == self.outstanding.len() && !self.driver.moves_data {
+            let mut index = 0;
+            while let Some(outstanding) = self.outstanding.get(index) {
+                match ended(&outstanding.transfer)? {
+                    Some(took) => {
+                        self.note_ended(outstanding.slot, took);
+                        self.outstanding.remove(index);
+                    }
+                    None => index += 1,
+                }
+            }
+        }
+        Ok(before > self.outstanding.len())
+    }
+
+    fn note_ended(&mut self, slot: usize, took: Duration) {
+        self.times.record(took.as_nanos() as u64);
+        self.free.push_back(slot);
+    }
+}
+
+/// How long a transfer took, if it is over.
+fn ended(transfer: &Transfer) -> Result<Option<Duration>, DriveError> {
+    match transfer.poll() {
+        Status::Pending => Ok(None),
+        Status::Done(outcome) => Ok(Some(outcome.duration)),
+        Status::Failed(error) => Err(error.into()),
     }
 }
 
@@ -229,6 +290,10 @@ pub fn moved_bytes(engine: &Engine) -> u64 {
     rails.map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
 }
 
+/// With several outstanding, where CPUs are to spare: for how long all are looked at before this
+/// thread sleeps until the oldest is over.
+const POLL: Duration = Duration::from_micros(100);
+const POLL_CPUS_MIN: usize = 8;
 /// How soon an interrupt is noticed.
 const SLICE: Duration = Duration::from_millis(200);
 const STUCK: Duration = Duration::from_secs(60);

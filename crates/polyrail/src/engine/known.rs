@@ -258,6 +258,7 @@ impl EngineShared {
             ops_pool: self.config.ops_pool,
             flow_limit: self.config.flow_limit,
             same_host: card.host == self.card.host,
+            spins: self.pollers.are_allowed(),
             rails: self.rails.len(),
             staging: &self.staging,
         };

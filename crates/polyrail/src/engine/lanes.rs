@@ -114,7 +114,9 @@ impl<'a> Asked<'a> {
             place >= u64::BITS as usize - 1 || self.before & bit(place) == 0
         };
         let places = self.proxies.iter().copied().enumerate();
-        places.filter(move |(place, proxy)| is_new(*place) || sleeps(*proxy)).map(|(_, proxy)| proxy)
+        places
+            .filter(move |(place, proxy)| is_new(*place) || sleeps(*proxy))
+            .map(|(_, proxy)| proxy)
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct PeerShared {
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
+    /// CPUs are to spare for waiting for these.
+    spins: bool,
     phase: AtomicU8,
     lost: OnceLock<String>,
     last_problem: Mutex<Option<String>>,
@@ -266,6 +268,7 @@ impl PeerShared {
                 ending: Vec::new(),
                 unquiet_ns: (0, 0),
             }),
+            spins: options.spins,
             phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),
             last_problem: Mutex::new(None),
@@ -291,7 +294,25 @@ impl PeerShared {
     /// The sending half. The state stays consistent if a holder panicked: each change is whole
     /// before the lock is released.
     pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
-        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock(&self.tx)
+    }
+
+    /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
+    /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        /// About 20 µs.
+        const ROUNDS: u32 = 24;
+        const PAUSES_MAX: u32 = 32;
+        for round in 0..if self.spins { ROUNDS } else { 0 } {
+            match mutex.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    (0..PAUSES_MAX.min(1 << round)).for_each(|_| std::hint::spin_loop());
+                }
+            }
+        }
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
@@ -316,7 +337,7 @@ impl PeerShared {
 
     /// The receiving half. See [`Self::tx`].
     pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
-        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock(&self.rx)
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -451,12 +472,35 @@ fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
     proxies
 }
 
+/// While it lives, a thread makes work for the proxies of a peer and has not told all of them. It may
+/// lose its CPU there for long.
+pub(crate) struct Announcing<'a> {
+    peer: &'a PeerShared,
+    /// Nobody else did when it began.
+    pub(crate) is_alone: bool,
+}
+
+impl<'a> Announcing<'a> {
+    pub(crate) fn begin(peer: &'a PeerShared) -> Self {
+        let is_alone = peer.announcing.fetch_add(1, Ordering::AcqRel) == 0;
+        Self { peer, is_alone }
+    }
+}
+
+impl Drop for Announcing<'_> {
+    fn drop(&mut self) {
+        self.peer.announcing.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// What of the configuration a peer needs.
 pub(crate) struct PeerOptions<'a> {
     pub(crate) window_chunks: u32,
     pub(crate) ops_pool: u32,
     pub(crate) flow_limit: u32,
     pub(crate) same_host: bool,
+    /// CPUs are to spare for waiting for a lock.
+    pub(crate) spins: bool,
     /// Local rails.
     pub(crate) rails: usize,
     /// Pinned memory of all peers together.

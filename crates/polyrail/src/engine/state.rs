@@ -29,7 +29,7 @@ use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known::{Joined, Parted};
 use crate::engine::op::{Op, OpsPool, Purpose};
-use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
 use crate::engine::rails;
 use crate::engine::settings::EngineSettings;
 use crate::memory::region::Registry;
@@ -167,6 +167,7 @@ impl EngineShared {
             }
             return Ok(op);
         }
+        let announcing = Announcing::begin(peer);
         match prepared.kind {
             Kind::Write | Kind::Send { .. } => {
                 if peer.posted.push(op.clone()).is_err() {
@@ -193,20 +194,19 @@ impl EngineShared {
             }
             _ => 1,
         };
-        self.send(peer, small, lanes, op.posted.0);
+        self.send(peer, &announcing, small, lanes, op.posted.0);
         Ok(op)
     }
 
     /// There is something to send to the peer that others than the user's thread may begin.
     pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.send(peer, false, usize::MAX, 0);
+        self.send(peer, &Announcing::begin(peer), false, usize::MAX, 0);
     }
 
     /// Has everybody look who sends to the peer.
     pub(crate) fn ask_all(&self, peer: &PeerShared) {
-        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        let _announcing = Announcing::begin(peer);
         self.wake_all(peer.lanes.want(usize::MAX).all().iter().copied());
-        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Proxies look after their flows while they know of something in flight. One that went to sleep
@@ -226,10 +226,9 @@ impl EngineShared {
 
     /// Has this proxy look for something to send to the peer.
     pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
-        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        let _announcing = Announcing::begin(peer);
         peer.lanes.join(peer.lanes.place_of(proxy));
         self.proxies.all[proxy].wake();
-        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Has one more proxy send to the peer, if there is one that was not asked.
@@ -237,11 +236,10 @@ impl EngineShared {
         if !peer.lanes.may_ask_another() {
             return;
         }
-        peer.announcing.fetch_add(1, Ordering::AcqRel);
+        let _announcing = Announcing::begin(peer);
         if let Some(other) = peer.lanes.ask_another() {
             self.proxies.all[other].wake();
         }
-        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn wake_all(&self, proxies: impl Iterator<Item = usize>) {
@@ -423,7 +421,14 @@ impl EngineShared {
     }
 
     /// Has someone send: so many proxies are asked to.
-    fn send(self: &Arc<Self>, peer: &Arc<PeerShared>, small: bool, lanes: usize, now: u64) {
+    fn send(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        announcing: &Announcing<'_>,
+        small: bool,
+        lanes: usize,
+        now: u64,
+    ) {
         if !peer.connecting.load(Ordering::Relaxed) {
             self.connect_flows(peer);
         }
@@ -442,24 +447,24 @@ impl EngineShared {
             }
             return;
         }
-        // Between asking and waking a thread may lose its CPU for long. Then nobody relies on it.
-        let is_alone = peer.announcing.fetch_add(1, Ordering::AcqRel) == 0;
         let asked = peer.want_tx(lanes);
         if direct && self.drive_one_of(asked.all(), now, few > 0) {
             // It has sent everything.
-        } else if is_alone {
-            self.wake_all(asked.to_wake(|proxy| self.proxies.all[proxy].sleeps()));
+        } else if announcing.is_alone || self.pollers.are_allowed() {
+            self.wake_all(asked.to_wake(|proxy| self.proxies.all[proxy].must_be_told()));
         } else {
+            // Whoever asked some of them may have no CPU to wake them with.
             self.wake_all(asked.all().iter().copied());
         }
-        peer.announcing.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Sends with this thread what there is to send. Says whether that is all.
     fn drive_one_of(self: &Arc<Self>, proxies: &[usize], now: u64, insists: bool) -> bool {
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if insists { DRIVE_TRIES } else { 1 };
-        proxies.iter().any(|proxy| self.proxies.all[*proxy].try_send(self, now, tries) == Some(true))
+        proxies
+            .iter()
+            .any(|proxy| self.proxies.all[*proxy].try_send(self, now, tries) == Some(true))
     }
 
     /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:

@@ -172,7 +172,7 @@ impl Proxy {
         };
         let mut pause = Pause::default();
         loop {
-            self.signal.awake();
+            let is_told = self.signal.awake();
             let Some(mut core) = self.try_core(engine) else {
                 // Somebody else drives; what they move may be what is waited for.
                 if stop() || drive.is_expired() {
@@ -182,6 +182,7 @@ impl Proxy {
                 continue;
             };
             pause = Pause::default();
+            core.is_unannounced &= !is_told;
             match self.work(&mut core, &mut drive) {
                 Idle::Stopped => {
                     drive.pace.stop(&engine.pollers);
@@ -289,9 +290,14 @@ impl Proxy {
         if let Err(error) = self.poller.wait(&mut events, sleep.limit) {
             tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
         }
-        let was_told = self.signal.awake() || !events.is_empty();
+        let by_itself = sleep.must_be_told && events.is_empty();
+        if by_itself {
+            // Before it is awake, so that whoever sees that it is sees this as well.
+            self.woke_by_itself.store(true, Ordering::Relaxed);
+        }
+        let was_told = self.signal.awake();
         let mut core = Held::new(self.lock(), self, engine);
-        core.is_unannounced = sleep.must_be_told && !was_told;
+        core.is_unannounced = by_itself && !was_told;
         core.events.append(&mut events);
     }
 
