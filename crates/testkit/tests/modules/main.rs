@@ -18,6 +18,7 @@ struct Root {
 }
 
 const ROOTS: &[Root] = &[
+    Root { folder: "crates/cli/src/cmd/bench", level: Level::Folders },
     Root { folder: "crates/host/src", level: Level::Folders },
     Root { folder: "crates/proto/src", level: Level::Folders },
     Root { folder: "crates/report/src", level: Level::Folders },

@@ -1,25 +1,30 @@
 //! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
 
+mod observe;
+mod ping_pong;
+mod watch;
+mod work;
+
 use std::time::Duration;
 
 use polyrail::PreparedTransfer;
 use polyrail_profiler::drive::Ran;
 use polyrail_report::{Histogram, Sample, Spread};
 
-use super::buffers::{Buffers, Verify};
-use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, process, unexpected};
-use super::error::BenchError;
-use super::interrupt::Interrupt;
-use super::latency::PingPong;
-use super::memory::{Bank, Store};
-use super::observe::{Load, Poster, RailDelta, Snapshot};
-use super::output::unix_ms;
-use super::plan::Plan;
-use super::watch::Watch;
-use super::work::{End, Work};
+pub(crate) use self::observe::{Poster, Snapshot};
+pub(crate) use self::ping_pong::PingPong;
+pub(crate) use self::watch::{Watch, attach};
+pub(crate) use self::work::{Work, buffers_of, regions_of};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::memory::{Bank, Buffers, Store};
+use crate::cmd::bench::options::{Plan, Verify};
+use crate::cmd::bench::talk::{
+    Answer, Ask, Counted, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
+};
 
 /// A size that is set up at both ends.
-pub(super) struct Trial<'l> {
+pub(crate) struct Trial<'l> {
     link: &'l Link<'l>,
     set_up: SetUp,
     buffers: Buffers,
@@ -34,21 +39,21 @@ enum TrialWork<'l> {
 }
 
 /// A measured interval with everything that was seen of it.
-pub(super) struct Taken {
-    pub(super) sample: Sample,
-    pub(super) times: Histogram,
+pub(crate) struct Taken {
+    pub(crate) sample: Sample,
+    pub(crate) times: Histogram,
     /// By rail, as the sending side counts it; of both directions the sum.
-    pub(super) rails: Vec<RailDelta>,
-    pub(super) local_load: Load,
-    pub(super) peer_load: Load,
-    pub(super) verified_bytes: u64,
+    pub(crate) rails: Vec<RailDelta>,
+    pub(crate) local_load: Load,
+    pub(crate) peer_load: Load,
+    pub(crate) verified_bytes: u64,
     /// Of both ends, if both count them.
-    pub(super) rescues: Option<u64>,
+    pub(crate) rescues: Option<u64>,
 }
 
 impl<'l> Trial<'l> {
     /// Registers memory and prepares requests at both ends.
-    pub(super) fn set_up(
+    pub(crate) fn set_up(
         link: &'l Link<'l>,
         bank: &Bank,
         plan: &Plan,
@@ -68,8 +73,8 @@ impl<'l> Trial<'l> {
             sample: watch.is_some(),
             regions: Regions::default(),
         };
-        let buffers = set_up.buffers(link.engine, bank, End::Client)?;
-        set_up.regions = Regions::of(&buffers);
+        let buffers = buffers_of(&set_up, link.engine, bank, End::Client)?;
+        set_up.regions = regions_of(&buffers);
         let ask = Ask::SetUp(set_up.clone());
         let theirs = match link.ask(&ask)? {
             Answer::Ready(regions) => regions,
@@ -85,12 +90,12 @@ impl<'l> Trial<'l> {
     }
 
     /// What is sent from here.
-    pub(super) fn source(&self) -> Option<&Store> {
+    pub(crate) fn source(&self) -> Option<&Store> {
         self.buffers.source.as_ref()
     }
 
     /// One of the requests that this end posts.
-    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
+    pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
         match &self.work {
             TrialWork::Stream(work) => work.example(),
             TrialWork::PingPong(game) => Some(game.example()),
@@ -98,7 +103,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.
-    pub(super) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
+    pub(crate) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
         let least = self.set_up.depth.max(1);
         let mut transfers = least * 2;
         let mut left = time.as_secs_f64();
@@ -120,7 +125,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Poisons the destinations, moves the data, and compares.
-    pub(super) fn sample(
+    pub(crate) fn sample(
         &self,
         verify: Verify,
         transfers: u64,
@@ -128,7 +133,7 @@ impl<'l> Trial<'l> {
     ) -> Result<Taken, BenchError> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
-        let started_unix_ms = unix_ms();
+        let started_unix_ms = crate::host::unix_ms();
         let before = Snapshot::take(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
@@ -168,12 +173,12 @@ impl<'l> Trial<'l> {
     }
 
     /// Gives back the memory of both ends.
-    pub(super) fn tear_down(self) -> Result<(), BenchError> {
+    pub(crate) fn tear_down(self) -> Result<(), BenchError> {
         self.link.tell(&Ask::TearDown)
     }
 
     /// Directions in use.
-    pub(super) fn ways(&self) -> u64 {
+    pub(crate) fn ways(&self) -> u64 {
         let sends = [End::Client, End::Server].map(|end| u64::from(self.set_up.sends(end)));
         sends.iter().sum()
     }
