@@ -59,7 +59,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
         print_warnings(&config);
     }
     if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
-        args.check_plan(&config)?;
+        args.check_schedule(&config)?;
     }
     crate::logging::start(&config)?;
     match role {

@@ -1,6 +1,7 @@
 //! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
 
 mod observe;
+mod part;
 mod ping_pong;
 mod watch;
 mod work;
@@ -12,13 +13,13 @@ use polyrail_profiler::drive::Ran;
 use polyrail_report::{Histogram, Sample, Spread};
 
 pub(crate) use self::observe::{Poster, Snapshot};
-pub(crate) use self::ping_pong::PingPong;
+pub(crate) use self::part::Part;
 pub(crate) use self::watch::{Watch, attach};
-pub(crate) use self::work::{Work, buffers_of, regions_of};
+pub(crate) use self::work::{buffers_of, regions_of};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers, Store};
-use crate::cmd::bench::options::{Plan, Verify};
+use crate::cmd::bench::options::{Schedule, Verify};
 use crate::cmd::bench::talk::{
     Answer, Ask, Counted, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
 };
@@ -28,14 +29,9 @@ pub(crate) struct Trial<'l> {
     link: &'l Link<'l>,
     set_up: SetUp,
     buffers: Buffers,
-    work: TrialWork<'l>,
+    part: Part<'l>,
     interrupt: &'l Interrupt,
     watch: Option<&'l Watch>,
-}
-
-enum TrialWork<'l> {
-    Stream(Work<'l>),
-    PingPong(PingPong<'l>),
 }
 
 /// A measured interval with everything that was seen of it.
@@ -56,18 +52,18 @@ impl<'l> Trial<'l> {
     pub(crate) fn set_up(
         link: &'l Link<'l>,
         bank: &Bank,
-        plan: &Plan,
+        schedule: &Schedule,
         size: u64,
         seed: u64,
         interrupt: &'l Interrupt,
         watch: Option<&'l Watch>,
     ) -> Result<Self, BenchError> {
         let mut set_up = SetUp {
-            op: plan.op,
-            layout: plan.layout(size),
-            depth: plan.depth(size),
-            bidir: plan.bidir,
-            latency: plan.latency,
+            op: schedule.op,
+            layout: schedule.layout(size),
+            depth: schedule.depth(size),
+            bidir: schedule.bidir,
+            latency: schedule.latency,
             seed,
             process: process(),
             sample: watch.is_some(),
@@ -80,13 +76,8 @@ impl<'l> Trial<'l> {
             Answer::Ready(regions) => regions,
             other => return Err(unexpected(&ask, &other)),
         };
-        let work = if plan.latency {
-            TrialWork::PingPong(PingPong::new(link, &buffers, &set_up, &theirs)?)
-        } else {
-            let (engine, peer) = (link.engine, &link.peer);
-            TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
-        };
-        Ok(Self { link, set_up, buffers, work, interrupt, watch })
+        let part = Part::new(link, &buffers, &set_up, &theirs, End::Client)?;
+        Ok(Self { link, set_up, buffers, part, interrupt, watch })
     }
 
     /// What is sent from here.
@@ -96,10 +87,7 @@ impl<'l> Trial<'l> {
 
     /// One of the requests that this end posts.
     pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
-        match &self.work {
-            TrialWork::Stream(work) => work.example(),
-            TrialWork::PingPong(game) => Some(game.example()),
-        }
+        self.part.example()
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.
@@ -188,9 +176,9 @@ impl<'l> Trial<'l> {
         self.interrupt.check()?;
         self.link.tell(&Ask::Begin { transfers })?;
         let stop = || self.interrupt.is_raised();
-        let ran = match &self.work {
-            TrialWork::Stream(work) => work.start(transfers)?.finish(stop)?,
-            TrialWork::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
+        let ran = match &self.part {
+            Part::Stream(work) => work.start(transfers)?.finish(stop)?,
+            Part::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
         };
         let counted = match self.link.ask(&Ask::End)? {
             Answer::Counted(counted) => *counted,

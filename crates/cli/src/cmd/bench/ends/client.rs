@@ -17,7 +17,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{Against, Args, Placed, Plan, Verify};
+use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Verify};
 use crate::cmd::bench::output::{Output, Progress, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
@@ -32,7 +32,7 @@ pub(crate) fn run(
     placed: &Placed,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
-    let plan = args.plan();
+    let schedule = args.schedule();
     let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
@@ -50,7 +50,7 @@ pub(crate) fn run(
         None => None,
     };
     let mut end = measure(
-        &plan,
+        &schedule,
         config,
         &bank,
         address,
@@ -76,7 +76,7 @@ pub(crate) fn run(
     report.interrupted = matches!(end, Err(BenchError::Interrupted));
     report.error = end.as_ref().err().map(ToString::to_string);
     output.save(&report)?;
-    if !plan.dry_run {
+    if !schedule.dry_run {
         output.print(&report, args.explain_path)?;
     }
     end.map(|()| exit::OK)
@@ -85,7 +85,7 @@ pub(crate) fn run(
 #[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]
 /// Measures size after size; what is done is in the report, whatever comes after it.
 fn measure(
-    plan: &Plan,
+    schedule: &Schedule,
     config: Config,
     bank: &Bank,
     address: SocketAddr,
@@ -95,7 +95,7 @@ fn measure(
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
-    let progress = Progress::new(plan.sizes.len() as u64 * u64::from(plan.rounds));
+    let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
     progress.say("connecting");
     let engine = Engine::builder().config(config).build()?;
     let link = Link::new(&engine, engine.connect(address)?);
@@ -107,19 +107,21 @@ fn measure(
     let memory = Some(there.clone());
     report.peer = Some(PeerView { name, tool, host, same_host, config, memory });
     let on_host = [bank.is_host(), same_host && there.pci.is_none()];
-    check_memory(plan, engine.rails().len(), on_host)?;
+    check_memory(schedule, engine.rails().len(), on_host)?;
 
     let devices = match &there.pci {
-        Some(pci) if same_host && (wants(plan, Against::Cuda) || wants(plan, Against::Nccl)) => {
+        Some(pci)
+            if same_host && (wants(schedule, Against::Cuda) || wants(schedule, Against::Nccl)) =>
+        {
             Some([bank.kind(), Bank::find(pci)?])
         }
         _ => None,
     };
-    let opened = Other::open_all(plan, &link)?;
+    let opened = Other::open_all(schedule, &link)?;
     let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
-    report.notes = notes(plan, same_host, !bank.is_host() || there.pci.is_some());
+    report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
-        plan,
+        schedule,
         link: &link,
         bank,
         devices,
@@ -135,16 +137,16 @@ fn measure(
         peer_on_host: there.pci.is_none(),
     };
     let mut end = interrupt.check();
-    if plan.dry_run {
+    if schedule.dry_run {
         progress.clear();
         let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
-        let paths: Result<Vec<_>, BenchError> = plan.sizes.iter().map(explain).collect();
+        let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         print(&explanation(paths.iter().map(|(size, path)| (*size, path))))?;
         others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
         return end;
     }
-    for &size in &plan.sizes {
+    for &size in &schedule.sizes {
         let (result, ended) = bench.measure(size);
         report.results.extend(result);
         output.save(report)?;
@@ -199,9 +201,9 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
 }
 
 /// Each end that is `on_host` takes its memory from this machine.
-fn check_memory(plan: &Plan, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
+fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
-    let needed_bytes = plan.memory_bytes(rails) / 2 * ends;
+    let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
     match crate::host::available_memory_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
             Err(BenchError::Memory { needed_bytes, available_bytes })
@@ -210,8 +212,8 @@ fn check_memory(plan: &Plan, rails: usize, on_host: [bool; 2]) -> Result<(), Ben
     }
 }
 
-fn wants(plan: &Plan, who: Against) -> bool {
-    plan.against.contains(&who)
+fn wants(schedule: &Schedule, who: Against) -> bool {
+    schedule.against.contains(&who)
 }
 
 /// What the rails carry at most, where that is known of each.
@@ -231,15 +233,15 @@ fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     Some(Line { rails: each, source })
 }
 
-fn notes(plan: &Plan, same_host: bool, on_devices: bool) -> Vec<String> {
+fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> {
     let mut notes = Vec::new();
-    if plan.verify == Verify::Off {
+    if schedule.verify == Verify::Off {
         notes.push("the data were not verified (--verify off)".into());
     }
-    if wants(plan, Against::Raw) && plan.segments > 1 {
+    if wants(schedule, Against::Raw) && schedule.segments > 1 {
         notes.push("the plain sockets move contiguous memory, not segments".into());
     }
-    if wants(plan, Against::Raw) && on_devices {
+    if wants(schedule, Against::Raw) && on_devices {
         notes.push("the plain sockets move memory of the host at both ends".into());
     }
     if cfg!(debug_assertions) {

@@ -13,23 +13,24 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::{Copies, CopyRate, CopyRates, Evidence, Line, Use, judge};
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{Against, MemoryKind, Op, Plan, Verify, not_devices};
+use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, Verify, not_devices};
 use crate::cmd::bench::output::{Progress, TCP, path_of};
 use crate::cmd::bench::rivals::{
-    CudaRival, Kind, NcclRival, RawClient, Rival, Standing, TrialRival, alone, baselines, sweep,
+    CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival, alone, baselines,
+    sweep,
 };
 use crate::cmd::bench::talk::{Link, Load, RailDelta, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
 
 /// What all sizes of a run have in common.
 pub(crate) struct Bench<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) schedule: &'a Schedule,
     pub(crate) link: &'a Link<'a>,
     pub(crate) bank: &'a Bank,
     /// The devices of both ends, by their numbers in this process, if both are here.
     pub(crate) devices: Option<[MemoryKind; 2]>,
     /// Other pairs of engines, and what they are for.
-    pub(crate) others: &'a [(Kind, Link<'a>)],
+    pub(crate) others: &'a [(RivalKind, Link<'a>)],
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     /// With `--sample`.
@@ -62,7 +63,7 @@ struct Limits {
 }
 
 /// A rival and its place in the report.
-type NamedRival<'l> = (Kind, Box<dyn Rival + 'l>);
+type NamedRival<'l> = (RivalKind, Box<dyn Rival + 'l>);
 
 /// What a baseline of plain sockets was like.
 struct RawFacts {
@@ -93,10 +94,10 @@ impl Bench<'_> {
         rounds: &mut Rounds,
         raw_facts: &mut Option<RawFacts>,
     ) -> Result<(), BenchError> {
-        let plan = self.plan;
+        let schedule = self.schedule;
         let name = show_size(size);
-        self.progress.say(format!("{name} {}: warming up", plan.op.name()));
-        let trial = self.set_up(self.link, plan, size, self.watch)?;
+        self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
+        let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
         let count = self.transfers(&trial)?;
         let mut rivals = Vec::new();
@@ -105,7 +106,7 @@ impl Bench<'_> {
             rounds.standings.push(Standing { kind, turns: Vec::new() });
         }
         let mut raw = None;
-        if plan.against.contains(&Against::Raw) {
+        if schedule.against.contains(&Against::Raw) {
             let spec = self.raw_spec(size)?;
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, spec.clone())?;
@@ -116,10 +117,10 @@ impl Bench<'_> {
             raw = Some((client, pieces));
         }
 
-        for round in 0..u64::from(plan.rounds) {
+        for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
-            self.progress.say(format!("{name} {}: round {}", plan.op.name(), round + 1));
-            let taken = trial.sample(plan.verify, count, round)?;
+            self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
+            let taken = trial.sample(schedule.verify, count, round)?;
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
             }
@@ -144,7 +145,7 @@ impl Bench<'_> {
 
     /// How a transfer of this size would go, without moving any.
     pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
-        let trial = self.set_up(self.link, self.plan, size, None)?;
+        let trial = self.set_up(self.link, self.schedule, size, None)?;
         let path = trial.example().map(path_of);
         trial.tear_down()?;
         Ok(path)
@@ -157,32 +158,33 @@ impl Bench<'_> {
         trial: &Trial<'_>,
         transfers: u64,
     ) -> Result<Vec<NamedRival<'l>>, BenchError> {
-        let plan = self.plan;
+        let schedule = self.schedule;
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
-            let plan = kind.plan(plan, size);
-            let trial = self.set_up(link, &plan, size, None)?;
+            let schedule = kind.schedule(schedule, size);
+            let trial = self.set_up(link, &schedule, size, None)?;
             let transfers = self.transfers(&trial)?;
-            let (verify, is_alone) = (plan.verify, plan.depth(size) == 1);
+            let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
         }
-        if plan.against.contains(&Against::Cuda) {
+        if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
             let (Some(source), Some([_, there])) = (source, self.devices) else {
                 return Err(not_devices("cuda"));
             };
             let (engine, bank) = (self.link.engine, Bank::open(there)?);
-            let rival = CudaRival::open(engine, source, &bank, plan, size, self.seed, transfers)?;
-            rivals.push((Kind::Baseline("cuda".into()), Box::new(rival)));
+            let rival =
+                CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
+            rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
         }
-        if plan.against.contains(&Against::Nccl) {
+        if schedule.against.contains(&Against::Nccl) {
             let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
-            let library = plan.nccl_library.as_deref();
-            for &mode in &plan.nccl_modes {
+            let library = schedule.nccl_library.as_deref();
+            for &mode in &schedule.nccl_modes {
                 self.progress.say(format!("starting {}", mode.name()));
-                let rival = NcclRival::open(mode, devices, plan, size, self.seed, library)?;
-                rivals.push((Kind::Baseline(mode.name()), Box::new(rival)));
+                let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
+                rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
             }
         }
         Ok(rivals)
@@ -191,41 +193,41 @@ impl Bench<'_> {
     fn set_up<'l>(
         &'l self,
         link: &'l Link<'l>,
-        plan: &Plan,
+        schedule: &Schedule,
         size: u64,
         watch: Option<&'l Watch>,
     ) -> Result<Trial<'l>, BenchError> {
-        Trial::set_up(link, self.bank, plan, size, self.seed, self.interrupt, watch)
+        Trial::set_up(link, self.bank, schedule, size, self.seed, self.interrupt, watch)
     }
 
     /// Warms up, and says how many transfers make a sample.
     fn transfers(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
-        let plan = self.plan;
-        let fitting = trial.warm_up(plan.warmup, plan.time / plan.rounds)?;
-        Ok(plan.iters.unwrap_or(fitting))
+        let schedule = self.schedule;
+        let fitting = trial.warm_up(schedule.warmup, schedule.time / schedule.rounds)?;
+        Ok(schedule.iters.unwrap_or(fitting))
     }
 
     /// The engine's flows, chunks, congestion control and buffers.
     fn raw_spec(&self, size: u64) -> Result<RawSpec, BenchError> {
-        let plan = self.plan;
+        let schedule = self.schedule;
         let config = self.link.engine.config();
         let stats = self.link.engine.stats();
         let mut flows =
             stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
         let (_, all) = self.link.peer.flows_up();
         let in_use = flows.find(|flow| !flow.congestion.is_empty());
-        let count = if plan.latency { 1 } else { all.max(1) };
-        let piece = if plan.latency { size } else { config.chunk_bytes.min(size) };
-        let layout = plan.layout(size);
+        let count = if schedule.latency { 1 } else { all.max(1) };
+        let piece = if schedule.latency { size } else { config.chunk_bytes.min(size) };
+        let layout = schedule.layout(size);
         let part = layout.slots * size / count as u64;
-        let reads = plan.op == Op::Read;
+        let reads = schedule.op == Op::Read;
         Ok(RawSpec {
             flows: count,
             piece,
             area: (part / piece).max(1) * piece,
-            to_peer: plan.bidir || !reads,
-            to_us: plan.bidir || reads,
-            ping_pong: plan.latency,
+            to_peer: schedule.bidir || !reads,
+            to_us: schedule.bidir || reads,
+            ping_pong: schedule.latency,
             congestion: in_use.map_or(String::new(), |flow| flow.congestion.clone()),
             send_buffer: config.send_buffer_bytes,
             recv_buffer: config.recv_buffer_bytes,
@@ -240,7 +242,7 @@ impl Bench<'_> {
         raw_facts: Option<RawFacts>,
         limits: &Limits,
     ) -> BenchResult {
-        let plan = self.plan;
+        let schedule = self.schedule;
         let mut times = Histogram::default();
         let mut rails = Vec::new();
         for taken in &rounds.engine {
@@ -261,11 +263,11 @@ impl Bench<'_> {
         let rescues: Option<u64> = rounds.engine.iter().map(|taken| taken.rescues).sum();
         BenchResult {
             size_bytes: size,
-            op: plan.op.name().into(),
-            segments: plan.segments,
-            depth: plan.depth(size),
-            bidir: plan.bidir,
-            ping_pong: plan.latency,
+            op: schedule.op.name().into(),
+            segments: schedule.segments,
+            depth: schedule.depth(size),
+            bidir: schedule.bidir,
+            ping_pong: schedule.latency,
             transfers: samples().map(|sample| sample.transfers).sum(),
             bytes: samples().map(|sample| sample.bytes).sum(),
             seconds,
@@ -273,14 +275,14 @@ impl Bench<'_> {
             gb_per_s: spread.median,
             spread_gb_per_s: spread,
             latency_us,
-            verified: plan.verify != Verify::Off,
-            verify: plan.verify.name().into(),
+            verified: schedule.verify != Verify::Off,
+            verify: schedule.verify.name().into(),
             verified_bytes: rounds.engine.iter().map(|taken| taken.verified_bytes).sum(),
             path: rounds.path.clone(),
             rescues,
             rails,
             cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
-            against: raw_facts.and_then(|facts| against_raw(plan, &rounds, facts)),
+            against: raw_facts.and_then(|facts| against_raw(schedule, &rounds, facts)),
             alone: alone(&rates, &rounds.standings),
             baselines: baselines(&rates, &rounds.standings),
             sweep: sweep(&rounds.standings),
@@ -292,7 +294,7 @@ impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
     fn limits(&self, size: u64, rounds: &Rounds) -> Result<Limits, BenchError> {
         let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
-        if !is_on_rails || self.plan.latency {
+        if !is_on_rails || self.schedule.latency {
             return Ok(Limits::default());
         }
         // A thread that moved bytes in any of the samples is one of them.
@@ -309,15 +311,15 @@ impl Bench<'_> {
 
     /// How the threads of this machine used its memory.
     fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
-        let plan = self.plan;
-        let layout = plan.layout(size);
+        let schedule = self.schedule;
+        let layout = schedule.layout(size);
         let config = self.link.engine.config();
         let region = layout.region_bytes();
         // What devices copy from and to is a ring of each flow.
         let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
         let end = |is_host: bool| if is_host { region } else { staging.min(region) };
         let on_host = [self.bank.is_host(), self.peer_on_host];
-        let (out, is_both_ways) = (plan.op != Op::Read, plan.bidir);
+        let (out, is_both_ways) = (schedule.op != Op::Read, schedule.bidir);
         let (copies, movers, is_host) = if self.same_host {
             let ends = if out { on_host } else { [on_host[1], on_host[0]] };
             (Copies::Twice, [here, there].concat(), ends)
@@ -335,18 +337,20 @@ impl Bench<'_> {
 
     /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
     fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
-        let plan = self.plan;
-        let depth = plan.depth(size);
+        let schedule = self.schedule;
+        let depth = schedule.depth(size);
         // Who says how many transfers are to be made wants no others.
-        if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size) || depth == 1 || plan.iters.is_some()
+        if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size)
+            || depth == 1
+            || schedule.iters.is_some()
         {
             return Ok(None);
         }
         if let Some(known) = self.messages.borrow().get(&depth) {
             return Ok(Some(*known));
         }
-        let plan = Plan { segments: 1, depth: Some(depth), ..plan.clone() };
-        let trial = self.set_up(self.link, &plan, MESSAGE_BYTES, None)?;
+        let schedule = Schedule { segments: 1, depth: Some(depth), ..schedule.clone() };
+        let trial = self.set_up(self.link, &schedule, MESSAGE_BYTES, None)?;
         let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
         let mut most = 0.0_f64;
         for round in 0..MESSAGES_ROUNDS {
@@ -379,7 +383,7 @@ impl Bench<'_> {
         let channels = flows as u64 / u64::from(config.sockets);
         Evidence {
             gb_per_s: median,
-            ways: if self.plan.bidir { 2 } else { 1 },
+            ways: if self.schedule.bidir { 2 } else { 1 },
             local,
             peer,
             same_host: self.same_host,
@@ -389,8 +393,8 @@ impl Bench<'_> {
             rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
             beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
             window_full_share,
-            ping_pong: self.plan.latency,
-            depth: self.plan.depth(size),
+            ping_pong: self.schedule.latency,
+            depth: self.schedule.depth(size),
             size,
             window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
             p50_us,
@@ -425,11 +429,11 @@ fn shares(rails: &[RailDelta], seconds: f64) -> Vec<RailShare> {
 }
 
 /// Ratios are taken within a round, so that a drift of the machine cancels out.
-fn against_raw(plan: &Plan, rounds: &Rounds, facts: RawFacts) -> Option<AgainstRaw> {
+fn against_raw(schedule: &Schedule, rounds: &Rounds, facts: RawFacts) -> Option<AgainstRaw> {
     let pairs = || rounds.engine.iter().zip(&rounds.raw);
     let median = |values: Vec<f64>| Spread::of(values).map(|spread| spread.median);
     let ratio = |(engine, (raw, times)): (&Taken, &(AgainstSample, Histogram))| {
-        if plan.latency {
+        if schedule.latency {
             let micros = times.quantile_ns(0.5).map_or(f64::NAN, |ns| ns as f64 / 1e3);
             engine.sample.p50_us.map_or(f64::NAN, |engine| engine / micros)
         } else {

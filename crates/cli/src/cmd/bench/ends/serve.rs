@@ -18,7 +18,7 @@ use crate::cmd::bench::rivals::RawServer;
 use crate::cmd::bench::talk::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, process,
 };
-use crate::cmd::bench::trial::{PingPong, Poster, Snapshot, Watch, Work, buffers_of, regions_of};
+use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, regions_of};
 
 /// Asked now and then; true ends the service.
 pub(crate) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
@@ -73,7 +73,7 @@ struct Session<'l> {
     link: &'l Link<'l>,
     bank: &'l Arc<Bank>,
     stop: Stop<'l>,
-    task: Option<Task<'l>>,
+    prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
     raw: Option<RawServer>,
@@ -83,16 +83,11 @@ struct Session<'l> {
 }
 
 /// A size that was set up.
-struct Task<'l> {
+struct Prepared<'l> {
     buffers: Buffers,
-    work: TaskWork<'l>,
+    part: Part<'l>,
     /// Whether both ends are in this process, whose CPU time the client counts then.
     is_one_process: bool,
-}
-
-enum TaskWork<'l> {
-    Stream(Work<'l>),
-    PingPong(PingPong<'l>),
 }
 
 /// Engines on single rails, each with a thread that serves it; they end when this is dropped.
@@ -108,7 +103,7 @@ impl<'l> Session<'l> {
             link,
             bank,
             stop,
-            task: None,
+            prepared: None,
             sample: None,
             raw: None,
             watch: None,
@@ -148,19 +143,19 @@ impl<'l> Session<'l> {
             Ask::OpenOther { channels } => self.open(other_config(self.link.engine, channels)?),
             Ask::SetUp(set_up) => self.set_up(&set_up),
             Ask::Poison => {
-                self.task()?.buffers.poison()?;
+                self.prepared()?.buffers.poison()?;
                 Ok(Answer::Done)
             }
             Ask::End => self.count(),
             Ask::Verify { mode, slots, round } => {
-                match self.task()?.buffers.verify(mode, slots, round) {
+                match self.prepared()?.buffers.verify(mode, slots, round) {
                     Ok(bytes) => Ok(Answer::Verified { bytes }),
                     Err(BenchError::Mismatch(mismatch)) => Ok(Answer::Mismatch(mismatch)),
                     Err(error) => Err(error),
                 }
             }
             Ask::TearDown => {
-                self.task = None;
+                self.prepared = None;
                 Ok(Answer::Done)
             }
             Ask::RawOpen(spec) => {
@@ -221,21 +216,15 @@ impl<'l> Session<'l> {
 
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
         // The old one's memory goes first.
-        self.task = None;
+        self.prepared = None;
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
         }
         let buffers = buffers_of(set_up, self.link.engine, self.bank, End::Server)?;
         let regions = regions_of(&buffers);
-        let work = if set_up.latency {
-            TaskWork::PingPong(PingPong::new(self.link, &buffers, set_up, &set_up.regions)?)
-        } else {
-            let (engine, peer) = (self.link.engine, &self.link.peer);
-            let theirs = &set_up.regions;
-            TaskWork::Stream(Work::new(engine, peer, &buffers, set_up, theirs, End::Server)?)
-        };
+        let part = Part::new(self.link, &buffers, set_up, &set_up.regions, End::Server)?;
         let is_one_process = set_up.process == process();
-        self.task = Some(Task { buffers, work, is_one_process });
+        self.prepared = Some(Prepared { buffers, part, is_one_process });
         Ok(Answer::Ready(regions))
     }
 
@@ -247,14 +236,14 @@ impl<'l> Session<'l> {
         let before = Snapshot::take(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         let is_over = || link.has_news() || stop();
-        let result = match self.task.as_ref().map(|task| &task.work) {
+        let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
             None => return link.answer(&failed(&not_set_up())),
-            Some(TaskWork::Stream(work)) => {
+            Some(Part::Stream(work)) => {
                 let started = work.start(transfers);
                 link.answer(&Answer::Done)?;
                 started.and_then(|started| started.finish(is_over))
             }
-            Some(TaskWork::PingPong(game)) => {
+            Some(Part::PingPong(game)) => {
                 let ready = game.start();
                 link.answer(&Answer::Done)?;
                 ready.and_then(|ready| ready.play(End::Server, transfers, is_over)).map(Some)
@@ -270,7 +259,7 @@ impl<'l> Session<'l> {
         let after = Snapshot::take(self.link.engine, self.watch.as_ref());
         let mut interval =
             before.until(&after, ran.as_ref().map(|ran| Poster::of(self.link.engine, ran)));
-        if self.task()?.is_one_process {
+        if self.prepared()?.is_one_process {
             (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
         }
         let (rails, rescues) = (interval.rails, interval.rescues);
@@ -285,8 +274,8 @@ impl<'l> Session<'l> {
         Ok(Answer::Counted(Box::new(counted)))
     }
 
-    fn task(&self) -> Result<&Task<'l>, BenchError> {
-        self.task.as_ref().ok_or_else(not_set_up)
+    fn prepared(&self) -> Result<&Prepared<'l>, BenchError> {
+        self.prepared.as_ref().ok_or_else(not_set_up)
     }
 
     fn raw(&mut self) -> Result<&mut RawServer, BenchError> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use polyrail_lab::{LabSpec, Rate};
 use polyrail_report::{BadUnit, parse_duration, parse_size, parse_sizes};
 
-use super::choices::{Against, Op, Place, Verify};
+use super::choices::{Against, Op, PlaceThreads, Verify};
 use super::memory_kind::MemoryKind;
-use super::nccl_mode::Mode;
-use super::plan::Plan;
+use super::nccl_mode::NcclMode;
+use super::schedule::Schedule;
 use crate::config_args::ConfigArgs;
 
 /// Arguments of the subcommand.
@@ -108,7 +108,7 @@ pub(crate) struct Args {
     /// each, where 0x0 is its default.
     #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
         help_heading = HOW)]
-    nccl_modes: Vec<Mode>,
+    nccl_modes: Vec<NcclMode>,
 
     /// The library NCCL [default: libnccl.so.2 where the loader finds it].
     #[arg(long, value_name = "FILE", help_heading = HOW)]
@@ -188,7 +188,7 @@ pub(crate) struct Args {
 
     /// Whether to choose the CPUs of progress threads by the topology, where no setting does.
     #[arg(long, value_enum, default_value = "auto", help_heading = SETTINGS)]
-    pub(crate) place: Place,
+    pub(crate) place: PlaceThreads,
 
     /// Print the CPUs that each progress thread should run on and those that it does (setting
     /// `verbose_bindings`).
@@ -220,7 +220,7 @@ struct Sizes(Vec<u64>);
 pub(crate) struct Rates(pub(crate) Vec<Rate>);
 
 impl Args {
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn schedule(&self) -> Schedule {
         let mut against = self.against.clone();
         let (mut sizes, mut segments) = (self.sizes.0.clone(), self.segments);
         if let (Some(blocks), Some(bytes)) = (self.blocks, self.block_bytes) {
@@ -229,7 +229,7 @@ impl Args {
                 against.push(Against::Contiguous);
             }
         }
-        Plan {
+        Schedule {
             op: self.op,
             sizes,
             segments,

@@ -45,7 +45,7 @@ pub(crate) enum Verify {
 
 /// What to do about the CPUs of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum PlaceThreads {
     /// By the topology, if the settings say nothing and there are cores enough.
     Auto,
     /// Nothing: only what the settings say.

@@ -35,20 +35,21 @@ impl Args {
     }
 
     /// Whether the measurements make sense with each other, and what they take is here.
-    pub(crate) fn check_plan(&self, config: &Config) -> Result<(), BenchError> {
-        let plan = self.plan();
-        plan.validate(config.ops_pool)?;
-        let [cuda, nccl] = [Against::Cuda, Against::Nccl].map(|who| plan.against.contains(&who));
+    pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), BenchError> {
+        let schedule = self.schedule();
+        schedule.validate(config.ops_pool)?;
+        let [cuda, nccl] =
+            [Against::Cuda, Against::Nccl].map(|who| schedule.against.contains(&who));
         if (cuda || nccl) && (self.mem == MemoryKind::Host || self.lab.is_some()) {
             return Err(not_devices(if cuda { "cuda" } else { "nccl" }));
         }
-        if plan.against.contains(&Against::Raw) && self.one_process {
+        if schedule.against.contains(&Against::Raw) && self.one_process {
             let reason = "takes two processes";
             return Err(BenchError::usage("--against", "raw", reason, "without --one-process"));
         }
         if nccl {
             // Now, and not only when its turn comes.
-            Nccl::load(plan.nccl_library.as_deref())?;
+            Nccl::load(schedule.nccl_library.as_deref())?;
         }
         Ok(())
     }
@@ -145,7 +146,7 @@ pub(crate) mod tests {
     fn without_options_four_loopback_rails_are_measured() {
         assert_eq!(config("").rails, "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4");
         assert!(matches!(args("").role(), Ok(Role::Both)));
-        assert_eq!(args("").plan().sizes, [64 << 10, 1 << 20, 16 << 20, 256 << 20]);
+        assert_eq!(args("").schedule().sizes, [64 << 10, 1 << 20, 16 << 20, 256 << 20]);
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 /// How NCCL is to move the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum NcclMode {
     /// As it likes: peer copies where devices reach each other.
     Peer,
     /// Over sockets, with so many threads and sockets of each; 0 is its default.
     Socket { threads: u32, sockets: u32 },
 }
 
-impl Mode {
+impl NcclMode {
     /// As in the report.
     pub(crate) fn name(self) -> String {
         match self {
@@ -22,7 +22,7 @@ impl Mode {
     }
 }
 
-impl FromStr for Mode {
+impl FromStr for NcclMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -47,7 +47,7 @@ impl FromStr for Mode {
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for NcclMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Peer => f.write_str("p2p"),
@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn modes_are_peer_copies_or_threads_and_sockets() {
-        assert_eq!("p2p".parse(), Ok(Mode::Peer));
-        assert_eq!("4x8".parse(), Ok(Mode::Socket { threads: 4, sockets: 8 }));
+        assert_eq!("p2p".parse(), Ok(NcclMode::Peer));
+        assert_eq!("4x8".parse(), Ok(NcclMode::Socket { threads: 4, sockets: 8 }));
         for wrong in ["", "4", "4x", "17x1", "16x5", "-1x2", "4x4x4", "P2P"] {
-            assert!(wrong.parse::<Mode>().unwrap_err().contains("like 4x4"), "{wrong}");
+            assert!(wrong.parse::<NcclMode>().unwrap_err().contains("like 4x4"), "{wrong}");
         }
-        let socket: Mode = "0x0".parse().unwrap();
+        let socket: NcclMode = "0x0".parse().unwrap();
         assert_eq!(socket.name(), "nccl socket 0x0");
-        assert_eq!(Mode::Peer.name(), "nccl p2p");
+        assert_eq!(NcclMode::Peer.name(), "nccl p2p");
     }
 }

@@ -10,7 +10,7 @@ use polyrail_host::bindings::{Options, suggest};
 use polyrail_host::{CpuSet, Sysroot, Topology};
 use polyrail_report::PlacedBy;
 
-use super::choices::Place;
+use super::choices::PlaceThreads;
 use super::role::Role;
 
 /// Settings that place threads.
@@ -26,12 +26,17 @@ pub(crate) struct Placed {
 }
 
 /// Chooses CPUs for the role; `inside_lab` is the client that a bench starts in its lab.
-pub(crate) fn place(config: &Config, role: &Role, inside_lab: bool, wanted: Place) -> Placed {
+pub(crate) fn place(
+    config: &Config,
+    role: &Role,
+    inside_lab: bool,
+    wanted: PlaceThreads,
+) -> Placed {
     let settings = [&config.tx_cpus, &config.rx_cpus, &config.tx_bindings, &config.rx_bindings];
     if settings.iter().any(|setting| !setting.is_empty()) {
         return Placed { by: PlacedBy::Settings, ..Placed::nothing("by the settings") };
     }
-    if wanted == Place::None {
+    if wanted == PlaceThreads::None {
         return Placed::nothing("not asked for");
     }
     if config.progress == Progress::Caller {
@@ -56,7 +61,7 @@ pub(crate) fn place(config: &Config, role: &Role, inside_lab: bool, wanted: Plac
 /// time: those that send where `polyrail bench` would have them here, and those that receive where it
 /// would have them there.
 pub(crate) fn place_together(config: &Config) -> Vec<(&'static str, String)> {
-    let placed = place(config, &Role::Both, false, Place::Auto);
+    let placed = place(config, &Role::Both, false, PlaceThreads::Auto);
     together(&placed)
 }
 
@@ -201,15 +206,15 @@ mod tests {
     #[test]
     fn what_the_settings_say_is_left_alone() {
         for setting in [("tx_cpus", "0"), ("rx_bindings", "lo:0")] {
-            let placed = place(&config(&[setting]), &Role::Both, false, Place::Auto);
+            let placed = place(&config(&[setting]), &Role::Both, false, PlaceThreads::Auto);
             assert_eq!((placed.by, placed.mine.len()), (PlacedBy::Settings, 0));
         }
         let caller = config(&[("progress", "caller")]);
-        let placed = place(&caller, &Role::Both, false, Place::Auto);
+        let placed = place(&caller, &Role::Both, false, PlaceThreads::Auto);
         assert!(placed.why.contains("never bound"), "{}", placed.why);
-        let placed = place(&config(&[]), &Role::Both, false, Place::None);
+        let placed = place(&config(&[]), &Role::Both, false, PlaceThreads::None);
         assert_eq!((placed.by, placed.why.as_str()), (PlacedBy::Nobody, "not asked for"));
-        let placed = place(&config(&[]), &Role::ServeParent, false, Place::Auto);
+        let placed = place(&config(&[]), &Role::ServeParent, false, PlaceThreads::Auto);
         assert_eq!(placed.by, PlacedBy::Nobody);
     }
 

@@ -12,11 +12,12 @@ use crate::cmd::bench::error::BenchError;
 
 /// The places that were asked for.
 pub(crate) struct Output {
-    json: Place,
-    csv: Option<Place>,
+    json: Sink,
+    csv: Option<Sink>,
 }
 
-enum Place {
+/// Where a report goes.
+enum Sink {
     Stdout,
     File(PathBuf),
 }
@@ -26,19 +27,19 @@ impl Output {
     /// the folder for temporary files.
     pub(crate) fn open(json: Option<&Path>, csv: Option<&Path>) -> Result<Self, BenchError> {
         let json = match json {
-            Some(path) => Place::open(path)?,
-            None => Place::File(temporary_file("", "json")?.0),
+            Some(path) => Sink::open(path)?,
+            None => Sink::File(temporary_file("", "json")?.0),
         };
-        let csv = csv.map(Place::open).transpose()?;
+        let csv = csv.map(Sink::open).transpose()?;
         Ok(Self { json, csv })
     }
 
     /// Writes the files as far as the report goes.
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), BenchError> {
-        if let Place::File(path) = &self.json {
+        if let Sink::File(path) = &self.json {
             write(path, &json(report)?)?;
         }
-        if let Some(Place::File(path)) = &self.csv {
+        if let Some(Sink::File(path)) = &self.csv {
             write(path, &report.csv())?;
         }
         Ok(())
@@ -47,8 +48,8 @@ impl Output {
     /// Prints what goes to standard output: the text for people, unless a program gets its place.
     pub(crate) fn print(&self, report: &BenchReport, explain_path: bool) -> Result<(), BenchError> {
         let mut text = render::text(report, explain_path);
-        for (name, place) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
-            if let Some(Place::File(path)) = place {
+        for (name, sink) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
+            if let Some(Sink::File(path)) = sink {
                 text += &format!("{name}: {}\n", path.display());
             }
         }
@@ -56,10 +57,10 @@ impl Output {
             text += &format!("samples: {path}\n");
         }
         let mut for_programs = String::new();
-        if matches!(self.json, Place::Stdout) {
+        if matches!(self.json, Sink::Stdout) {
             for_programs += &json(report)?;
         }
-        if matches!(self.csv, Some(Place::Stdout)) {
+        if matches!(self.csv, Some(Sink::Stdout)) {
             for_programs += &report.csv();
         }
         let to_stdout = if for_programs.is_empty() {
@@ -84,7 +85,7 @@ pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
-impl Place {
+impl Sink {
     fn open(path: &Path) -> Result<Self, BenchError> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);

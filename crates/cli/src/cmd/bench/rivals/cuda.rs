@@ -10,7 +10,7 @@ use polyrail_sys::threads::process_cpu_seconds;
 use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs};
-use crate::cmd::bench::options::{Layout, Piece, Plan, Verify, not_devices};
+use crate::cmd::bench::options::{Layout, Piece, Schedule, Verify, not_devices};
 
 /// Copies from the engine's own source to memory like its destination, in this process.
 pub(crate) struct CudaRival {
@@ -30,12 +30,12 @@ impl CudaRival {
         engine: &Engine,
         source: &DeviceMemory,
         bank: &Bank,
-        plan: &Plan,
+        schedule: &Schedule,
         size: u64,
         seed: u64,
         transfers: u64,
     ) -> Result<Self, BenchError> {
-        let layout = plan.layout(size);
+        let layout = schedule.layout(size);
         let needs = Needs { source_seed: None, dest_seed: Some(seed) };
         let dest = Buffers::new(engine, bank, layout, needs)?;
         let copy = match dest.dest.as_ref().and_then(|store| store.device_memory()) {
@@ -43,8 +43,8 @@ impl CudaRival {
             None => return Err(not_devices("cuda")),
         };
         let spans = spans_of(layout);
-        let depth = plan.depth(size);
-        let mut rival = Self { copy, spans, dest, size, depth, transfers, verify: plan.verify };
+        let depth = schedule.depth(size);
+        let mut rival = Self { copy, spans, dest, size, depth, transfers, verify: schedule.verify };
         rival.move_all(depth)?;
         Ok(rival)
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::{BenchError, Mismatch};
-use crate::cmd::bench::options::{Layout, MemoryKind, Mode, Plan, Verify};
+use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
 
 /// What a process is to do first of all.
 #[derive(Serialize, Deserialize)]
@@ -52,66 +52,66 @@ pub(crate) enum Reply {
 
 /// A mode that is set up: its two processes.
 pub(crate) struct NcclRival {
-    ranks: [Rank; 2],
+    ranks: [RankProcess; 2],
     layout: Layout,
     /// Directions in use.
     ways: u64,
     transfers: u64,
 }
 
-struct Rank {
+struct RankProcess {
     child: Child,
     orders: ChildStdin,
     replies: Receiver<String>,
-    mode: Mode,
+    mode: NcclMode,
 }
 
 impl NcclRival {
     /// Starts both processes, which meet, and finds out how many transfers make a round.
     pub(crate) fn open(
-        mode: Mode,
+        mode: NcclMode,
         memory: [MemoryKind; 2],
-        plan: &Plan,
+        schedule: &Schedule,
         size: u64,
         seed: u64,
         library: Option<&Path>,
     ) -> Result<Self, BenchError> {
-        let layout = plan.layout(size);
+        let layout = schedule.layout(size);
         let task = |rank: u8, id: Option<String>| Task {
             rank,
             layout,
-            bidir: plan.bidir,
-            verify: plan.verify,
+            bidir: schedule.bidir,
+            verify: schedule.verify,
             seed,
             library: library.map(Path::to_owned),
             id,
         };
-        let mut first = Rank::start(mode, memory[0])?;
+        let mut first = RankProcess::start(mode, memory[0])?;
         let Reply::Id { id } = first.ask(&task(0, None))? else { return Err(first.confused()) };
-        let mut second = Rank::start(mode, memory[1])?;
+        let mut second = RankProcess::start(mode, memory[1])?;
         second.tell(&task(1, Some(id)))?;
         let ranks = [first, second];
         for rank in &ranks {
             rank.done()?;
         }
-        let ways = 1 + u64::from(plan.bidir);
+        let ways = 1 + u64::from(schedule.bidir);
         let mut rival = Self { ranks, layout, ways, transfers: 2 };
-        rival.transfers = rival.warm_up(plan)?;
+        rival.transfers = rival.warm_up(schedule)?;
         Ok(rival)
     }
 
     /// As many transfers as fit into a round, found by runs that double.
-    fn warm_up(&mut self, plan: &Plan) -> Result<u64, BenchError> {
+    fn warm_up(&mut self, schedule: &Schedule) -> Result<u64, BenchError> {
         // Connections are made with the first transfers.
         self.run(2)?;
-        let aim = (plan.time / plan.rounds).as_secs_f64();
-        let (mut transfers, mut left) = (2, plan.warmup.as_secs_f64());
+        let aim = (schedule.time / schedule.rounds).as_secs_f64();
+        let (mut transfers, mut left) = (2, schedule.warmup.as_secs_f64());
         loop {
             let (seconds, _) = self.run(transfers)?;
             left -= seconds;
             if left <= 0.0 || transfers >= TRANSFERS_MAX {
                 let fitting = (aim * transfers as f64 / seconds.max(1e-9)) as u64;
-                return Ok(plan.iters.unwrap_or(fitting.clamp(1, TRANSFERS_MAX)));
+                return Ok(schedule.iters.unwrap_or(fitting.clamp(1, TRANSFERS_MAX)));
             }
             transfers = (transfers * 2).min(TRANSFERS_MAX);
         }
@@ -138,7 +138,7 @@ impl NcclRival {
         for rank in &mut self.ranks {
             rank.tell(&order)?;
         }
-        self.ranks.iter().try_for_each(Rank::done)
+        self.ranks.iter().try_for_each(RankProcess::done)
     }
 }
 
@@ -158,8 +158,8 @@ impl Rival for NcclRival {
     }
 }
 
-impl Rank {
-    fn start(mode: Mode, memory: MemoryKind) -> Result<Self, BenchError> {
+impl RankProcess {
+    fn start(mode: NcclMode, memory: MemoryKind) -> Result<Self, BenchError> {
         let failed = |source| BenchError::system("starting a process for NCCL", source);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
@@ -233,7 +233,7 @@ impl Rank {
     }
 }
 
-impl Drop for Rank {
+impl Drop for RankProcess {
     fn drop(&mut self) {
         // It holds nothing that outlives it, and may be waiting for a partner that is gone.
         let _ = self.child.kill();
@@ -243,13 +243,13 @@ impl Drop for Rank {
 
 /// Orders that are carried out slower than this are not carried out at all.
 /// The settings that make NCCL do so.
-fn apply(mode: Mode, command: &mut Command) {
+fn apply(mode: NcclMode, command: &mut Command) {
     // Those of whoever calls would decide otherwise; multicast is used by no send.
     for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_P2P_LEVEL"] {
         command.env_remove(name);
     }
     command.env("NCCL_NET_PLUGIN", "none").env("NCCL_NVLS_ENABLE", "0");
-    if let Mode::Socket { threads, sockets } = mode {
+    if let NcclMode::Socket { threads, sockets } = mode {
         for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"] {
             command.env(name, "1");
         }

@@ -2,15 +2,15 @@
 
 use polyrail::{Config, Engine};
 
-use super::standing::{CONTIGUOUS, Kind, Rival, Turn};
+use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::options::{Against, Plan, Verify, lone_rail_config, other_config};
+use crate::cmd::bench::options::{Against, Schedule, Verify, lone_rail_config, other_config};
 use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
 use crate::cmd::bench::trial::Trial;
 
 /// Another pair of engines: the one here, and where the one there listens.
 pub(crate) struct Other {
-    kind: Kind,
+    kind: RivalKind,
     engine: Engine,
     address: std::net::SocketAddr,
 }
@@ -40,47 +40,52 @@ impl Rival for TrialRival<'_> {
 }
 
 impl Other {
-    /// The other engines that a plan needs, at both ends.
-    pub(crate) fn open_all(plan: &Plan, link: &Link<'_>) -> Result<Vec<Self>, BenchError> {
+    /// The other engines that a schedule needs, at both ends.
+    pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, BenchError> {
         let mut others = Vec::new();
-        if plan.against.contains(&Against::Alone) {
+        if schedule.against.contains(&Against::Alone) {
             for (rail, info) in link.engine.rails().into_iter().enumerate() {
                 let config = lone_rail_config(link.engine, rail)?;
                 others.push(Self::open(
                     link,
-                    Kind::Rail(info.name),
+                    RivalKind::Rail(info.name),
                     Ask::OpenRail { rail },
                     config,
                 )?);
             }
         }
-        for &channels in &plan.channels {
+        for &channels in &schedule.channels {
             let config = other_config(link.engine, Some(channels))?;
             let ask = Ask::OpenOther { channels: Some(channels) };
-            let kind = Kind::Channels { channels, flows: 0 };
+            let kind = RivalKind::Channels { channels, flows: 0 };
             others.push(Self::open(link, kind, ask, config)?);
         }
-        if plan.against.contains(&Against::Contiguous) {
+        if schedule.against.contains(&Against::Contiguous) {
             let config = other_config(link.engine, None)?;
             let ask = Ask::OpenOther { channels: None };
-            others.push(Self::open(link, Kind::Baseline(CONTIGUOUS.into()), ask, config)?);
+            others.push(Self::open(link, RivalKind::Baseline(CONTIGUOUS.into()), ask, config)?);
         }
         Ok(others)
     }
 
     /// Connects the two, and so learns how many flows there are.
-    pub(crate) fn connect(&self) -> Result<(Kind, Link<'_>), BenchError> {
+    pub(crate) fn connect(&self) -> Result<(RivalKind, Link<'_>), BenchError> {
         let link = Link::new(&self.engine, self.engine.connect(self.address)?);
         let kind = match &self.kind {
-            Kind::Channels { channels, .. } => {
-                Kind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
+            RivalKind::Channels { channels, .. } => {
+                RivalKind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
             }
             kind => kind.clone(),
         };
         Ok((kind, link))
     }
 
-    fn open(link: &Link<'_>, kind: Kind, ask: Ask, config: Config) -> Result<Self, BenchError> {
+    fn open(
+        link: &Link<'_>,
+        kind: RivalKind,
+        ask: Ask,
+        config: Config,
+    ) -> Result<Self, BenchError> {
         let address = match link.ask(&ask)? {
             Answer::Opened { address } => address,
             other => return Err(unexpected(&ask, &other)),

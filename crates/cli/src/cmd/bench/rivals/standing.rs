@@ -3,11 +3,11 @@
 use polyrail_report::{AgainstAlone, Baseline, LoneRail, Spread, SweepRow};
 
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::options::Plan;
+use crate::cmd::bench::options::Schedule;
 
 /// What a rival is, and so where in the report it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RivalKind {
     /// The engine on the rail of this name alone.
     Rail(String),
     /// The engine with another number of channels.
@@ -36,18 +36,18 @@ pub(crate) trait Rival {
 
 /// A rival with all its rounds so far.
 pub(crate) struct Standing {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RivalKind,
     pub(crate) turns: Vec<Turn>,
 }
 
-impl Kind {
-    /// The plan as this rival is to carry it out.
-    pub(crate) fn plan(&self, plan: &Plan, size: u64) -> Plan {
+impl RivalKind {
+    /// The schedule as this rival is to carry it out.
+    pub(crate) fn schedule(&self, schedule: &Schedule, size: u64) -> Schedule {
         match self {
             Self::Baseline(name) if name == CONTIGUOUS => {
-                Plan { segments: 1, depth: Some(plan.depth(size)), ..plan.clone() }
+                Schedule { segments: 1, depth: Some(schedule.depth(size)), ..schedule.clone() }
             }
-            _ => plan.clone(),
+            _ => schedule.clone(),
         }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn alone(engine: &[f64], standings: &[Standing]) -> Option<AgainstAlo
     let rails: Vec<(&String, &[Turn])> = standings
         .iter()
         .filter_map(|standing| match &standing.kind {
-            Kind::Rail(name) => Some((name, standing.turns.as_slice())),
+            RivalKind::Rail(name) => Some((name, standing.turns.as_slice())),
             _ => None,
         })
         .collect();
@@ -83,7 +83,7 @@ pub(crate) fn alone(engine: &[f64], standings: &[Standing]) -> Option<AgainstAlo
 /// The engine's rate in each round, over that of each baseline.
 pub(crate) fn baselines(engine: &[f64], standings: &[Standing]) -> Vec<Baseline> {
     let baseline = |standing: &Standing| {
-        let Kind::Baseline(name) = &standing.kind else { return None };
+        let RivalKind::Baseline(name) = &standing.kind else { return None };
         let samples_gb_per_s = rates(&standing.turns);
         let ratios = engine.iter().zip(&samples_gb_per_s).map(|(engine, theirs)| engine / theirs);
         let spread_ratio = Spread::of(ratios)?;
@@ -105,7 +105,7 @@ pub(crate) fn baselines(engine: &[f64], standings: &[Standing]) -> Vec<Baseline>
 /// The numbers of channels, in the order asked for.
 pub(crate) fn sweep(standings: &[Standing]) -> Vec<SweepRow> {
     let row = |standing: &Standing| {
-        let Kind::Channels { channels, flows } = standing.kind else { return None };
+        let RivalKind::Channels { channels, flows } = standing.kind else { return None };
         let samples_gb_per_s = rates(&standing.turns);
         let spread = Spread::of(samples_gb_per_s.iter().copied())?;
         Some(SweepRow {
@@ -134,7 +134,7 @@ fn median(turns: &[Turn], part: impl Fn(&Turn) -> Option<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn standing(kind: Kind, rates: [f64; 3]) -> Standing {
+    fn standing(kind: RivalKind, rates: [f64; 3]) -> Standing {
         let turn = |gb_per_s| Turn { gb_per_s, cpu_seconds_per_gb: Some(0.5), p50_us: None };
         Standing { kind, turns: rates.map(turn).into() }
     }
@@ -143,10 +143,10 @@ mod tests {
     fn ratios_are_taken_within_a_round_and_each_kind_has_its_place() {
         let engine = [10.0, 20.0, 40.0];
         let standings = [
-            standing(Kind::Rail("a".into()), [5.0, 10.0, 10.0]),
-            standing(Kind::Rail("b".into()), [5.0, 10.0, 10.0]),
-            standing(Kind::Channels { channels: 2, flows: 4 }, [1.0, 2.0, 3.0]),
-            standing(Kind::Baseline("cuda".into()), [10.0, 25.0, 20.0]),
+            standing(RivalKind::Rail("a".into()), [5.0, 10.0, 10.0]),
+            standing(RivalKind::Rail("b".into()), [5.0, 10.0, 10.0]),
+            standing(RivalKind::Channels { channels: 2, flows: 4 }, [1.0, 2.0, 3.0]),
+            standing(RivalKind::Baseline("cuda".into()), [10.0, 25.0, 20.0]),
         ];
         let alone = alone(&engine, &standings).unwrap();
         assert_eq!((alone.rails.len(), alone.sum_gb_per_s, alone.ratio), (2, 20.0, 1.0));

@@ -7,12 +7,12 @@ use polyrail_profiler::drive::default_depth;
 
 use super::choices::{Against, Op, Verify};
 use super::layout::Layout;
-use super::nccl_mode::Mode;
+use super::nccl_mode::NcclMode;
 use crate::cmd::bench::error::BenchError;
 
 /// The measurements of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Schedule {
     pub(crate) op: Op,
     pub(crate) sizes: Vec<u64>,
     pub(crate) segments: u64,
@@ -30,13 +30,13 @@ pub(crate) struct Plan {
     /// Numbers of channels that are measured in turn.
     pub(crate) channels: Vec<u32>,
     /// For `--against nccl`.
-    pub(crate) nccl_modes: Vec<Mode>,
+    pub(crate) nccl_modes: Vec<NcclMode>,
     pub(crate) nccl_library: Option<PathBuf>,
     /// Set up and explained only.
     pub(crate) dry_run: bool,
 }
 
-impl Plan {
+impl Schedule {
     /// Checks the values against each other.
     pub(crate) fn validate(&self, ops_pool: u32) -> Result<(), BenchError> {
         let in_range = |option, value: u64, range: std::ops::RangeInclusive<u64>| {
@@ -157,8 +157,8 @@ const SEND_SEGMENTS_MAX: u64 = 256;
 mod tests {
     use super::*;
 
-    fn plan() -> Plan {
-        Plan {
+    fn schedule() -> Schedule {
+        Schedule {
             op: Op::Write,
             sizes: vec![64 << 10, 256 << 20],
             segments: 1,
@@ -178,29 +178,35 @@ mod tests {
         }
     }
 
-    fn refused(change: impl FnOnce(&mut Plan)) -> String {
-        let mut plan = plan();
-        plan.validate(4096).unwrap();
-        change(&mut plan);
-        plan.validate(4096).unwrap_err().to_string()
+    fn refused(change: impl FnOnce(&mut Schedule)) -> String {
+        let mut schedule = schedule();
+        schedule.validate(4096).unwrap();
+        change(&mut schedule);
+        schedule.validate(4096).unwrap_err().to_string()
     }
 
     #[test]
     fn each_wrong_value_is_named_with_its_range() {
         for (message, text) in [
-            (refused(|plan| plan.segments = 0), "--segments `0` is out of range; allowed: 1 to"),
             (
-                refused(|plan| plan.depth = Some(5000)),
+                refused(|schedule| schedule.segments = 0),
+                "--segments `0` is out of range; allowed: 1 to",
+            ),
+            (
+                refused(|schedule| schedule.depth = Some(5000)),
                 "--depth `5000` is out of range; allowed: 1 to 4096",
             ),
-            (refused(|plan| plan.rounds = 0), "--rounds `0`"),
+            (refused(|schedule| schedule.rounds = 0), "--rounds `0`"),
             (
-                refused(|plan| (plan.segments, plan.depth) = (1 << 16, Some(65))),
+                refused(|schedule| (schedule.segments, schedule.depth) = (1 << 16, Some(65))),
                 "--depth `65` has too many segments outstanding; allowed: 1 to 64",
             ),
-            (refused(|plan| plan.segments = 3), "--sizes `65536` can't be cut into equal segments"),
-            (refused(|plan| plan.iters = Some(0)), "--iters `0`"),
-            (refused(|plan| plan.time = Duration::ZERO), "--time `0s`"),
+            (
+                refused(|schedule| schedule.segments = 3),
+                "--sizes `65536` can't be cut into equal segments",
+            ),
+            (refused(|schedule| schedule.iters = Some(0)), "--iters `0`"),
+            (refused(|schedule| schedule.time = Duration::ZERO), "--time `0s`"),
         ] {
             assert!(message.starts_with(text), "{message}");
         }
@@ -209,14 +215,14 @@ mod tests {
     #[test]
     fn what_makes_no_sense_in_a_ping_pong_is_refused() {
         for change in [
-            (|plan| plan.op = Op::Read) as fn(&mut Plan),
-            |plan| plan.bidir = true,
-            |plan| plan.depth = Some(4),
-            |plan| plan.against = vec![Against::Alone],
+            (|schedule| schedule.op = Op::Read) as fn(&mut Schedule),
+            |schedule| schedule.bidir = true,
+            |schedule| schedule.depth = Some(4),
+            |schedule| schedule.against = vec![Against::Alone],
         ] {
-            let message = refused(|plan| {
-                plan.latency = true;
-                change(plan);
+            let message = refused(|schedule| {
+                schedule.latency = true;
+                change(schedule);
             });
             assert!(message.contains("--latency"), "{message}");
         }
@@ -224,7 +230,10 @@ mod tests {
 
     #[test]
     fn the_default_depth_stays_within_the_working_set() {
-        let plan = plan();
-        assert_eq!((plan.depth(8), plan.depth(64 << 20), plan.depth(1 << 30)), (16, 4, 1));
+        let schedule = schedule();
+        assert_eq!(
+            (schedule.depth(8), schedule.depth(64 << 20), schedule.depth(1 << 30)),
+            (16, 4, 1)
+        );
     }
 }
