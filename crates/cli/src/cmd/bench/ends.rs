@@ -5,8 +5,10 @@ mod client;
 mod inlab;
 mod listen;
 mod measure;
+mod result;
 mod serve;
 mod spawn;
+mod yardsticks;
 
 pub(crate) use self::client::run as measure;
 pub(crate) use self::inlab::run_in_lab;

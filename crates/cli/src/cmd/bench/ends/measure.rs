@@ -2,24 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::time::Duration;
 
-use polyrail_report::{
-    AgainstRaw, AgainstSample, BenchResult, Histogram, LatencyUs, PathTaken, RailShare, Spread,
-    show_size,
-};
+use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_size};
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
-use crate::cmd::bench::judge::{Copies, CopyRate, CopyRates, Evidence, Line, Use, judge};
+use crate::cmd::bench::judge::{CopyRate, CopyRates, Line};
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, Verify, not_devices};
-use crate::cmd::bench::output::{Progress, TCP, path_of};
+use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
+use crate::cmd::bench::output::{Progress, path_of};
 use crate::cmd::bench::rivals::{
-    CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival, alone, baselines,
-    sweep,
+    CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival,
 };
-use crate::cmd::bench::talk::{Link, Load, RailDelta, RawSpec};
+use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
 
 /// What all sizes of a run have in common.
@@ -48,29 +43,29 @@ pub(crate) struct Bench<'a> {
 
 /// The rounds of one size so far.
 #[derive(Default)]
-struct Rounds {
-    engine: Vec<Taken>,
-    raw: Vec<(AgainstSample, Histogram)>,
-    standings: Vec<Standing>,
-    path: Option<PathTaken>,
+pub(crate) struct Rounds {
+    pub(crate) engine: Vec<Taken>,
+    pub(crate) raw: Vec<(AgainstSample, Histogram)>,
+    pub(crate) standings: Vec<Standing>,
+    pub(crate) path: Option<PathTaken>,
 }
 
 /// What a size is held against.
 #[derive(Default)]
-struct Limits {
-    copy: Option<CopyRate>,
-    messages_per_s: Option<f64>,
+pub(crate) struct Yardsticks {
+    pub(crate) copy: Option<CopyRate>,
+    pub(crate) messages_per_s: Option<f64>,
+}
+
+/// What a baseline of plain sockets was like.
+pub(crate) struct RawFacts {
+    pub(crate) flows: usize,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) congestion: String,
 }
 
 /// A rival and its place in the report.
 type NamedRival<'l> = (RivalKind, Box<dyn Rival + 'l>);
-
-/// What a baseline of plain sockets was like.
-struct RawFacts {
-    flows: usize,
-    chunk_bytes: u64,
-    congestion: String,
-}
 
 impl Bench<'_> {
     /// Measures a size. What was measured until an error ended it comes with the error.
@@ -81,11 +76,11 @@ impl Bench<'_> {
         if rounds.engine.is_empty() {
             return (None, end);
         }
-        let mut limits = Limits::default();
+        let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
-            end = self.limits(size, &rounds).map(|found| limits = found);
+            end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
         }
-        (Some(self.result(size, rounds, raw_facts, &limits)), end)
+        (Some(self.result(size, rounds, raw_facts, &yardsticks)), end)
     }
 
     fn rounds(
@@ -190,7 +185,7 @@ impl Bench<'_> {
         Ok(rivals)
     }
 
-    fn set_up<'l>(
+    pub(crate) fn set_up<'l>(
         &'l self,
         link: &'l Link<'l>,
         schedule: &Schedule,
@@ -234,239 +229,7 @@ impl Bench<'_> {
             seed: self.seed ^ RAW_SEED,
         })
     }
-
-    fn result(
-        &self,
-        size: u64,
-        rounds: Rounds,
-        raw_facts: Option<RawFacts>,
-        limits: &Limits,
-    ) -> BenchResult {
-        let schedule = self.schedule;
-        let mut times = Histogram::default();
-        let mut rails = Vec::new();
-        for taken in &rounds.engine {
-            times.merge(&taken.times);
-            add(&mut rails, &taken.rails);
-        }
-        let samples = || rounds.engine.iter().map(|taken| &taken.sample);
-        let seconds: f64 = samples().map(|sample| sample.seconds).sum();
-        let rates: Vec<f64> = samples().map(|sample| sample.gb_per_s()).collect();
-        let spread = Spread::of(rates.iter().copied());
-        // There is at least one sample, and its rate is a number.
-        let spread = spread.unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 });
-        let median = |values: &mut dyn Iterator<Item = f64>| Spread::of(values).map(|s| s.median);
-        let latency_us = LatencyUs::of(&times);
-        let rails = shares(&rails, seconds);
-        let p50_us = latency_us.map(|latency| latency.p50);
-        let limit = judge(&self.evidence(size, spread.median, &rounds, &rails, p50_us, limits));
-        let rescues: Option<u64> = rounds.engine.iter().map(|taken| taken.rescues).sum();
-        BenchResult {
-            size_bytes: size,
-            op: schedule.op.name().into(),
-            segments: schedule.segments,
-            depth: schedule.depth(size),
-            bidir: schedule.bidir,
-            ping_pong: schedule.latency,
-            transfers: samples().map(|sample| sample.transfers).sum(),
-            bytes: samples().map(|sample| sample.bytes).sum(),
-            seconds,
-            transfers_per_s: spread.median * 1e9 / size as f64,
-            gb_per_s: spread.median,
-            spread_gb_per_s: spread,
-            latency_us,
-            verified: schedule.verify != Verify::Off,
-            verify: schedule.verify.name().into(),
-            verified_bytes: rounds.engine.iter().map(|taken| taken.verified_bytes).sum(),
-            path: rounds.path.clone(),
-            rescues,
-            rails,
-            cpu_seconds_per_gb: median(&mut samples().map(|sample| sample.cpu_seconds_per_gb())),
-            against: raw_facts.and_then(|facts| against_raw(schedule, &rounds, facts)),
-            alone: alone(&rates, &rounds.standings),
-            baselines: baselines(&rates, &rounds.standings),
-            sweep: sweep(&rounds.standings),
-            limit,
-            samples: samples().cloned().collect(),
-        }
-    }
-
-    /// What this size is held against, measured after it as it went.
-    fn limits(&self, size: u64, rounds: &Rounds) -> Result<Limits, BenchError> {
-        let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
-        if !is_on_rails || self.schedule.latency {
-            return Ok(Limits::default());
-        }
-        // A thread that moved bytes in any of the samples is one of them.
-        let most = |load: fn(&Taken) -> &Load| {
-            let movers = rounds.engine.iter().map(|taken| &load(taken).movers);
-            movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
-        };
-        let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
-        let used = self.memory_use(size, movers);
-        self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
-        let copy = Some(self.copies.borrow_mut().of(&used)?);
-        Ok(Limits { copy, messages_per_s: self.message_rate(size)? })
-    }
-
-    /// How the threads of this machine used its memory.
-    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
-        let schedule = self.schedule;
-        let layout = schedule.layout(size);
-        let config = self.link.engine.config();
-        let region = layout.region_bytes();
-        // What devices copy from and to is a ring of each flow.
-        let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
-        let end = |is_host: bool| if is_host { region } else { staging.min(region) };
-        let on_host = [self.bank.is_host(), self.peer_on_host];
-        let (out, is_both_ways) = (schedule.op != Op::Read, schedule.bidir);
-        let (copies, movers, is_host) = if self.same_host {
-            let ends = if out { on_host } else { [on_host[1], on_host[0]] };
-            (Copies::Twice, [here, there].concat(), ends)
-        } else {
-            let copies = match (is_both_ways, out) {
-                (true, _) => Copies::OutAndIn,
-                (false, true) => Copies::Out,
-                (false, false) => Copies::In,
-            };
-            (copies, here, [on_host[0]; 2])
-        };
-        let footprint_bytes = is_host.map(end);
-        Use { layout, chunk_bytes: config.chunk_bytes, footprint_bytes, copies, movers }
-    }
-
-    /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
-    fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
-        let schedule = self.schedule;
-        let depth = schedule.depth(size);
-        // Who says how many transfers are to be made wants no others.
-        if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size)
-            || depth == 1
-            || schedule.iters.is_some()
-        {
-            return Ok(None);
-        }
-        if let Some(known) = self.messages.borrow().get(&depth) {
-            return Ok(Some(*known));
-        }
-        let schedule = Schedule { segments: 1, depth: Some(depth), ..schedule.clone() };
-        let trial = self.set_up(self.link, &schedule, MESSAGE_BYTES, None)?;
-        let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
-        let mut most = 0.0_f64;
-        for round in 0..MESSAGES_ROUNDS {
-            let sample = trial.sample(Verify::Off, count, round)?.sample;
-            most = most.max(count as f64 / sample.seconds);
-        }
-        trial.tear_down()?;
-        self.messages.borrow_mut().insert(depth, most);
-        Ok(Some(most))
-    }
-
-    /// The numbers of the sample in the middle.
-    fn evidence(
-        &self,
-        size: u64,
-        median: f64,
-        rounds: &Rounds,
-        rails: &[RailShare],
-        p50_us: Option<f64>,
-        limits: &Limits,
-    ) -> Evidence {
-        let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
-        let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
-            let share = taken.sample.window_full_share;
-            (taken.local_load.clone(), taken.peer_load.clone(), share)
-        });
-        let config = self.link.engine.config();
-        let (_, flows) = self.link.peer.flows_up();
-        let channels = flows as u64 / u64::from(config.sockets);
-        Evidence {
-            gb_per_s: median,
-            ways: if self.schedule.bidir { 2 } else { 1 },
-            local,
-            peer,
-            same_host: self.same_host,
-            copy: limits.copy.clone(),
-            messages_per_s: limits.messages_per_s,
-            line: self.line.clone(),
-            rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
-            beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
-            window_full_share,
-            ping_pong: self.schedule.latency,
-            depth: self.schedule.depth(size),
-            size,
-            window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
-            p50_us,
-        }
-    }
-}
-
-fn add(sums: &mut Vec<RailDelta>, rails: &[RailDelta]) {
-    for rail in rails {
-        match sums.iter_mut().find(|sum| sum.name == rail.name) {
-            None => sums.push(rail.clone()),
-            Some(sum) => {
-                sum.tx_bytes += rail.tx_bytes;
-                sum.retransmits += rail.retransmits;
-                sum.resent_chunks += rail.resent_chunks;
-            }
-        }
-    }
-}
-
-fn shares(rails: &[RailDelta], seconds: f64) -> Vec<RailShare> {
-    let all: u64 = rails.iter().map(|rail| rail.tx_bytes).sum();
-    let share = |rail: &RailDelta| RailShare {
-        name: rail.name.clone(),
-        bytes: rail.tx_bytes,
-        share: rail.tx_bytes as f64 / all.max(1) as f64,
-        gb_per_s: rail.tx_bytes as f64 / 1e9 / seconds,
-        retransmits: rail.retransmits,
-        resent_chunks: rail.resent_chunks,
-    };
-    rails.iter().map(share).collect()
-}
-
-/// Ratios are taken within a round, so that a drift of the machine cancels out.
-fn against_raw(schedule: &Schedule, rounds: &Rounds, facts: RawFacts) -> Option<AgainstRaw> {
-    let pairs = || rounds.engine.iter().zip(&rounds.raw);
-    let median = |values: Vec<f64>| Spread::of(values).map(|spread| spread.median);
-    let ratio = |(engine, (raw, times)): (&Taken, &(AgainstSample, Histogram))| {
-        if schedule.latency {
-            let micros = times.quantile_ns(0.5).map_or(f64::NAN, |ns| ns as f64 / 1e3);
-            engine.sample.p50_us.map_or(f64::NAN, |engine| engine / micros)
-        } else {
-            engine.sample.gb_per_s() / raw.gb_per_s()
-        }
-    };
-    let cpu_ratio = |(engine, (raw, _)): (&Taken, &(AgainstSample, Histogram))| {
-        engine.sample.cpu_seconds_per_gb() / raw.cpu_seconds_per_gb()
-    };
-    let mut times = Histogram::default();
-    pairs().for_each(|(_, (_, raw_times))| times.merge(raw_times));
-    let samples: Vec<AgainstSample> = pairs().map(|(_, (raw, _))| raw.clone()).collect();
-    Some(AgainstRaw {
-        raw_gb_per_s: median(samples.iter().map(AgainstSample::gb_per_s).collect())?,
-        ratio: median(pairs().map(ratio).collect())?,
-        raw_cpu_seconds_per_gb: median(
-            samples.iter().map(AgainstSample::cpu_seconds_per_gb).collect(),
-        ),
-        cpu_ratio: median(pairs().map(cpu_ratio).collect()),
-        raw_latency_us: LatencyUs::of(&times),
-        flows: facts.flows,
-        chunk_bytes: facts.chunk_bytes,
-        congestion: facts.congestion,
-        samples,
-    })
 }
 
 /// Keeps the baseline's data apart from the engine's.
 const RAW_SEED: u64 = 0x7261_7700_0000_0000;
-
-/// The smallest transfer: what is left of it is the work for one message.
-const MESSAGE_BYTES: u64 = 8;
-/// Above this the bytes cost more than the message.
-const SMALL_BYTES: u64 = 256 << 10;
-const MESSAGES_TIME: Duration = Duration::from_millis(50);
-const MESSAGES_ROUNDS: u64 = 3;
