@@ -18,6 +18,8 @@ struct Root {
 }
 
 const ROOTS: &[Root] = &[
+    Root { folder: "crates/cli/src", level: Level::Folders },
+    Root { folder: "crates/cli/src/cmd", level: Level::Folders },
     Root { folder: "crates/cli/src/cmd/bench", level: Level::Folders },
     Root { folder: "crates/host/src", level: Level::Folders },
     Root { folder: "crates/proto/src", level: Level::Folders },
