@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use polyrail_report::Host;
 
@@ -19,6 +20,12 @@ pub(crate) fn hostname() -> String {
 /// Memory that programs could still take, in bytes.
 pub(crate) fn available_memory_bytes() -> Option<u64> {
     meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+}
+
+/// Milliseconds since 1970 UTC.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as u64
 }
 
 fn describe_from(root: &Path) -> Host {

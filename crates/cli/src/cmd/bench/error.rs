@@ -1,5 +1,7 @@
 //! Why a bench could not be run to its end, and with which exit code it ends then.
 
+mod mismatch;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,12 +14,12 @@ use polyrail_nccl_ref::RefError;
 use polyrail_profiler::drive::DriveError;
 use polyrail_report::exit;
 
-use super::buffers::Mismatch;
+pub(crate) use self::mismatch::{Mismatch, POISON};
 use crate::logging::LogError;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BenchError {
+pub(crate) enum BenchError {
     /// A value or a combination of options that can't be used.
     #[error("{option} `{value}` {reason}; allowed: {allowed}")]
     Usage { option: &'static str, value: String, reason: String, allowed: String },
@@ -86,7 +88,7 @@ impl From<DriveError> for BenchError {
 }
 
 impl BenchError {
-    pub(super) fn usage(
+    pub(crate) fn usage(
         option: &'static str,
         value: impl ToString,
         reason: impl Into<String>,
@@ -96,12 +98,12 @@ impl BenchError {
         Self::Usage { option, value, reason, allowed }
     }
 
-    pub(super) fn system(step: impl Into<String>, source: io::Error) -> Self {
+    pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
         Self::System { step: step.into(), source }
     }
 
     /// The code that the process ends with.
-    pub(super) fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage { .. }
             | Self::Config(_)
@@ -135,7 +137,7 @@ impl BenchError {
     }
 
     /// What may help.
-    pub(super) fn help(&self) -> Option<String> {
+    pub(crate) fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help(),
             Self::Lab(error) => error.help(),

@@ -7,17 +7,17 @@ use polyrail_report::exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::error::BenchError;
+use crate::cmd::bench::error::BenchError;
 
 /// Whether somebody asked the run to end. Clones share one answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     raised: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     /// Catches Ctrl-C and SIGTERM from here on.
-    pub(super) fn install() -> Result<Self, BenchError> {
+    pub(crate) fn install() -> Result<Self, BenchError> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM] {
             let raised = &interrupt.raised;
@@ -35,18 +35,18 @@ impl Interrupt {
     }
 
     /// Takes Ctrl-C without an effect: the process that started this one decides when it ends.
-    pub(super) fn ignore_ctrl_c() -> Result<(), BenchError> {
+    pub(crate) fn ignore_ctrl_c() -> Result<(), BenchError> {
         flag::register(SIGINT, Arc::default())
             .map(drop)
             .map_err(|source| BenchError::system("catching signals", source))
     }
 
-    pub(super) fn is_raised(&self) -> bool {
+    pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 
     /// An error once it is raised.
-    pub(super) fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
         if self.is_raised() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }

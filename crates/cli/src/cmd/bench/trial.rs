@@ -1,104 +1,97 @@
 //! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
 
+mod observe;
+mod part;
+mod ping_pong;
+mod watch;
+mod work;
+
 use std::time::Duration;
 
 use polyrail::PreparedTransfer;
 use polyrail_profiler::drive::Ran;
 use polyrail_report::{Histogram, Sample, Spread};
 
-use super::buffers::{Buffers, Verify};
-use super::control::{Answer, Ask, Counted, Link, Regions, SetUp, process, unexpected};
-use super::error::BenchError;
-use super::interrupt::Interrupt;
-use super::latency::PingPong;
-use super::memory::{Bank, Store};
-use super::observe::{Load, Poster, RailDelta, Snapshot};
-use super::output::unix_ms;
-use super::plan::Plan;
-use super::watch::Watch;
-use super::work::{End, Work};
+pub(crate) use self::observe::{Poster, Snapshot};
+pub(crate) use self::part::Part;
+pub(crate) use self::watch::{Watch, attach};
+pub(crate) use self::work::{buffers_of, regions_of};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::memory::{Bank, Buffers, Store};
+use crate::cmd::bench::options::{Schedule, Verify};
+use crate::cmd::bench::talk::{
+    Answer, Ask, Counted, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
+};
 
 /// A size that is set up at both ends.
-pub(super) struct Trial<'l> {
+pub(crate) struct Trial<'l> {
     link: &'l Link<'l>,
     set_up: SetUp,
     buffers: Buffers,
-    work: TrialWork<'l>,
+    part: Part<'l>,
     interrupt: &'l Interrupt,
     watch: Option<&'l Watch>,
 }
 
-enum TrialWork<'l> {
-    Stream(Work<'l>),
-    PingPong(PingPong<'l>),
-}
-
 /// A measured interval with everything that was seen of it.
-pub(super) struct Taken {
-    pub(super) sample: Sample,
-    pub(super) times: Histogram,
+pub(crate) struct Taken {
+    pub(crate) sample: Sample,
+    pub(crate) times: Histogram,
     /// By rail, as the sending side counts it; of both directions the sum.
-    pub(super) rails: Vec<RailDelta>,
-    pub(super) local_load: Load,
-    pub(super) peer_load: Load,
-    pub(super) verified_bytes: u64,
+    pub(crate) rails: Vec<RailDelta>,
+    pub(crate) local_load: Load,
+    pub(crate) peer_load: Load,
+    pub(crate) verified_bytes: u64,
     /// Of both ends, if both count them.
-    pub(super) rescues: Option<u64>,
+    pub(crate) rescues: Option<u64>,
 }
 
 impl<'l> Trial<'l> {
     /// Registers memory and prepares requests at both ends.
-    pub(super) fn set_up(
+    pub(crate) fn set_up(
         link: &'l Link<'l>,
         bank: &Bank,
-        plan: &Plan,
+        schedule: &Schedule,
         size: u64,
         seed: u64,
         interrupt: &'l Interrupt,
         watch: Option<&'l Watch>,
     ) -> Result<Self, BenchError> {
         let mut set_up = SetUp {
-            op: plan.op,
-            layout: plan.layout(size),
-            depth: plan.depth(size),
-            bidir: plan.bidir,
-            latency: plan.latency,
+            op: schedule.op,
+            layout: schedule.layout(size),
+            depth: schedule.depth(size),
+            bidir: schedule.bidir,
+            latency: schedule.latency,
             seed,
             process: process(),
             sample: watch.is_some(),
             regions: Regions::default(),
         };
-        let buffers = set_up.buffers(link.engine, bank, End::Client)?;
-        set_up.regions = Regions::of(&buffers);
+        let buffers = buffers_of(&set_up, link.engine, bank, End::Client)?;
+        set_up.regions = regions_of(&buffers);
         let ask = Ask::SetUp(set_up.clone());
         let theirs = match link.ask(&ask)? {
             Answer::Ready(regions) => regions,
             other => return Err(unexpected(&ask, &other)),
         };
-        let work = if plan.latency {
-            TrialWork::PingPong(PingPong::new(link, &buffers, &set_up, &theirs)?)
-        } else {
-            let (engine, peer) = (link.engine, &link.peer);
-            TrialWork::Stream(Work::new(engine, peer, &buffers, &set_up, &theirs, End::Client)?)
-        };
-        Ok(Self { link, set_up, buffers, work, interrupt, watch })
+        let part = Part::new(link, &buffers, &set_up, &theirs, End::Client)?;
+        Ok(Self { link, set_up, buffers, part, interrupt, watch })
     }
 
     /// What is sent from here.
-    pub(super) fn source(&self) -> Option<&Store> {
+    pub(crate) fn source(&self) -> Option<&Store> {
         self.buffers.source.as_ref()
     }
 
     /// One of the requests that this end posts.
-    pub(super) fn example(&self) -> Option<&PreparedTransfer> {
-        match &self.work {
-            TrialWork::Stream(work) => work.example(),
-            TrialWork::PingPong(game) => Some(game.example()),
-        }
+    pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
+        self.part.example()
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.
-    pub(super) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
+    pub(crate) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
         let least = self.set_up.depth.max(1);
         let mut transfers = least * 2;
         let mut left = time.as_secs_f64();
@@ -120,7 +113,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Poisons the destinations, moves the data, and compares.
-    pub(super) fn sample(
+    pub(crate) fn sample(
         &self,
         verify: Verify,
         transfers: u64,
@@ -128,7 +121,7 @@ impl<'l> Trial<'l> {
     ) -> Result<Taken, BenchError> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
-        let started_unix_ms = unix_ms();
+        let started_unix_ms = crate::host::unix_ms();
         let before = Snapshot::take(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
@@ -168,12 +161,12 @@ impl<'l> Trial<'l> {
     }
 
     /// Gives back the memory of both ends.
-    pub(super) fn tear_down(self) -> Result<(), BenchError> {
+    pub(crate) fn tear_down(self) -> Result<(), BenchError> {
         self.link.tell(&Ask::TearDown)
     }
 
     /// Directions in use.
-    pub(super) fn ways(&self) -> u64 {
+    pub(crate) fn ways(&self) -> u64 {
         let sends = [End::Client, End::Server].map(|end| u64::from(self.set_up.sends(end)));
         sends.iter().sum()
     }
@@ -183,9 +176,9 @@ impl<'l> Trial<'l> {
         self.interrupt.check()?;
         self.link.tell(&Ask::Begin { transfers })?;
         let stop = || self.interrupt.is_raised();
-        let ran = match &self.work {
-            TrialWork::Stream(work) => work.start(transfers)?.finish(stop)?,
-            TrialWork::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
+        let ran = match &self.part {
+            Part::Stream(work) => work.start(transfers)?.finish(stop)?,
+            Part::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),
         };
         let counted = match self.link.ask(&Ask::End)? {
             Answer::Counted(counted) => *counted,

@@ -1,0 +1,36 @@
+//! What each end says of itself.
+
+use std::collections::BTreeMap;
+
+use polyrail::{Config, Engine};
+use polyrail_host::CpuSet;
+use polyrail_report::{PlacedThread, Setting, Tool};
+
+/// The settings as reports carry them.
+pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
+    let rows = config.rows().into_iter().map(|row| {
+        let value = serde_json::to_value(&row.raw).unwrap_or_default();
+        (row.name.to_owned(), Setting { value, origin: row.origin.to_string() })
+    });
+    rows.collect()
+}
+
+/// This program.
+pub(crate) fn tool() -> Tool {
+    Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
+}
+
+/// Where the engine's progress threads run.
+pub(crate) fn threads(engine: &Engine, is_peer: bool) -> Vec<PlacedThread> {
+    let list = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>().to_string();
+    let proxies = engine.stats().proxies.into_iter();
+    let placed = proxies.map(|proxy| PlacedThread {
+        expected: list(&proxy.cpus),
+        actual: list(&proxy.actual_cpus),
+        name: proxy.name,
+        is_peer,
+        last_cpu: proxy.last_cpu,
+        migrations: proxy.migrations,
+    });
+    placed.collect()
+}

@@ -1,0 +1,254 @@
+//! The measuring end of a run, from the first connection to the report.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Instant;
+
+use polyrail::{Config, Engine};
+use polyrail_lab::Rate;
+use polyrail_report::{BenchReport, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
+use polyrail_sample::Attached;
+
+use super::about::{settings, threads, tool};
+use super::measure::Bench;
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::judge::Line;
+use crate::cmd::bench::memory::Bank;
+use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Verify};
+use crate::cmd::bench::output::{Output, Progress, explanation, print, remarks, sample_file};
+use crate::cmd::bench::rivals::Other;
+use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
+use crate::cmd::bench::trial::{Watch, attach};
+
+/// Measures against the server at `address` and reports; returns the exit code.
+pub(crate) fn run(
+    args: &Args,
+    config: Config,
+    bank: Bank,
+    address: SocketAddr,
+    placed: &Placed,
+) -> Result<u8, BenchError> {
+    let interrupt = Interrupt::install()?;
+    let schedule = args.schedule();
+    let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
+    let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
+    let mut report = blank(&config, rates);
+    report.memory = Some(bank.place());
+    report.placement =
+        Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
+    let started = Instant::now();
+    let sampled = args.sample.as_ref().map(|path| sample_file(Path::new(path))).transpose()?;
+    let watch = sampled.is_some().then(Watch::open).transpose()?;
+    let attached = match sampled {
+        Some((path, file)) => {
+            report.samples_file = Some(path.display().to_string());
+            Some(attach(file, &path)?)
+        }
+        None => None,
+    };
+    let mut end = measure(
+        &schedule,
+        config,
+        &bank,
+        address,
+        rates,
+        &interrupt,
+        watch.as_ref(),
+        &output,
+        &mut report,
+    );
+    // What was measured stands, whatever became of the samples.
+    match attached.map(Attached::stop).transpose() {
+        Ok(Some(cost)) => report.notes.push(format!(
+            "sampling took {:.2} % of a CPU, which is in the CPU time of this process",
+            cost.cpu_percent
+        )),
+        Ok(None) => {}
+        Err(error) => end = end.and(Err(error.into())),
+    }
+    report.elapsed_s = started.elapsed().as_secs_f64();
+    let largest = report.results.iter().max_by_key(|result| result.size_bytes);
+    report.limit = largest.map(|result| result.limit.clone());
+    report.notes.extend(remarks(&report));
+    report.interrupted = matches!(end, Err(BenchError::Interrupted));
+    report.error = end.as_ref().err().map(ToString::to_string);
+    output.save(&report)?;
+    if !schedule.dry_run {
+        output.print(&report, args.explain_path)?;
+    }
+    end.map(|()| exit::OK)
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]
+/// Measures size after size; what is done is in the report, whatever comes after it.
+fn measure(
+    schedule: &Schedule,
+    config: Config,
+    bank: &Bank,
+    address: SocketAddr,
+    rates: Option<&[Rate]>,
+    interrupt: &Interrupt,
+    watch: Option<&Watch>,
+    output: &Output,
+    report: &mut BenchReport,
+) -> Result<(), BenchError> {
+    let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
+    progress.say("connecting");
+    let engine = Engine::builder().config(config).build()?;
+    let link = Link::new(&engine, engine.connect(address)?);
+    let about = hello(&link)?;
+    let boot_id = report.host.boot_id.as_ref();
+    let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
+    let (tool, host, config, there) = (about.tool, about.host, about.config, about.memory);
+    let name = link.peer.name().to_owned();
+    let memory = Some(there.clone());
+    report.peer = Some(PeerView { name, tool, host, same_host, config, memory });
+    let on_host = [bank.is_host(), same_host && there.pci.is_none()];
+    check_memory(schedule, engine.rails().len(), on_host)?;
+
+    let devices = match &there.pci {
+        Some(pci)
+            if same_host && (wants(schedule, Against::Cuda) || wants(schedule, Against::Nccl)) =>
+        {
+            Some([bank.kind(), Bank::find(pci)?])
+        }
+        _ => None,
+    };
+    let opened = Other::open_all(schedule, &link)?;
+    let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
+    report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
+    let bench = Bench {
+        schedule,
+        link: &link,
+        bank,
+        devices,
+        others: &others,
+        interrupt,
+        progress: &progress,
+        watch,
+        seed: crate::host::unix_ms() << 16 ^ u64::from(std::process::id()),
+        copies: RefCell::default(),
+        messages: RefCell::default(),
+        line: line(&engine, rates),
+        same_host,
+        peer_on_host: there.pci.is_none(),
+    };
+    let mut end = interrupt.check();
+    if schedule.dry_run {
+        progress.clear();
+        let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
+        let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
+        let paths: Vec<_> = paths?.into_iter().flatten().collect();
+        print(&explanation(paths.iter().map(|(size, path)| (*size, path))))?;
+        others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
+        return end;
+    }
+    for &size in &schedule.sizes {
+        let (result, ended) = bench.measure(size);
+        report.results.extend(result);
+        output.save(report)?;
+        end = ended;
+        if end.is_err() {
+            break;
+        }
+    }
+    if let Some(placement) = &mut report.placement {
+        placement.threads = threads(&engine, false);
+        // After a failure the other side may have nothing more to say.
+        if let Ok(Answer::Threads { threads }) = link.ask(&Ask::Threads) {
+            placement.threads.extend(threads);
+        }
+    }
+    progress.clear();
+    others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
+    end
+}
+
+fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
+    let lab = rates.map(|rates| Lab {
+        rails_bits_per_s: rates.iter().map(|rate| rate.bits_per_second()).collect(),
+    });
+    BenchReport {
+        schema_version: SCHEMA_VERSION,
+        tool: tool(),
+        arguments: std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect(),
+        started_unix_ms: crate::host::unix_ms(),
+        elapsed_s: 0.0,
+        host: crate::host::describe(),
+        peer: None,
+        config: BTreeMap::from_iter(settings(config)),
+        lab,
+        memory: None,
+        placement: None,
+        results: Vec::new(),
+        limit: None,
+        samples_file: None,
+        notes: Vec::new(),
+        interrupted: false,
+        error: None,
+    }
+}
+
+fn hello(link: &Link<'_>) -> Result<About, BenchError> {
+    let ask = Ask::Hello { control_version: CONTROL_VERSION };
+    match link.ask(&ask)? {
+        Answer::Hello(about) => Ok(*about),
+        other => Err(unexpected(&ask, &other)),
+    }
+}
+
+/// Each end that is `on_host` takes its memory from this machine.
+fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
+    let ends = on_host.into_iter().filter(|is| *is).count() as u64;
+    let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
+    match crate::host::available_memory_bytes() {
+        Some(available_bytes) if needed_bytes > available_bytes => {
+            Err(BenchError::Memory { needed_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wants(schedule: &Schedule, who: Against) -> bool {
+    schedule.against.contains(&who)
+}
+
+/// What the rails carry at most, where that is known of each.
+fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
+    let rails = engine.rails();
+    let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
+        Some(rates) => rates.get(place)?.bytes_per_second(),
+        // Loopback has a speed in name only.
+        None if rail.address.ip().is_loopback() => None,
+        None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
+    };
+    let each = rails.iter().enumerate();
+    let each = each.map(|rail| Some((rail.1.name.clone(), speed(rail)? as f64 / 1e9)));
+    let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
+    let source = if rates.is_some() { "in the lab" } else { "by their drivers" };
+    let source = format!("{} rails {source}", each.len());
+    Some(Line { rails: each, source })
+}
+
+fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if schedule.verify == Verify::Off {
+        notes.push("the data were not verified (--verify off)".into());
+    }
+    if wants(schedule, Against::Raw) && schedule.segments > 1 {
+        notes.push("the plain sockets move contiguous memory, not segments".into());
+    }
+    if wants(schedule, Against::Raw) && on_devices {
+        notes.push("the plain sockets move memory of the host at both ends".into());
+    }
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug build: take no figures from it".into());
+    }
+    if !same_host {
+        notes.push("CPU times are those of both machines' processes together".into());
+    }
+    notes
+}

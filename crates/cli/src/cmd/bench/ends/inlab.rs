@@ -1,0 +1,63 @@
+//! A run inside a lab: the serving end in one namespace, the measuring end in the other.
+
+use std::env;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use polyrail::Config;
+use polyrail_lab::{Lab, LabSpec, Rate, Side};
+use polyrail_report::exit;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag;
+
+use super::spawn::Served;
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::options::{MemoryKind, Placed};
+
+/// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
+pub(crate) fn run_in_lab(
+    rates: Vec<Rate>,
+    config: &Config,
+    placed: &Placed,
+    peer_memory: MemoryKind,
+) -> Result<u8, BenchError> {
+    // Ctrl-C reaches the client too, which then ends in order, and so does this.
+    Interrupt::ignore_ctrl_c()?;
+    let terminated = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, Arc::clone(&terminated))
+        .map_err(|source| BenchError::system("catching signals", source))?;
+    let program =
+        env::current_exe().map_err(|source| BenchError::system("finding this program", source))?;
+
+    let spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
+    let lab = Lab::up(&spec)?.guard();
+    let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
+    let mut client = lab.command(Side::A, &program);
+    client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.address.to_string());
+    let status = client.spawn().and_then(|client| wait(client, &terminated));
+    let status = status.map_err(|source| BenchError::system("running the client", source))?;
+    drop(server);
+    lab.down()?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    // Without a code a signal ended it.
+    Ok(code.unwrap_or(exit::INTERRUPTED))
+}
+
+/// Waits, and passes a request to end on.
+fn wait(mut client: Child, terminated: &AtomicBool) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = client.try_wait()? {
+            return Ok(status);
+        }
+        if terminated.swap(false, Ordering::Relaxed) {
+            // It fails only where the client has just ended.
+            let _ = kill_process(Pid::from_child(&client), Signal::TERM);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}

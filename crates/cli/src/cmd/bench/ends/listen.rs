@@ -1,0 +1,43 @@
+//! `bench --listen`: the serving end by itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use polyrail::{Config, Engine};
+use polyrail_report::exit;
+
+use super::serve::serve;
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::memory::Bank;
+
+/// Serves clients until Ctrl-C, which is the usual end and no failure.
+pub(crate) fn listen(
+    config: Config,
+    bank: Bank,
+    address: Option<SocketAddr>,
+) -> Result<u8, BenchError> {
+    let interrupt = Interrupt::install()?;
+    let engine = Engine::builder().config(config).build()?;
+    let addresses = engine.addresses();
+    let wanted = address.filter(|address| !address.ip().is_unspecified());
+    if let Some(address) = wanted
+        && !addresses.iter().any(|rail| rail.ip() == address.ip())
+    {
+        let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
+        return Err(BenchError::NotARail { address, rails: rails.join(", ") });
+    }
+    let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
+    if let Some(address) = first.or(addresses.first()) {
+        println!("listening on {address}");
+        eprintln!("measure with `polyrail bench --connect {address}`; end with Ctrl-C");
+    }
+    serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
+        match result {
+            Ok(()) => eprintln!("served {}", peer.name()),
+            Err(error) => eprintln!("served {}, which ended early: {error}", peer.name()),
+        }
+        true
+    });
+    Ok(exit::OK)
+}

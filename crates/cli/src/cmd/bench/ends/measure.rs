@@ -1,0 +1,235 @@
+//! Measures one size: the engine, and the baselines in turn with it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_size};
+
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::judge::{CopyRate, CopyRates, Line};
+use crate::cmd::bench::memory::Bank;
+use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
+use crate::cmd::bench::output::{Progress, path_of};
+use crate::cmd::bench::rivals::{
+    CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival,
+};
+use crate::cmd::bench::talk::{Link, RawSpec};
+use crate::cmd::bench::trial::{Taken, Trial, Watch};
+
+/// What all sizes of a run have in common.
+pub(crate) struct Bench<'a> {
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) link: &'a Link<'a>,
+    pub(crate) bank: &'a Bank,
+    /// The devices of both ends, by their numbers in this process, if both are here.
+    pub(crate) devices: Option<[MemoryKind; 2]>,
+    /// Other pairs of engines, and what they are for.
+    pub(crate) others: &'a [(RivalKind, Link<'a>)],
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) progress: &'a Progress,
+    /// With `--sample`.
+    pub(crate) watch: Option<&'a Watch>,
+    pub(crate) seed: u64,
+    /// What copying reaches, by how memory is used.
+    pub(crate) copies: RefCell<CopyRates>,
+    /// Transfers of 8 bytes per second, by depth.
+    pub(crate) messages: RefCell<HashMap<u64, f64>>,
+    pub(crate) line: Option<Line>,
+    pub(crate) same_host: bool,
+    /// Whether the other end's memory is its machine's.
+    pub(crate) peer_on_host: bool,
+}
+
+/// The rounds of one size so far.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    pub(crate) engine: Vec<Taken>,
+    pub(crate) raw: Vec<(AgainstSample, Histogram)>,
+    pub(crate) standings: Vec<Standing>,
+    pub(crate) path: Option<PathTaken>,
+}
+
+/// What a size is held against.
+#[derive(Default)]
+pub(crate) struct Yardsticks {
+    pub(crate) copy: Option<CopyRate>,
+    pub(crate) messages_per_s: Option<f64>,
+}
+
+/// What a baseline of plain sockets was like.
+pub(crate) struct RawFacts {
+    pub(crate) flows: usize,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) congestion: String,
+}
+
+/// A rival and its place in the report.
+type NamedRival<'l> = (RivalKind, Box<dyn Rival + 'l>);
+
+impl Bench<'_> {
+    /// Measures a size. What was measured until an error ended it comes with the error.
+    pub(crate) fn measure(&self, size: u64) -> (Option<BenchResult>, Result<(), BenchError>) {
+        let mut rounds = Rounds::default();
+        let mut raw_facts = None;
+        let mut end = self.rounds(size, &mut rounds, &mut raw_facts);
+        if rounds.engine.is_empty() {
+            return (None, end);
+        }
+        let mut yardsticks = Yardsticks::default();
+        if end.is_ok() {
+            end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
+        }
+        (Some(self.result(size, rounds, raw_facts, &yardsticks)), end)
+    }
+
+    fn rounds(
+        &self,
+        size: u64,
+        rounds: &mut Rounds,
+        raw_facts: &mut Option<RawFacts>,
+    ) -> Result<(), BenchError> {
+        let schedule = self.schedule;
+        let name = show_size(size);
+        self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
+        let trial = self.set_up(self.link, schedule, size, self.watch)?;
+        rounds.path = trial.example().map(path_of);
+        let count = self.transfers(&trial)?;
+        let mut rivals = Vec::new();
+        for (kind, rival) in self.rivals(size, &trial, count)? {
+            rivals.push(rival);
+            rounds.standings.push(Standing { kind, turns: Vec::new() });
+        }
+        let mut raw = None;
+        if schedule.against.contains(&Against::Raw) {
+            let spec = self.raw_spec(size)?;
+            let pieces = (count * size).div_ceil(spec.piece);
+            let mut client = RawClient::open(self.link, spec.clone())?;
+            client.round(pieces.div_ceil(4))?;
+            let congestion = client.congestion().to_owned();
+            let (flows, chunk_bytes) = (spec.flows, spec.piece);
+            *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
+            raw = Some((client, pieces));
+        }
+
+        for round in 0..u64::from(schedule.rounds) {
+            self.interrupt.check()?;
+            self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
+            let taken = trial.sample(schedule.verify, count, round)?;
+            if let Some((client, pieces)) = &mut raw {
+                rounds.raw.push(client.round(*pieces)?);
+            }
+            for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
+                self.interrupt.check()?;
+                standing.turns.push(rival.turn(round)?);
+            }
+            // Last, so that each engine sample has its baselines.
+            rounds.engine.push(taken);
+            self.progress.step();
+        }
+
+        if let Some((client, _)) = raw {
+            client.verify()?;
+            client.close()?;
+        }
+        for rival in rivals {
+            rival.finish()?;
+        }
+        trial.tear_down()
+    }
+
+    /// How a transfer of this size would go, without moving any.
+    pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
+        let trial = self.set_up(self.link, self.schedule, size, None)?;
+        let path = trial.example().map(path_of);
+        trial.tear_down()?;
+        Ok(path)
+    }
+
+    /// All that is measured in turn, set up.
+    fn rivals<'l>(
+        &'l self,
+        size: u64,
+        trial: &Trial<'_>,
+        transfers: u64,
+    ) -> Result<Vec<NamedRival<'l>>, BenchError> {
+        let schedule = self.schedule;
+        let mut rivals: Vec<NamedRival<'l>> = Vec::new();
+        for (kind, link) in self.others {
+            let schedule = kind.schedule(schedule, size);
+            let trial = self.set_up(link, &schedule, size, None)?;
+            let transfers = self.transfers(&trial)?;
+            let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
+            let rival = TrialRival { trial, verify, transfers, is_alone };
+            rivals.push((kind.clone(), Box::new(rival)));
+        }
+        if schedule.against.contains(&Against::Cuda) {
+            let source = trial.source().and_then(|store| store.device_memory());
+            let (Some(source), Some([_, there])) = (source, self.devices) else {
+                return Err(not_devices("cuda"));
+            };
+            let (engine, bank) = (self.link.engine, Bank::open(there)?);
+            let rival =
+                CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
+            rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
+        }
+        if schedule.against.contains(&Against::Nccl) {
+            let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
+            let library = schedule.nccl_library.as_deref();
+            for &mode in &schedule.nccl_modes {
+                self.progress.say(format!("starting {}", mode.name()));
+                let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
+                rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
+            }
+        }
+        Ok(rivals)
+    }
+
+    pub(crate) fn set_up<'l>(
+        &'l self,
+        link: &'l Link<'l>,
+        schedule: &Schedule,
+        size: u64,
+        watch: Option<&'l Watch>,
+    ) -> Result<Trial<'l>, BenchError> {
+        Trial::set_up(link, self.bank, schedule, size, self.seed, self.interrupt, watch)
+    }
+
+    /// Warms up, and says how many transfers make a sample.
+    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+        let schedule = self.schedule;
+        let fitting = trial.warm_up(schedule.warmup, schedule.time / schedule.rounds)?;
+        Ok(schedule.iters.unwrap_or(fitting))
+    }
+
+    /// The engine's flows, chunks, congestion control and buffers.
+    fn raw_spec(&self, size: u64) -> Result<RawSpec, BenchError> {
+        let schedule = self.schedule;
+        let config = self.link.engine.config();
+        let stats = self.link.engine.stats();
+        let mut flows =
+            stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
+        let (_, all) = self.link.peer.flows_up();
+        let in_use = flows.find(|flow| !flow.congestion.is_empty());
+        let count = if schedule.latency { 1 } else { all.max(1) };
+        let piece = if schedule.latency { size } else { config.chunk_bytes.min(size) };
+        let layout = schedule.layout(size);
+        let part = layout.slots * size / count as u64;
+        let reads = schedule.op == Op::Read;
+        Ok(RawSpec {
+            flows: count,
+            piece,
+            area: (part / piece).max(1) * piece,
+            to_peer: schedule.bidir || !reads,
+            to_us: schedule.bidir || reads,
+            ping_pong: schedule.latency,
+            congestion: in_use.map_or(String::new(), |flow| flow.congestion.clone()),
+            send_buffer: config.send_buffer_bytes,
+            recv_buffer: config.recv_buffer_bytes,
+            seed: self.seed ^ RAW_SEED,
+        })
+    }
+}
+
+/// Keeps the baseline's data apart from the engine's.
+const RAW_SEED: u64 = 0x7261_7700_0000_0000;

@@ -1,0 +1,313 @@
+//! The end that is measured against: it answers one client, then the next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine, Peer, TransferError};
+use polyrail_report::{PeerSample, exit};
+
+use polyrail_profiler::drive::Ran;
+
+use super::about::{settings, threads, tool};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::memory::{Bank, Buffers};
+use crate::cmd::bench::options::{lone_rail_config, other_config};
+use crate::cmd::bench::rivals::RawServer;
+use crate::cmd::bench::talk::{
+    About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, process,
+};
+use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, regions_of};
+
+/// Asked now and then; true ends the service.
+pub(crate) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
+
+/// Serves clients until `stop`; after each one `served` hears how it went, and its `false` ends
+/// the service too.
+pub(crate) fn serve(
+    engine: &Engine,
+    bank: &Arc<Bank>,
+    stop: Stop<'_>,
+    served: impl Fn(&Peer, Result<(), BenchError>) -> bool,
+) {
+    while !stop() {
+        let Some(peer) = engine.accept_peer(SLICE) else { continue };
+        // One that was turned away while another was served is gone by now.
+        if peer.lost().is_some() {
+            continue;
+        }
+        let result = serve_one(engine, bank, &peer, stop);
+        engine.remove_peer(&peer);
+        if !served(&peer, result) {
+            break;
+        }
+    }
+}
+
+/// Answers until the client says good-bye, is gone, or `stop`.
+fn serve_one(
+    engine: &Engine,
+    bank: &Arc<Bank>,
+    peer: &Peer,
+    stop: Stop<'_>,
+) -> Result<(), BenchError> {
+    let link = Link::new(engine, peer.clone());
+    let mut session = Session::new(&link, bank, stop);
+    while let Some(ask) = session.next_ask()? {
+        match ask {
+            Ask::StillThere => {}
+            Ask::Bye => break,
+            Ask::Begin { transfers } => session.sample(transfers)?,
+            other => {
+                let answer = session.handle(other).unwrap_or_else(|error| failed(&error));
+                link.answer(&answer)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What one client has asked for so far.
+struct Session<'l> {
+    link: &'l Link<'l>,
+    bank: &'l Arc<Bank>,
+    stop: Stop<'l>,
+    prepared: Option<Prepared<'l>>,
+    /// The sample under way, or how it failed.
+    sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
+    raw: Option<RawServer>,
+    /// While the client samples.
+    watch: Option<Watch>,
+    others: Others,
+}
+
+/// A size that was set up.
+struct Prepared<'l> {
+    buffers: Buffers,
+    part: Part<'l>,
+    /// Whether both ends are in this process, whose CPU time the client counts then.
+    is_one_process: bool,
+}
+
+/// Engines on single rails, each with a thread that serves it; they end when this is dropped.
+#[derive(Default)]
+struct Others {
+    done: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<'l> Session<'l> {
+    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: Stop<'l>) -> Self {
+        Self {
+            link,
+            bank,
+            stop,
+            prepared: None,
+            sample: None,
+            raw: None,
+            watch: None,
+            others: Others::default(),
+        }
+    }
+
+    /// The next question, or `None` when the service is to end.
+    fn next_ask(&self) -> Result<Option<Ask>, BenchError> {
+        let mut heard = Instant::now();
+        loop {
+            if let Some(bytes) = self.link.next(SLICE) {
+                match serde_json::from_slice(&bytes) {
+                    Ok(ask) => return Ok(Some(ask)),
+                    Err(error) => self.link.answer(&misunderstood(&error))?,
+                }
+            }
+            if (self.stop)() {
+                return Ok(None);
+            }
+            if let Some(why) = self.link.peer.lost() {
+                let peer = self.link.peer.name().to_owned();
+                return Err(BenchError::Transfer(TransferError::PeerLost { peer, why }));
+            }
+            if heard.elapsed() > KEEP_ALIVE {
+                // Its delivery fails when the client is gone.
+                self.link.answer(&Answer::StillHere)?;
+                heard = Instant::now();
+            }
+        }
+    }
+
+    fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
+        match ask {
+            Ask::Hello { control_version } => self.hello(control_version),
+            Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, rail)?),
+            Ask::OpenOther { channels } => self.open(other_config(self.link.engine, channels)?),
+            Ask::SetUp(set_up) => self.set_up(&set_up),
+            Ask::Poison => {
+                self.prepared()?.buffers.poison()?;
+                Ok(Answer::Done)
+            }
+            Ask::End => self.count(),
+            Ask::Verify { mode, slots, round } => {
+                match self.prepared()?.buffers.verify(mode, slots, round) {
+                    Ok(bytes) => Ok(Answer::Verified { bytes }),
+                    Err(BenchError::Mismatch(mismatch)) => Ok(Answer::Mismatch(mismatch)),
+                    Err(error) => Err(error),
+                }
+            }
+            Ask::TearDown => {
+                self.prepared = None;
+                Ok(Answer::Done)
+            }
+            Ask::RawOpen(spec) => {
+                // The old one's memory goes first.
+                self.raw = None;
+                let rails = self.link.engine.rails();
+                let addresses: Vec<_> = rails.iter().map(|rail| rail.address.ip()).collect();
+                let raw = self.raw.insert(RawServer::open(spec, &addresses)?);
+                Ok(Answer::RawReady { addresses: raw.addresses()? })
+            }
+            Ask::RawAccept => Ok(Answer::RawAccepted { congestion: self.raw()?.accept()? }),
+            Ask::RawBegin { pieces } => {
+                self.raw()?.begin(pieces)?;
+                Ok(Answer::Done)
+            }
+            Ask::RawEnd => Ok(Answer::RawCounted { cpu_seconds: self.raw()?.end()? }),
+            Ask::RawVerify => {
+                self.raw()?.verify()?;
+                Ok(Answer::Done)
+            }
+            Ask::RawClose => {
+                self.raw = None;
+                Ok(Answer::Done)
+            }
+            Ask::Threads => Ok(Answer::Threads { threads: threads(self.link.engine, true) }),
+            // The caller takes these itself.
+            Ask::StillThere | Ask::Bye | Ask::Begin { .. } => Ok(Answer::Done),
+        }
+    }
+
+    fn hello(&self, theirs: u32) -> Result<Answer, BenchError> {
+        if theirs != CONTROL_VERSION {
+            let message = format!("its bench speaks version {CONTROL_VERSION}, this one {theirs}");
+            let help = Some("use the same version of polyrail at both ends".into());
+            return Err(BenchError::Remote { message, help, code: exit::PEER });
+        }
+        Ok(Answer::Hello(Box::new(About {
+            control_version: CONTROL_VERSION,
+            tool: tool(),
+            host: crate::host::describe(),
+            config: settings(self.link.engine.config()),
+            memory: self.bank.place(),
+        })))
+    }
+
+    /// Another engine, which serves the same client.
+    fn open(&mut self, config: Config) -> Result<Answer, BenchError> {
+        let engine = Engine::builder().config(config).build()?;
+        let Some(&address) = engine.addresses().first() else {
+            return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
+        };
+        let (done, bank) = (Arc::clone(&self.others.done), Arc::clone(self.bank));
+        self.others.threads.push(thread::spawn(move || {
+            serve(&engine, &bank, &|| done.load(Ordering::Relaxed), |_, _| false);
+        }));
+        Ok(Answer::Opened { address })
+    }
+
+    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
+        // The old one's memory goes first.
+        self.prepared = None;
+        if set_up.sample && self.watch.is_none() {
+            self.watch = Some(Watch::open()?);
+        }
+        let buffers = buffers_of(set_up, self.link.engine, self.bank, End::Server)?;
+        let regions = regions_of(&buffers);
+        let part = Part::new(self.link, &buffers, set_up, &set_up.regions, End::Server)?;
+        let is_one_process = set_up.process == process();
+        self.prepared = Some(Prepared { buffers, part, is_one_process });
+        Ok(Answer::Ready(regions))
+    }
+
+    /// Takes part in a sample until it is over or the client says something.
+    ///
+    /// What goes wrong in it is told when the client asks for the count, since the client listens
+    /// to nothing before.
+    fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
+        let before = Snapshot::take(self.link.engine, self.watch.as_ref());
+        let (link, stop) = (self.link, self.stop);
+        let is_over = || link.has_news() || stop();
+        let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
+            None => return link.answer(&failed(&not_set_up())),
+            Some(Part::Stream(work)) => {
+                let started = work.start(transfers);
+                link.answer(&Answer::Done)?;
+                started.and_then(|started| started.finish(is_over))
+            }
+            Some(Part::PingPong(game)) => {
+                let ready = game.start();
+                link.answer(&Answer::Done)?;
+                ready.and_then(|ready| ready.play(End::Server, transfers, is_over)).map(Some)
+            }
+        };
+        self.sample = Some((before, result));
+        Ok(())
+    }
+
+    fn count(&mut self) -> Result<Answer, BenchError> {
+        let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
+        let ran = result?;
+        let after = Snapshot::take(self.link.engine, self.watch.as_ref());
+        let mut interval =
+            before.until(&after, ran.as_ref().map(|ran| Poster::of(self.link.engine, ran)));
+        if self.prepared()?.is_one_process {
+            (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
+        }
+        let (rails, rescues) = (interval.rails, interval.rescues);
+        let sample = PeerSample {
+            seconds: ran.map_or(interval.seconds, |ran| ran.seconds),
+            cpu_seconds: interval.cpu_seconds,
+            tx_bytes: rails.iter().map(|rail| rail.tx_bytes).sum(),
+            rx_bytes: rails.iter().map(|rail| rail.rx_bytes).sum(),
+            rx_bytes_per_rail: rails.iter().map(|rail| rail.rx_bytes).collect(),
+        };
+        let counted = Counted { sample, load: interval.load, rails, rescues };
+        Ok(Answer::Counted(Box::new(counted)))
+    }
+
+    fn prepared(&self) -> Result<&Prepared<'l>, BenchError> {
+        self.prepared.as_ref().ok_or_else(not_set_up)
+    }
+
+    fn raw(&mut self) -> Result<&mut RawServer, BenchError> {
+        self.raw.as_mut().ok_or_else(not_set_up)
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic there has been printed; what it served is over either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn failed(error: &BenchError) -> Answer {
+    let help = error.help();
+    Answer::Failed { message: error.to_string(), help, code: error.exit_code() }
+}
+
+fn misunderstood(error: &serde_json::Error) -> Answer {
+    let message = format!("it does not understand the question: {error}");
+    let help = Some("use the same version of polyrail at both ends".into());
+    Answer::Failed { message, help, code: exit::PEER }
+}
+
+fn not_set_up() -> BenchError {
+    let answer = "nothing is set up that this belongs to".into();
+    BenchError::Protocol { ask: "a step of the measurement", answer }
+}
+
+const SLICE: Duration = Duration::from_millis(200);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);

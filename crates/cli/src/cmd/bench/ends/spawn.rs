@@ -1,0 +1,133 @@
+//! The other process of a run on one machine: this program again, as the serving end.
+//!
+//! It prints the address it listens on as its first line, and ends when its standard input does,
+//! so that it never outlives the process that started it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine};
+use polyrail_report::exit;
+
+use super::serve::serve;
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::memory::Bank;
+use crate::cmd::bench::options::{MemoryKind, Placed, like, settings_for_child};
+
+/// The serving process; it is ended when this is dropped.
+pub(crate) struct Served {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Served {
+    /// Runs `command`, which is this program in some place, with the settings given, and waits
+    /// until it listens. Its memory is to be there.
+    pub(crate) fn start(
+        mut command: Command,
+        config: &Config,
+        placed: &Placed,
+        memory: MemoryKind,
+    ) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::system("starting the other process", source);
+        command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
+        command.arg("--mem").arg(memory.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
+        }
+        match line.trim().parse() {
+            Ok(address) => Ok(Self { child, address }),
+            // It has said why on standard error, which is ours too.
+            Err(_) => {
+                drop(child.stdin.take());
+                let status = child.wait().map_err(failed)?;
+                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                let code = code.filter(|code| *code != 0).unwrap_or(exit::ENVIRONMENT);
+                Err(BenchError::PeerStart { status: status.to_string(), code })
+            }
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Both fail only where it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves the process at the other end of standard input and output.
+pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
+    Interrupt::ignore_ctrl_c()?;
+    let engine = Engine::builder().config(config).build()?;
+    let address = engine.addresses().first().copied();
+    let address = address.map_or(String::new(), |address| address.to_string());
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{address}")
+        .and_then(|()| stdout.flush())
+        .map_err(|source| BenchError::system("writing the address", source))?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    thread::spawn(move || {
+        // Nothing is ever written to it: this returns when the parent ends, in whichever way.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        over.store(true, Ordering::Relaxed);
+    });
+    // The client says itself what went wrong with it.
+    serve(&engine, &Arc::new(bank), &|| is_over.load(Ordering::Relaxed), |_, _| false);
+    Ok(())
+}
+
+/// The serving end on a thread of this process; it ends when this is dropped.
+pub(crate) struct Here {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Here {
+    /// Serves with the settings given, as another process would.
+    pub(crate) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, BenchError> {
+        let mut builder = like(config)?;
+        for (name, value) in &placed.theirs {
+            builder = builder.set(name, value)?;
+        }
+        let engine = Engine::builder().config(builder.build()?).build()?;
+        let Some(&address) = engine.addresses().first() else {
+            return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });
+        };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, bank) = (Arc::clone(&is_over), Arc::new(bank));
+        let thread = thread::spawn(move || {
+            serve(&engine, &bank, &|| over.load(Ordering::Relaxed), |_, _| false);
+        });
+        Ok(Self { is_over, thread: Some(thread), address })
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed, and the client has seen its end.
+            let _ = thread.join();
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

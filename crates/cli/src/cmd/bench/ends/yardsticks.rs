@@ -1,0 +1,133 @@
+//! What a size is held against: what is measured for that, and what of the size itself the verdict
+//! is taken from.
+
+use std::time::Duration;
+
+use polyrail_report::{RailShare, show_size};
+
+use super::measure::{Bench, Rounds, Yardsticks};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::judge::{Copies, Evidence, Use};
+use crate::cmd::bench::options::{Op, Schedule, Verify};
+use crate::cmd::bench::output::TCP;
+use crate::cmd::bench::talk::Load;
+use crate::cmd::bench::trial::Taken;
+
+impl Bench<'_> {
+    /// What this size is held against, measured after it as it went.
+    pub(crate) fn yardsticks(&self, size: u64, rounds: &Rounds) -> Result<Yardsticks, BenchError> {
+        let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
+        if !is_on_rails || self.schedule.latency {
+            return Ok(Yardsticks::default());
+        }
+        // A thread that moved bytes in any of the samples is one of them.
+        let most = |load: fn(&Taken) -> &Load| {
+            let movers = rounds.engine.iter().map(|taken| &load(taken).movers);
+            movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
+        };
+        let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
+        let used = self.memory_use(size, movers);
+        self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
+        let copy = Some(self.copies.borrow_mut().of(&used)?);
+        Ok(Yardsticks { copy, messages_per_s: self.message_rate(size)? })
+    }
+
+    /// How the threads of this machine used its memory.
+    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
+        let schedule = self.schedule;
+        let layout = schedule.layout(size);
+        let config = self.link.engine.config();
+        let region = layout.region_bytes();
+        // What devices copy from and to is a ring of each flow.
+        let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
+        let end = |is_host: bool| if is_host { region } else { staging.min(region) };
+        let on_host = [self.bank.is_host(), self.peer_on_host];
+        let (out, is_both_ways) = (schedule.op != Op::Read, schedule.bidir);
+        let (copies, movers, is_host) = if self.same_host {
+            let ends = if out { on_host } else { [on_host[1], on_host[0]] };
+            (Copies::Twice, [here, there].concat(), ends)
+        } else {
+            let copies = match (is_both_ways, out) {
+                (true, _) => Copies::OutAndIn,
+                (false, true) => Copies::Out,
+                (false, false) => Copies::In,
+            };
+            (copies, here, [on_host[0]; 2])
+        };
+        let footprint_bytes = is_host.map(end);
+        Use { layout, chunk_bytes: config.chunk_bytes, footprint_bytes, copies, movers }
+    }
+
+    /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
+    fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
+        let schedule = self.schedule;
+        let depth = schedule.depth(size);
+        // Who says how many transfers are to be made wants no others.
+        if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size)
+            || depth == 1
+            || schedule.iters.is_some()
+        {
+            return Ok(None);
+        }
+        if let Some(known) = self.messages.borrow().get(&depth) {
+            return Ok(Some(*known));
+        }
+        let schedule = Schedule { segments: 1, depth: Some(depth), ..schedule.clone() };
+        let trial = self.set_up(self.link, &schedule, MESSAGE_BYTES, None)?;
+        let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
+        let mut most = 0.0_f64;
+        for round in 0..MESSAGES_ROUNDS {
+            let sample = trial.sample(Verify::Off, count, round)?.sample;
+            most = most.max(count as f64 / sample.seconds);
+        }
+        trial.tear_down()?;
+        self.messages.borrow_mut().insert(depth, most);
+        Ok(Some(most))
+    }
+
+    /// The numbers of the sample in the middle.
+    pub(crate) fn evidence(
+        &self,
+        size: u64,
+        median: f64,
+        rounds: &Rounds,
+        rails: &[RailShare],
+        p50_us: Option<f64>,
+        yardsticks: &Yardsticks,
+    ) -> Evidence {
+        let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
+        let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
+            let share = taken.sample.window_full_share;
+            (taken.local_load.clone(), taken.peer_load.clone(), share)
+        });
+        let config = self.link.engine.config();
+        let (_, flows) = self.link.peer.flows_up();
+        let channels = flows as u64 / u64::from(config.sockets);
+        Evidence {
+            gb_per_s: median,
+            ways: if self.schedule.bidir { 2 } else { 1 },
+            local,
+            peer,
+            same_host: self.same_host,
+            copy: yardsticks.copy.clone(),
+            messages_per_s: yardsticks.messages_per_s,
+            line: self.line.clone(),
+            rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
+            beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
+            window_full_share,
+            ping_pong: self.schedule.latency,
+            depth: self.schedule.depth(size),
+            size,
+            window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
+            p50_us,
+        }
+    }
+}
+
+/// The smallest transfer: what is left of it is the work for one message.
+const MESSAGE_BYTES: u64 = 8;
+/// Above this the bytes cost more than the message.
+const SMALL_BYTES: u64 = 256 << 10;
+const MESSAGES_TIME: Duration = Duration::from_millis(50);
+const MESSAGES_ROUNDS: u64 = 3;

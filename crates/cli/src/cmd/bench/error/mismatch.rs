@@ -1,0 +1,32 @@
+//! Data that arrived wrong.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The first wrong byte of a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mismatch {
+    /// Whose destination.
+    pub(crate) host: String,
+    pub(crate) size: u64,
+    /// Offset in the destination region, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) expected: u8,
+    pub(crate) got: u8,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, size, offset, expected, got } = self;
+        let why = if *got == POISON { " (the byte was never written)" } else { "" };
+        write!(
+            f,
+            "wrong data on {host}, transfers of {size} bytes: first wrong offset {offset}, \
+             expected {expected:#04x}, got {got:#04x}{why}"
+        )
+    }
+}
+
+/// What the destination holds before the data come, and must still hold where none belong.
+pub(crate) const POISON: u8 = 0xa5;

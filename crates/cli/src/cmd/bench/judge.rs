@@ -1,0 +1,7 @@
+//! What keeps a size from being faster, and the measures for that.
+
+mod machine;
+mod verdict;
+
+pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
+pub(crate) use self::verdict::{Evidence, Line, judge};

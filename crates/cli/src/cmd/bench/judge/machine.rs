@@ -1,0 +1,277 @@
+//! What this machine copies when it copies as a transfer does: the measure for whether memory limits.
+//!
+//! The same pieces of memory in the same order and as large a footprint, by as many threads on the same
+//! CPUs as were seen to move the transfer. Between two processes of one machine each piece goes through
+//! a buffer that stays in a cache, as it goes through the kernel's packets: a copy from memory to memory
+//! would be slower than what transfers do, and so no limit.
+
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use polyrail::Memory;
+use polyrail_host::CpuSet;
+use polyrail_sys::threads::bind_current;
+
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
+
+/// How a transfer uses memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Use {
+    pub(crate) layout: Layout,
+    /// The largest piece that travels at once.
+    pub(crate) chunk_bytes: u64,
+    /// What the two ends walk through, at most: a region, or the staging of a device.
+    pub(crate) footprint_bytes: [u64; 2],
+    pub(crate) copies: Copies,
+    /// For each thread that moves bytes the CPUs that it may run on; empty for any.
+    pub(crate) movers: Vec<Vec<u32>>,
+}
+
+/// What this machine does to each byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Copies {
+    /// Into the kernel and out of it: both ends are here.
+    Twice,
+    /// Into the kernel.
+    Out,
+    /// Out of it.
+    In,
+    /// Half of the bytes go out and half come in.
+    OutAndIn,
+}
+
+/// How fast memory was copied so.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CopyRate {
+    /// Payload, in GB/s (10^9 bytes): each byte counts once, however often it is copied.
+    pub(crate) gb_per_s: f64,
+    pub(crate) copies: Copies,
+    pub(crate) threads: usize,
+    /// The CPUs of the threads; empty for any.
+    pub(crate) cpus: String,
+    pub(crate) footprint_bytes: u64,
+}
+
+/// Rates that were measured already.
+#[derive(Default)]
+pub(crate) struct CopyRates {
+    known: HashMap<Use, CopyRate>,
+}
+
+impl CopyRates {
+    /// Measures for about a fifth of a second, unless it has.
+    pub(crate) fn of(&mut self, used: &Use) -> Result<CopyRate, BenchError> {
+        if let Some(rate) = self.known.get(used) {
+            return Ok(rate.clone());
+        }
+        let rate = measure(used)?;
+        self.known.insert(used.clone(), rate.clone());
+        Ok(rate)
+    }
+}
+
+impl Copies {
+    /// For people: what each byte takes, and that something is reached by it.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Twice => "two copies per byte reach",
+            Self::Out | Self::In | Self::OutAndIn => "one copy per byte reaches",
+        }
+    }
+}
+
+/// A packet of the loopback holds as much, and so does a cache of a core.
+const PACKET_BYTES: u64 = 64 << 10;
+const ROUNDS: u32 = 3;
+const ROUND: Duration = Duration::from_millis(40);
+/// Beyond this the rest of a long list would be like its beginning.
+const PIECES_MAX: usize = 1 << 16;
+
+fn measure(used: &Use) -> Result<CopyRate, BenchError> {
+    let spans = used.footprint_bytes.map(|bytes| bytes.clamp(1, WORKING_SET_BYTES));
+    let failed = |source| BenchError::system("mapping memory", source);
+    let ends = [filled(spans[0]).map_err(failed)?, filled(spans[1]).map_err(failed)?];
+    let any = vec![Vec::new()];
+    let movers = if used.movers.is_empty() { &any } else { &used.movers };
+    let pieces = pieces(used, spans, movers.len());
+    // The machine may be doing something else at times; what it can do is what it did best.
+    let mut best = 0.0_f64;
+    for _ in 0..ROUNDS {
+        best = best.max(round(&ends, &pieces, used.copies, movers)?);
+    }
+    let cpus: CpuSet = movers.iter().flatten().copied().collect();
+    Ok(CopyRate {
+        gb_per_s: best,
+        copies: used.copies,
+        threads: movers.len(),
+        cpus: if movers.iter().any(Vec::is_empty) { String::new() } else { cpus.to_string() },
+        footprint_bytes: spans[0].max(spans[1]),
+    })
+}
+
+/// Written once, so that every page is there and its own.
+fn filled(bytes: u64) -> std::io::Result<Memory> {
+    let memory = Memory::anonymous(bytes)?;
+    let block = vec![1; PACKET_BYTES.min(bytes) as usize];
+    for offset in (0..bytes).step_by(block.len()) {
+        let part = &block[..(bytes - offset).min(block.len() as u64) as usize];
+        // The range is inside by construction.
+        memory.write_at(offset, part).map_err(std::io::Error::other)?;
+    }
+    Ok(memory)
+}
+
+/// The pieces of all slots in the order of the transfers, dealt to the threads, none larger than a
+/// packet. Each thread stays in its own part of both memories, so that no two write to one place.
+fn pieces(used: &Use, spans: [u64; 2], threads: usize) -> Vec<Vec<Piece>> {
+    let parts = spans.map(|span| (span / threads as u64).max(1));
+    let most = PACKET_BYTES.min(used.chunk_bytes).min(parts[0]).min(parts[1]);
+    let all = (0..used.layout.slots).flat_map(|slot| used.layout.pieces(slot));
+    let cut = all.flat_map(|Piece { source, dest, len }| {
+        (0..len).step_by(most as usize).map(move |at| (source + at, dest + at, most.min(len - at)))
+    });
+    let within = |thread: usize, offset: u64, len: u64, part: u64| {
+        let offset = offset % part;
+        thread as u64 * part + if offset + len <= part { offset } else { part - len }
+    };
+    let mut dealt = vec![Vec::new(); threads];
+    for (index, (source, dest, len)) in cut.take(PIECES_MAX).enumerate() {
+        let thread = index % threads;
+        dealt[thread].push(Piece {
+            source: within(thread, source, len, parts[0]),
+            dest: within(thread, dest, len, parts[1]),
+            len,
+        });
+    }
+    dealt
+}
+
+/// All threads at once, each with its own pieces, over and over; GB/s of payload.
+fn round(
+    ends: &[Memory; 2],
+    pieces: &[Vec<Piece>],
+    copies: Copies,
+    movers: &[Vec<u32>],
+) -> Result<f64, BenchError> {
+    let start = Barrier::new(movers.len());
+    let work = |pieces: &[Piece], cpus: &[u32]| -> Result<f64, BenchError> {
+        let bound = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
+        start.wait();
+        bound.map_err(|source| BenchError::system("binding a thread to CPUs", source))?;
+        let mut packet = vec![0; PACKET_BYTES as usize];
+        let (begin, mut moved, mut looked) = (Instant::now(), 0, 0);
+        'round: while begin.elapsed() < ROUND && !pieces.is_empty() {
+            for piece in pieces {
+                copy(ends, piece, copies, &mut packet[..piece.len as usize])?;
+                moved += piece.len;
+                // Looking at the clock takes as long as copying some hundred bytes.
+                if moved - looked >= PACKET_BYTES {
+                    looked = moved;
+                    if begin.elapsed() >= ROUND {
+                        break 'round;
+                    }
+                }
+            }
+        }
+        Ok(moved as f64 / 1e9 / begin.elapsed().max(ROUND).as_secs_f64())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let both = pieces.iter().zip(movers);
+        let threads: Vec<_> =
+            both.map(|(pieces, cpus)| scope.spawn(move || work(pieces, cpus))).collect();
+        // A panic there is a panic here.
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).sum()
+    })
+}
+
+fn copy(
+    [source, dest]: &[Memory; 2],
+    piece: &Piece,
+    copies: Copies,
+    packet: &mut [u8],
+) -> Result<(), BenchError> {
+    let half = packet.len() / 2;
+    let copied = match copies {
+        Copies::Twice => {
+            source.read_at(piece.source, packet).and_then(|()| dest.write_at(piece.dest, packet))
+        }
+        Copies::Out => source.read_at(piece.source, packet),
+        Copies::In => dest.write_at(piece.dest, packet),
+        Copies::OutAndIn => {
+            let (out, into) = packet.split_at_mut(half);
+            source.read_at(piece.source, out).and_then(|()| dest.write_at(piece.dest, into))
+        }
+    };
+    copied.map_err(|error| BenchError::system("copying memory", std::io::Error::other(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual(size: u64) -> Use {
+        let layout = Layout::new(size, 1, 16);
+        Use {
+            layout,
+            chunk_bytes: 512 << 10,
+            footprint_bytes: [layout.region_bytes(); 2],
+            copies: Copies::Twice,
+            movers: vec![Vec::new(); 2],
+        }
+    }
+
+    #[test]
+    fn pieces_are_those_of_the_transfers_cut_to_packets_and_dealt_to_threads_that_never_meet() {
+        let used = usual(1 << 20);
+        let span = used.layout.region_bytes();
+        let dealt = pieces(&used, [span; 2], 1);
+        assert_eq!(dealt[0].iter().map(|piece| piece.len).sum::<u64>(), span);
+        let first = used.layout.pieces(0).next().unwrap();
+        let sources = (dealt[0][0].source, dealt[0][1].source);
+        assert_eq!(sources, (first.source, first.source + PACKET_BYTES));
+
+        // Also in a ring of staging that is smaller than a transfer.
+        for ring in [span, 1 << 20, 100_000] {
+            for (thread, pieces) in pieces(&used, [span, ring], 3).iter().enumerate() {
+                let part = ring / 3;
+                let mine = thread as u64 * part..(thread as u64 + 1) * part;
+                let is_mine = |piece: &Piece| {
+                    mine.contains(&piece.dest) && piece.dest + piece.len <= mine.end
+                };
+                assert!(!pieces.is_empty() && pieces.iter().all(is_mine), "{ring}: {mine:?}");
+            }
+        }
+        let tiny = pieces(&usual(8), [usual(8).layout.region_bytes(); 2], 2);
+        assert!(tiny.iter().all(|own| own.len() == 2048 && own.iter().all(|one| one.len == 8)));
+    }
+
+    #[test]
+    fn a_rate_names_its_threads_cpus_and_footprint_and_is_measured_once() {
+        let cpu = polyrail_sys::threads::allowed_cpus().unwrap()[0];
+        let mut used = usual(64 << 10);
+        (used.movers, used.footprint_bytes) = (vec![vec![cpu]; 3], [1 << 20; 2]);
+        let mut rates = CopyRates::default();
+        let rate = rates.of(&used).unwrap();
+        assert!(rate.gb_per_s > 0.0);
+        assert_eq!((rate.threads, rate.footprint_bytes), (3, 1 << 20));
+        assert_eq!(rate.cpus, cpu.to_string());
+        assert_eq!(rates.of(&used).unwrap(), rate, "what is known is not measured again");
+        used.movers = vec![Vec::new()];
+        assert_eq!(rates.of(&used).unwrap().cpus, "", "any");
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_an_error_and_leaves_no_thread_waiting() {
+        let mut used = usual(64 << 10);
+        used.footprint_bytes = [1 << 20; 2];
+        used.movers = vec![Vec::new(), vec![1 << 20]];
+        let error = CopyRates::default().of(&used).unwrap_err().to_string();
+        assert!(error.contains("binding a thread to CPUs"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The data that travels: each byte tells where it belongs.
+//!
+//! The 64-bit word at byte position `8 i` of a stream is a bijection of `i`, shifted by a mixed
+//! seed. No two words of a stream are alike, so a chunk that lands in the place of another, a lost
+//! one and one from another run are all seen. Making and checking it takes an addition, a shift and
+//! an exclusive or per word, which keeps up with memory.
+
+use crate::cmd::bench::error::POISON;
+
+/// What a stream of pattern bytes depends on besides the position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    start: u64,
+}
+
+/// The first byte that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WrongByte {
+    /// Position in the bytes that were checked.
+    pub(crate) at: usize,
+    pub(crate) expected: u8,
+    pub(crate) got: u8,
+}
+
+impl Pattern {
+    /// Seeds that differ by one give streams that have nothing to do with each other.
+    pub(crate) fn new(seed: u64) -> Self {
+        // The finaliser of splitmix64.
+        let mut z = seed.wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self { start: z ^ (z >> 31) }
+    }
+
+    /// Writes the stream from byte `position` on into `out`.
+    pub(crate) fn fill(self, position: u64, out: &mut [u8]) {
+        let (head, words, first) = aligned(position, out.len());
+        self.fill_partial(position, &mut out[..head]);
+        let body = &mut out[head..head + words * 8];
+        let mut state = self.state(first);
+        for word in body.as_chunks_mut::<8>().0 {
+            *word = fold(state).to_le_bytes();
+            state = state.wrapping_add(STEP);
+        }
+        let tail = head + words * 8;
+        self.fill_partial(position + tail as u64, &mut out[tail..]);
+    }
+
+    /// Compares `bytes` with the stream from byte `position` on.
+    pub(crate) fn check(self, position: u64, bytes: &[u8]) -> Result<(), WrongByte> {
+        let (head, words, first) = aligned(position, bytes.len());
+        let tail = head + words * 8;
+        let mut wrong = 0;
+        let mut state = self.state(first);
+        for word in bytes[head..tail].as_chunks::<8>().0 {
+            wrong |= u64::from_le_bytes(*word) ^ fold(state);
+            state = state.wrapping_add(STEP);
+        }
+        let is_right = wrong == 0
+            && self.find(position, &bytes[..head]).is_none()
+            && self.find(position + tail as u64, &bytes[tail..]).is_none();
+        // The fast pass only says that something is wrong; the slow one says where.
+        match if is_right { None } else { self.find(position, bytes) } {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    fn find(self, position: u64, bytes: &[u8]) -> Option<WrongByte> {
+        bytes.iter().enumerate().find_map(|(at, &got)| {
+            let expected = self.byte(position + at as u64);
+            (got != expected).then_some(WrongByte { at, expected, got })
+        })
+    }
+
+    fn fill_partial(self, position: u64, out: &mut [u8]) {
+        for (at, byte) in out.iter_mut().enumerate() {
+            *byte = self.byte(position + at as u64);
+        }
+    }
+
+    fn byte(self, position: u64) -> u8 {
+        fold(self.state(position / 8)).to_le_bytes()[(position % 8) as usize]
+    }
+
+    fn state(self, index: u64) -> u64 {
+        self.start.wrapping_add(index.wrapping_mul(STEP))
+    }
+}
+
+/// Looks for a byte that is no longer [`POISON`].
+pub(crate) fn check_poison(bytes: &[u8]) -> Result<(), WrongByte> {
+    match bytes.iter().position(|byte| *byte != POISON) {
+        Some(at) => Err(WrongByte { at, expected: POISON, got: bytes[at] }),
+        None => Ok(()),
+    }
+}
+
+/// Odd, so that it visits every 64-bit value; near the golden ratio, so that high bits change fast.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Brings the high bits, which change fast, down to the low ones; undone by doing it again.
+fn fold(state: u64) -> u64 {
+    state ^ (state >> 32)
+}
+
+/// The bytes before the first whole word, the number of whole words, and the first one's index.
+fn aligned(position: u64, len: usize) -> (usize, usize, u64) {
+    let first = position.div_ceil(8);
+    let head = ((first * 8 - position) as usize).min(len);
+    (head, (len - head) / 8, first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn bytes(seed: u64, position: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        Pattern::new(seed).fill(position, &mut out);
+        out
+    }
+
+    #[test]
+    fn any_cut_of_the_stream_is_the_same_stream() {
+        let whole = bytes(7, 0, 300);
+        for position in 0..40 {
+            for len in 0..40 {
+                let cut = &whole[position..position + len];
+                assert_eq!(bytes(7, position as u64, len), cut, "{position}+{len}");
+                assert_eq!(Pattern::new(7).check(position as u64, cut), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_anywhere_is_found_with_its_place() {
+        let whole = bytes(1, 3, 100);
+        for at in 0..whole.len() {
+            let mut wrong = whole.clone();
+            wrong[at] ^= 0x10;
+            let expected = WrongByte { at, expected: whole[at], got: wrong[at] };
+            assert_eq!(Pattern::new(1).check(3, &wrong), Err(expected));
+        }
+    }
+
+    #[test]
+    fn two_swapped_chunks_are_seen() {
+        let mut whole = bytes(1, 0, 8192);
+        let (first, second) = whole.split_at_mut(4096);
+        first.swap_with_slice(second);
+        assert_eq!(Pattern::new(1).check(0, &whole).unwrap_err().at, 0);
+    }
+
+    #[test]
+    fn the_data_of_another_run_are_seen() {
+        assert!(Pattern::new(2).check(0, &bytes(1, 0, 64)).is_err());
+    }
+
+    #[test]
+    fn no_word_comes_twice_in_a_long_stream() {
+        let stream = bytes(9, 0, 8 << 16);
+        let words: HashSet<&[u8]> = stream.chunks(8).collect();
+        assert_eq!(words.len(), 1 << 16);
+    }
+
+    #[test]
+    fn a_byte_that_is_not_poison_is_found() {
+        let mut bytes = vec![POISON; 1000];
+        assert_eq!(check_poison(&bytes), Ok(()));
+        bytes[777] = 0;
+        let wrong = WrongByte { at: 777, expected: POISON, got: 0 };
+        assert_eq!(check_poison(&bytes), Err(wrong));
+    }
+}

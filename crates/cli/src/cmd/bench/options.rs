@@ -1,0 +1,23 @@
+//! What was asked for: the options, the settings that follow from them, and what is measured.
+
+mod args;
+mod choices;
+mod configure;
+mod derived;
+mod layout;
+mod memory_kind;
+mod nccl_mode;
+mod near;
+mod placement;
+mod role;
+mod schedule;
+
+pub(crate) use self::args::Args;
+pub(crate) use self::choices::{Against, Op, Verify, not_devices};
+pub(crate) use self::derived::{like, lone_rail_config, other_config, settings_for_child};
+pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};
+pub(crate) use self::memory_kind::MemoryKind;
+pub(crate) use self::nccl_mode::NcclMode;
+pub(crate) use self::placement::{Placed, place_together};
+pub(crate) use self::role::Role;
+pub(crate) use self::schedule::Schedule;

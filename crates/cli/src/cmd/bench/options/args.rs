@@ -1,0 +1,336 @@
+//! The options of `polyrail bench`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use polyrail_lab::{LabSpec, Rate};
+use polyrail_report::{BadUnit, parse_duration, parse_size, parse_sizes};
+
+use super::choices::{Against, Op, PlaceThreads, Verify};
+use super::memory_kind::MemoryKind;
+use super::nccl_mode::NcclMode;
+use super::schedule::Schedule;
+use crate::config_args::ConfigArgs;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Serve clients, one after another, until Ctrl-C. Without a port the kernel picks one.
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "",
+        conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
+    pub(crate) listen: Option<String>,
+
+    /// Measure against a `bench --listen` elsewhere.
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "lab", help_heading = WHERE)]
+    pub(crate) connect: Option<String>,
+
+    /// Measure over shaped links made for the run, like 4x1gbit or 4gbit,1gbit.
+    #[arg(long, value_name = "RATES", value_parser = rates, help_heading = WHERE)]
+    pub(crate) lab: Option<Rates>,
+
+    /// Memory at this end: host, or a CUDA device by its number, as in cuda:0.
+    #[arg(long, value_name = "PLACE", default_value = "host", help_heading = WHERE)]
+    pub(crate) mem: MemoryKind,
+
+    /// Memory at the other end, if this bench starts it; `bench --listen` has a --mem of its own.
+    #[arg(long, value_name = "PLACE", default_value = "host",
+        conflicts_with_all = ["listen", "connect"], help_heading = WHERE)]
+    pub(crate) peer_mem: MemoryKind,
+
+    /// Both ends in this process, in place of two processes.
+    #[arg(long, conflicts_with_all = ["listen", "connect", "lab"], help_heading = WHERE)]
+    pub(crate) one_process: bool,
+
+    /// Sizes of a transfer: a list, with doubling ranges like 8..1GiB.
+    #[arg(long, value_name = "LIST", default_value = "64KiB,1MiB,16MiB,256MiB",
+        value_parser = sizes, help_heading = WHAT)]
+    sizes: Sizes,
+
+    /// The operation.
+    #[arg(long, value_enum, default_value = "write", help_heading = WHAT)]
+    op: Op,
+
+    /// Equal pieces of memory per transfer, scattered so that nothing merges.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
+    segments: u64,
+
+    /// So many blocks of --block-bytes in each transfer, scattered at both ends like a paged cache,
+    /// in turn with as many bytes in one piece.
+    #[arg(long, value_name = "N", requires = "block_bytes",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
+        conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
+    blocks: Option<u64>,
+
+    /// Size of each of the --blocks.
+    #[arg(long, value_name = "SIZE", requires = "blocks", value_parser = size, help_heading = WHAT)]
+    block_bytes: Option<u64>,
+
+    /// Transfers outstanding at once [default: 16, fewer where they exceed 256 MiB].
+    #[arg(long, value_name = "N", help_heading = WHAT)]
+    depth: Option<u64>,
+
+    /// Both sides post at once.
+    #[arg(long, visible_alias = "both-directions", help_heading = WHAT)]
+    bidir: bool,
+
+    /// One message to and fro; prints the time one way, half of each round trip.
+    #[arg(long, help_heading = WHAT)]
+    latency: bool,
+
+    /// Time of the samples of one size together.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, help_heading = HOW)]
+    time: Duration,
+
+    /// Transfers of each sample, in place of --time.
+    #[arg(long, value_name = "N", conflicts_with = "time", help_heading = HOW)]
+    iters: Option<u64>,
+
+    /// Time that is run before the samples of a size and not counted.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration, help_heading = HOW)]
+    warmup: Duration,
+
+    /// Samples of each size; the median is printed.
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = HOW)]
+    rounds: u32,
+
+    /// How much of what arrived is compared with what was sent, after each sample.
+    #[arg(long, value_enum, default_value = "full", help_heading = HOW)]
+    verify: Verify,
+
+    /// Measure a baseline in turn with the engine, and print the ratio.
+    #[arg(long, value_enum, value_delimiter = ',', help_heading = HOW)]
+    against: Vec<Against>,
+
+    /// How NCCL is to move the bytes for --against nccl: p2p, or sockets as threads x sockets of
+    /// each, where 0x0 is its default.
+    #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
+        help_heading = HOW)]
+    nccl_modes: Vec<NcclMode>,
+
+    /// The library NCCL [default: libnccl.so.2 where the loader finds it].
+    #[arg(long, value_name = "FILE", help_heading = HOW)]
+    nccl_lib: Option<PathBuf>,
+
+    /// Numbers of channels to measure in turn, like 1,2,4,8,16.
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256), help_heading = HOW)]
+    channels_list: Vec<u32>,
+
+    /// Write the report as JSON; - is standard output [default: a file in the temporary folder].
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) json: Option<PathBuf>,
+
+    /// Write one line per size as CSV; - is standard output.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) csv: Option<PathBuf>,
+
+    /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
+    /// what they show [default: a file in the temporary folder].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "",
+        conflicts_with = "listen", help_heading = OUTPUT)]
+    pub(crate) sample: Option<OsString>,
+
+    /// Print which ways the bytes could take, which one they take, and why.
+    #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]
+    pub(crate) explain_path: bool,
+
+    /// With --explain-path: set up the transfers, and move nothing.
+    #[arg(long, requires = "explain_path", help_heading = OUTPUT)]
+    pub(crate) dry_run: bool,
+
+    /// Rails: a number of loopback addresses, interfaces and addresses as in the setting `rails`, or
+    /// `near` for those nearest to the GPU of --mem.
+    #[arg(long, value_name = "N|LIST|near", help_heading = SETTINGS)]
+    pub(crate) rails: Option<String>,
+
+    /// The way between two memories (setting `path`): auto takes copies by the devices where
+    /// there are any, else shared; shared takes memory that both processes have open, where that
+    /// is possible; tcp the rails in any case.
+    #[arg(long, value_name = "WAY", help_heading = SETTINGS)]
+    pub(crate) path: Option<String>,
+
+    /// Channels to the peer (setting `channels`).
+    #[arg(long, value_name = "N", help_heading = SETTINGS)]
+    pub(crate) channels: Option<String>,
+
+    /// Connections of each channel (setting `sockets`).
+    #[arg(long, value_name = "N", help_heading = SETTINGS)]
+    pub(crate) sockets: Option<String>,
+
+    /// Outstanding chunks of each channel (setting `window_chunks`).
+    #[arg(long, value_name = "CHUNKS", help_heading = SETTINGS)]
+    pub(crate) window: Option<String>,
+
+    /// Size of a chunk (setting `chunk_bytes`).
+    #[arg(long, value_name = "SIZE", help_heading = SETTINGS)]
+    pub(crate) chunk: Option<String>,
+
+    /// Progress threads: one number for each direction, or TX,RX (settings `tx_proxies`,
+    /// `rx_proxies`).
+    #[arg(long, value_name = "N|TX,RX", help_heading = SETTINGS)]
+    pub(crate) proxies: Option<String>,
+
+    /// Congestion control of the flows (setting `congestion`).
+    #[arg(long, value_name = "NAME", help_heading = SETTINGS)]
+    pub(crate) congestion: Option<String>,
+
+    /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` (setting
+    /// `tx_bindings`); `polyrail bindings` suggests and checks them.
+    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    pub(crate) tx_bindings: Option<String>,
+
+    /// CPUs of the receiving threads of each interface (setting `rx_bindings`).
+    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    pub(crate) rx_bindings: Option<String>,
+
+    /// Whether to choose the CPUs of progress threads by the topology, where no setting does.
+    #[arg(long, value_enum, default_value = "auto", help_heading = SETTINGS)]
+    pub(crate) place: PlaceThreads,
+
+    /// Print the CPUs that each progress thread should run on and those that it does (setting
+    /// `verbose_bindings`).
+    #[arg(long, help_heading = SETTINGS)]
+    pub(crate) verbose_bindings: bool,
+
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Set by a bench for the other process that it starts.
+    #[arg(long, hide = true)]
+    pub(crate) serve_parent: bool,
+
+    /// Set by a bench for each process of NCCL that it starts.
+    #[arg(long, hide = true)]
+    pub(crate) nccl_rank: bool,
+
+    /// Set by a bench for the client that it starts inside a lab.
+    #[arg(long, hide = true, value_name = "ADDR:PORT")]
+    pub(crate) inside_lab: Option<SocketAddr>,
+}
+
+/// A list of sizes as one value.
+#[derive(Clone, Debug)]
+struct Sizes(Vec<u64>);
+
+/// The rates of a lab as one value.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates(pub(crate) Vec<Rate>);
+
+impl Args {
+    pub(crate) fn schedule(&self) -> Schedule {
+        let mut against = self.against.clone();
+        let (mut sizes, mut segments) = (self.sizes.0.clone(), self.segments);
+        if let (Some(blocks), Some(bytes)) = (self.blocks, self.block_bytes) {
+            (sizes, segments) = (vec![blocks.saturating_mul(bytes)], blocks);
+            if !against.contains(&Against::Contiguous) {
+                against.push(Against::Contiguous);
+            }
+        }
+        Schedule {
+            op: self.op,
+            sizes,
+            segments,
+            depth: self.depth,
+            time: self.time,
+            iters: self.iters,
+            warmup: self.warmup,
+            rounds: self.rounds,
+            bidir: self.bidir,
+            latency: self.latency,
+            verify: self.verify,
+            against,
+            channels: self.channels_list.clone(),
+            nccl_modes: self.nccl_modes.clone(),
+            nccl_library: self.nccl_lib.clone(),
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+const WHERE: &str = "Where";
+const WHAT: &str = "What";
+const HOW: &str = "How";
+const OUTPUT: &str = "Output";
+const SETTINGS: &str = "Settings";
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail bench                                      two processes here, four loopback rails
+  polyrail bench --sizes 8 --latency                  one-way time of 8 bytes
+  polyrail bench --sizes 256MiB --against raw         the price of the engine over plain sockets
+  polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
+  polyrail bench --mem cuda:0 --peer-mem cuda:1       from one GPU to another
+  polyrail bench --listen                             on one machine, then on another:
+  polyrail bench --connect 10.0.0.1:34567 --sizes 8..1GiB";
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    parse_sizes(text).map(Sizes).map_err(with_help)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(with_help)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(with_help)
+}
+
+fn rates(text: &str) -> Result<Rates, String> {
+    LabSpec::parse_rails(text).map(Rates).map_err(|error| match error.help() {
+        Some(help) => format!("{error} ({help})"),
+        None => error.to_string(),
+    })
+}
+
+fn with_help(error: BadUnit) -> String {
+    match error.help() {
+        Some(help) => format!("{error} ({help})"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    pub(crate) fn args(text: &str) -> Args {
+        let words = ["bench"].into_iter().chain(text.split_whitespace());
+        Command::try_parse_from(words).map(|command| command.args).unwrap()
+    }
+
+    fn refused(text: &str) -> String {
+        let words = ["bench"].into_iter().chain(text.split_whitespace());
+        Command::try_parse_from(words).map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn wrong_values_name_option_value_and_range() {
+        for (text, parts) in [
+            ("--sizes 64K", ["--sizes", "64K", "64KiB (1024) or 64kB (1000)"]),
+            ("--sizes 9..8", ["--sizes", "9..8", "runs backwards"]),
+            ("--time 3", ["--time", "3", "write 3s or 3ms"]),
+            ("--lab 4x1000", ["--lab", "4x1000", "1mbit to 400gbit"]),
+            ("--op put", ["--op", "put", "write, read, send"]),
+        ] {
+            let message = refused(text);
+            assert!(parts.iter().all(|part| message.contains(part)), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn roles_that_exclude_each_other_are_refused() {
+        assert!(refused("--listen --connect 1.2.3.4:5").contains("cannot be used with"));
+        assert!(refused("--lab 1gbit --connect 1.2.3.4:5").contains("cannot be used with"));
+    }
+}

@@ -1,0 +1,180 @@
+//! From the options to the settings in effect, at both ends.
+
+use polyrail_config::{Config, ConfigBuilder, Origin};
+use polyrail_nccl_ref::Nccl;
+
+use super::args::Args;
+use super::choices::{Against, not_devices};
+use super::memory_kind::MemoryKind;
+use super::near::{NEAR, near_rails};
+use super::placement::{Placed, place};
+use super::role::Role;
+use crate::cmd::bench::error::BenchError;
+
+impl Args {
+    /// The settings in effect for this role.
+    ///
+    /// `more` are settings that this program chose; what the user gave was looked at before.
+    pub(crate) fn resolve_config(
+        &self,
+        role: &Role,
+        more: &[(&str, String)],
+    ) -> Result<Config, BenchError> {
+        let given = self.builder()?.build()?;
+        let mut builder = self.builder()?;
+        if let Some(rails) = self.default_rails(role, given.origin("rails")) {
+            builder = builder.set("rails", &rails)?;
+        }
+        if let Role::Listen { address: Some(address) } = role {
+            builder = builder.set("listen_port", &address.port().to_string())?;
+        }
+        for (name, value) in more {
+            builder = builder.set(name, value)?;
+        }
+        Ok(builder.build()?)
+    }
+
+    /// Whether the measurements make sense with each other, and what they take is here.
+    pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), BenchError> {
+        let schedule = self.schedule();
+        schedule.validate(config.ops_pool)?;
+        let [cuda, nccl] =
+            [Against::Cuda, Against::Nccl].map(|who| schedule.against.contains(&who));
+        if (cuda || nccl) && (self.mem == MemoryKind::Host || self.lab.is_some()) {
+            return Err(not_devices(if cuda { "cuda" } else { "nccl" }));
+        }
+        if schedule.against.contains(&Against::Raw) && self.one_process {
+            let reason = "takes two processes";
+            return Err(BenchError::usage("--against", "raw", reason, "without --one-process"));
+        }
+        if nccl {
+            // Now, and not only when its turn comes.
+            Nccl::load(schedule.nccl_library.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// The CPUs of the progress threads, where the settings leave them open.
+    pub(crate) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
+        let config = self.resolve_config(role, &[])?;
+        Ok(place(&config, role, self.inside_lab.is_some(), self.place))
+    }
+
+    /// Interfaces are picked by the engine, except where that can't give what was asked for.
+    fn default_rails(&self, role: &Role, origin: Option<&Origin>) -> Option<String> {
+        if matches!(role, Role::Lab { .. }) || self.inside_lab.is_some() {
+            // What a file or the environment names is on the machine, and not in a lab.
+            return (origin != Some(&Origin::Set)).then(|| LAB_RAILS.to_owned());
+        }
+        if origin.is_some_and(Origin::is_explicit) {
+            return None;
+        }
+        match role {
+            Role::Both => Some(loopback(DEFAULT_RAILS)),
+            Role::NcclRank => Some(loopback(1)),
+            Role::Connect { address } | Role::Listen { address: Some(address) }
+                if address.ip().is_loopback() =>
+            {
+                Some(address.ip().to_string())
+            }
+            _ => None,
+        }
+    }
+
+    fn builder(&self) -> Result<ConfigBuilder, BenchError> {
+        let mut builder = self.config.builder()?;
+        let rails = self.rails.as_deref().map(|rails| match rails.parse() {
+            Ok(count) => loopback_checked(rails, count),
+            Err(_) if rails == NEAR => near_rails(self.mem),
+            Err(_) => Ok(rails.to_owned()),
+        });
+        if let Some(rails) = rails {
+            builder = builder.set("rails", &rails?)?;
+        }
+        let proxies =
+            self.proxies.as_deref().map(|both| both.split_once(',').unwrap_or((both, both)));
+        for (setting, value) in [
+            ("path", self.path.as_deref()),
+            ("channels", self.channels.as_deref()),
+            ("sockets", self.sockets.as_deref()),
+            ("window_chunks", self.window.as_deref()),
+            ("chunk_bytes", self.chunk.as_deref()),
+            ("tx_proxies", proxies.map(|(tx, _)| tx)),
+            ("rx_proxies", proxies.map(|(_, rx)| rx)),
+            ("congestion", self.congestion.as_deref()),
+            ("tx_bindings", self.tx_bindings.as_deref()),
+            ("rx_bindings", self.rx_bindings.as_deref()),
+            ("verbose_bindings", self.verbose_bindings.then_some("true")),
+        ] {
+            if let Some(value) = value {
+                builder = builder.set(setting, value)?;
+            }
+        }
+        Ok(builder)
+    }
+}
+
+const DEFAULT_RAILS: u32 = 4;
+const LOOPBACK_MAX: u32 = 64;
+/// A prefix that takes every rail of a lab.
+const LAB_RAILS: &str = "rail";
+
+fn loopback(count: u32) -> String {
+    let addresses: Vec<String> = (1..=count).map(|host| format!("127.0.0.{host}")).collect();
+    addresses.join(",")
+}
+
+fn loopback_checked(text: &str, count: u32) -> Result<String, BenchError> {
+    if (1..=LOOPBACK_MAX).contains(&count) {
+        return Ok(loopback(count));
+    }
+    let allowed = format!("1 to {LOOPBACK_MAX} loopback addresses, or interfaces");
+    Err(BenchError::usage("--rails", text, "is out of range", allowed))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::args::tests::args;
+    use super::*;
+
+    pub(crate) fn config(text: &str) -> Config {
+        let args = args(text);
+        args.resolve_config(&args.role().unwrap(), &[]).unwrap()
+    }
+
+    #[test]
+    fn without_options_four_loopback_rails_are_measured() {
+        assert_eq!(config("").rails, "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4");
+        assert!(matches!(args("").role(), Ok(Role::Both)));
+        assert_eq!(args("").schedule().sizes, [64 << 10, 1 << 20, 16 << 20, 256 << 20]);
+    }
+
+    #[test]
+    fn a_number_of_rails_means_loopback_and_a_text_means_itself() {
+        assert_eq!(config("--rails 2").rails, "127.0.0.1,127.0.0.2");
+        assert_eq!(config("--rails eth").rails, "eth");
+        let error = args("--rails 65").resolve_config(&Role::Both, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("--rails `65` is out of range; allowed: 1 to 64"), "{error}");
+    }
+
+    #[test]
+    fn short_options_stand_for_settings() {
+        let config = config(
+            "--channels 8 --sockets 2 --window 32 --chunk 1MiB --proxies 2,3 --congestion cubic",
+        );
+        assert_eq!((config.channels, config.sockets, config.window_chunks), (8, 2, 32));
+        assert_eq!((config.chunk_bytes, config.tx_proxies, config.rx_proxies), (1 << 20, 2, 3));
+        assert_eq!(config.congestion, "cubic");
+    }
+
+    #[test]
+    fn a_client_elsewhere_picks_its_interfaces_itself_and_one_on_loopback_its_address() {
+        assert_eq!(config("--connect 10.1.2.3:99").rails, "auto");
+        assert_eq!(config("--connect 127.0.0.1:99").rails, "127.0.0.1");
+        assert_eq!(config("--listen 127.0.0.9:99").rails, "127.0.0.9");
+        assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99);
+        assert_eq!(config("--listen 127.0.0.9:99 --rails 2").listen_port, 99);
+        assert_eq!(config("--lab 4x1gbit").rails, "rail");
+        assert_eq!(config("--lab 4x1gbit --rails rail1").rails, "rail1");
+    }
+}

@@ -1,0 +1,98 @@
+//! Settings for other engines and processes, from those in effect here.
+
+use std::ffi::OsString;
+
+use polyrail::{Config, Engine};
+use polyrail_config::ConfigBuilder;
+
+use crate::cmd::bench::error::BenchError;
+
+/// Options that give another process the settings in effect here, whatever its environment, but for
+/// those in `theirs`.
+pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> Vec<OsString> {
+    let mut options = Vec::new();
+    for row in config.rows() {
+        let value = match row.name {
+            name if theirs.iter().any(|(theirs, _)| *theirs == name) => theirs
+                .iter()
+                .filter(|(theirs, _)| *theirs == name)
+                .map(|(_, v)| v.clone())
+                .collect(),
+            // Two processes of one machine can't listen on one port.
+            "listen_port" => "0".to_owned(),
+            // Nor write one file, except where its name tells them apart.
+            "log_file" | "dump_file" | "trace_file"
+                if !row.value.is_empty() && !row.value.contains("%p") =>
+            {
+                format!("{}.peer", row.value)
+            }
+            _ if row.is_changed() || row.origin.is_explicit() => row.value,
+            _ => continue,
+        };
+        options.extend(["--set".into(), format!("{}={value}", row.name).into()]);
+    }
+    options
+}
+
+/// The settings for an engine on one of several rails alone: its address, and its part of the
+/// channels.
+pub(crate) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, BenchError> {
+    let rails = engine.rails();
+    let Some(info) = rails.get(rail) else {
+        let answer = format!("rail {rail} of {}", rails.len());
+        return Err(BenchError::Protocol { ask: "open_rail", answer });
+    };
+    let channels = match engine.config().channels {
+        0 => 0,
+        all => (all as usize / rails.len()).max(1),
+    };
+    let builder = like(engine.config())?
+        .set("rails", &info.address.ip().to_string())?
+        .set("channels", &channels.to_string())?;
+    Ok(builder.build()?)
+}
+
+/// The settings for another engine like this one, with so many channels if that is told.
+pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, BenchError> {
+    let mut builder = like(engine.config())?;
+    if let Some(channels) = channels {
+        builder = builder.set("channels", &channels.to_string())?;
+    }
+    Ok(builder.build()?)
+}
+
+/// The same settings, but for what two engines of one process can't share.
+pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, BenchError> {
+    let mut builder = Config::builder();
+    for row in config.rows() {
+        builder = builder.set(row.name, &row.value)?;
+    }
+    Ok(builder.set("listen_port", "0")?.set("trace_file", "")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::configure::tests::config;
+    use super::*;
+
+    #[test]
+    fn another_process_gets_the_same_settings_but_not_the_same_files() {
+        let config =
+            config("--chunk 1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p");
+        let options = settings_for_child(&config, &[("rx_cpus", "1-2".to_owned())]);
+        let pairs: Vec<&str> = options
+            .iter()
+            .filter_map(|option| option.to_str())
+            .filter(|o| o.contains('='))
+            .collect();
+        assert!(pairs.contains(&"chunk_bytes=1MiB") && pairs.contains(&"preset=cpu"), "{pairs:?}");
+        assert!(pairs.contains(&"rx_cpus=1-2"), "{pairs:?}");
+        assert!(pairs.contains(&"log_file=/tmp/x.peer") && pairs.contains(&"trace_file=/tmp/%p"));
+        let mut builder = Config::builder();
+        for pair in &pairs {
+            builder = builder.set_pair(pair).unwrap();
+        }
+        let child = builder.build().unwrap();
+        assert_eq!((child.window_chunks, &child.rails), (config.window_chunks, &config.rails));
+    }
+}

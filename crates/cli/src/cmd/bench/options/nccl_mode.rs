@@ -1,0 +1,74 @@
+//! How NCCL is to move the bytes, for `--nccl-modes`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How NCCL is to move the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NcclMode {
+    /// As it likes: peer copies where devices reach each other.
+    Peer,
+    /// Over sockets, with so many threads and sockets of each; 0 is its default.
+    Socket { threads: u32, sockets: u32 },
+}
+
+impl NcclMode {
+    /// As in the report.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Peer => "nccl p2p".into(),
+            Self::Socket { .. } => format!("nccl socket {self}"),
+        }
+    }
+}
+
+impl FromStr for NcclMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "p2p" {
+            return Ok(Self::Peer);
+        }
+        let both = text.split_once('x').and_then(|(threads, sockets)| {
+            let in_range = |digits: &str| digits.parse().ok().filter(|count| *count <= 64u32);
+            Some((in_range(threads)?, in_range(sockets)?))
+        });
+        match both {
+            // NCCL's own limits.
+            Some((threads, sockets)) if threads <= 16 && threads * sockets <= 64 => {
+                Ok(Self::Socket { threads, sockets })
+            }
+            _ => Err(
+                "allowed: p2p, or threads x sockets like 4x4, of which NCCL takes 16 and 64 in \
+                      all; 0x0 is its default"
+                    .into(),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for NcclMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer => f.write_str("p2p"),
+            Self::Socket { threads, sockets } => write!(f, "{threads}x{sockets}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_peer_copies_or_threads_and_sockets() {
+        assert_eq!("p2p".parse(), Ok(NcclMode::Peer));
+        assert_eq!("4x8".parse(), Ok(NcclMode::Socket { threads: 4, sockets: 8 }));
+        for wrong in ["", "4", "4x", "17x1", "16x5", "-1x2", "4x4x4", "P2P"] {
+            assert!(wrong.parse::<NcclMode>().unwrap_err().contains("like 4x4"), "{wrong}");
+        }
+        let socket: NcclMode = "0x0".parse().unwrap();
+        assert_eq!(socket.name(), "nccl socket 0x0");
+        assert_eq!(NcclMode::Peer.name(), "nccl p2p");
+    }
+}

@@ -1,0 +1,239 @@
+//! What a run is to measure, checked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use polyrail_profiler::drive::default_depth;
+
+use super::choices::{Against, Op, Verify};
+use super::layout::Layout;
+use super::nccl_mode::NcclMode;
+use crate::cmd::bench::error::BenchError;
+
+/// The measurements of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) op: Op,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) segments: u64,
+    pub(crate) depth: Option<u64>,
+    /// For all samples of a size together.
+    pub(crate) time: Duration,
+    /// Transfers of each sample, in place of `time`.
+    pub(crate) iters: Option<u64>,
+    pub(crate) warmup: Duration,
+    pub(crate) rounds: u32,
+    pub(crate) bidir: bool,
+    pub(crate) latency: bool,
+    pub(crate) verify: Verify,
+    pub(crate) against: Vec<Against>,
+    /// Numbers of channels that are measured in turn.
+    pub(crate) channels: Vec<u32>,
+    /// For `--against nccl`.
+    pub(crate) nccl_modes: Vec<NcclMode>,
+    pub(crate) nccl_library: Option<PathBuf>,
+    /// Set up and explained only.
+    pub(crate) dry_run: bool,
+}
+
+impl Schedule {
+    /// Checks the values against each other.
+    pub(crate) fn validate(&self, ops_pool: u32) -> Result<(), BenchError> {
+        let in_range = |option, value: u64, range: std::ops::RangeInclusive<u64>| {
+            if range.contains(&value) {
+                return Ok(());
+            }
+            let allowed = format!("{} to {}", range.start(), range.end());
+            Err(BenchError::usage(option, value, "is out of range", allowed))
+        };
+        in_range("--segments", self.segments, 1..=SEGMENTS_MAX)?;
+        in_range("--rounds", self.rounds.into(), 1..=ROUNDS_MAX)?;
+        in_range("--depth", self.depth.unwrap_or(1), 1..=u64::from(ops_pool))?;
+        in_range("--iters", self.iters.unwrap_or(1), 1..=u64::MAX)?;
+        let pieces = self.depth.unwrap_or(1).saturating_mul(self.segments);
+        if pieces > OUTSTANDING_SEGMENTS_MAX {
+            let allowed = format!("1 to {}", OUTSTANDING_SEGMENTS_MAX / self.segments);
+            let (depth, reason) = (self.depth.unwrap_or(1), "has too many segments outstanding");
+            return Err(BenchError::usage("--depth", depth, reason, allowed));
+        }
+        for &size in &self.sizes {
+            if !size.is_multiple_of(self.segments) {
+                let allowed = format!("multiples of --segments ({})", self.segments);
+                let reason = "can't be cut into equal segments";
+                return Err(BenchError::usage("--sizes", size, reason, allowed));
+            }
+        }
+        if self.op == Op::Send && self.segments > SEND_SEGMENTS_MAX {
+            let allowed = format!("1 to {SEND_SEGMENTS_MAX} with --op send");
+            return Err(BenchError::usage("--segments", self.segments, "is out of range", allowed));
+        }
+        if self.latency {
+            self.validate_latency()?;
+        }
+        let [cuda, nccl] = [Against::Cuda, Against::Nccl].map(|who| self.against.contains(&who));
+        if (cuda || nccl) && self.op != Op::Write {
+            let (reason, op) = ("is not what is measured against", self.op.name());
+            return Err(BenchError::usage("--op", op, reason, "write with --against cuda or nccl"));
+        }
+        if cuda && self.bidir {
+            let reason = "goes one way only";
+            return Err(BenchError::usage("--against", "cuda", reason, "without --bidir"));
+        }
+        if self.time.is_zero() && self.iters.is_none() {
+            return Err(BenchError::usage("--time", "0s", "measures nothing", "at least 1us"));
+        }
+        Ok(())
+    }
+
+    /// The memory of one size.
+    pub(crate) fn layout(&self, size: u64) -> Layout {
+        if self.latency {
+            return Layout::single(size, self.segments);
+        }
+        let depth = self.depth(size);
+        let mut layout = Layout::new(size, self.segments, depth);
+        // Each sample begins with the first slot: what it can't reach need not be there.
+        if let Some(iters) = self.iters {
+            layout.slots = layout.slots.min(iters.max(depth));
+        }
+        layout
+    }
+
+    /// Transfers that are outstanding at once: as told, or 16 as long as they are of the working
+    /// set.
+    pub(crate) fn depth(&self, size: u64) -> u64 {
+        if self.latency {
+            return 1;
+        }
+        let most = OUTSTANDING_SEGMENTS_MAX / self.segments;
+        self.depth.unwrap_or_else(|| default_depth(size, most))
+    }
+
+    /// Bytes of regions that both sides need at most, when both are on one machine.
+    pub(crate) fn memory_bytes(&self, rails: usize) -> u64 {
+        let largest = self.sizes.iter().map(|size| self.layout(*size).region_bytes()).max();
+        let directions = if self.bidir || self.latency { 2 } else { 1 };
+        let alone = if self.against.contains(&Against::Alone) { rails as u64 } else { 0 };
+        let in_turn = [Against::Raw, Against::Contiguous].into_iter();
+        let in_turn = in_turn.filter(|who| self.against.contains(who)).count() as u64;
+        let all = 1 + alone + in_turn + self.channels.len() as u64;
+        largest.unwrap_or(0).saturating_mul(2 * directions * all)
+    }
+
+    fn validate_latency(&self) -> Result<(), BenchError> {
+        let refuse = |option, value: &str, reason: &str, allowed: &str| {
+            Err(BenchError::usage(option, value, reason, allowed))
+        };
+        if self.op == Op::Read {
+            let reason = "has no one-way time";
+            return refuse("--op", "read", reason, "write or send with --latency");
+        }
+        if self.bidir {
+            return refuse("--bidir", "", "makes no sense in a ping-pong", "without --latency");
+        }
+        if self.depth.is_some_and(|depth| depth != 1) {
+            let depth = self.depth.unwrap_or(1).to_string();
+            return refuse("--depth", &depth, "makes no sense in a ping-pong", "1 with --latency");
+        }
+        if let Some(other) = self.against.iter().find(|who| **who != Against::Raw) {
+            return refuse("--against", other.name(), "compares rates", "raw with --latency");
+        }
+        if !self.channels.is_empty() {
+            let reason = "compares rates";
+            return refuse("--channels-list", "", reason, "without --latency");
+        }
+        Ok(())
+    }
+}
+
+const ROUNDS_MAX: u64 = 1000;
+const SEGMENTS_MAX: u64 = 1 << 20;
+/// All are prepared beforehand, which takes time and memory for each.
+const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
+/// What a receive takes at most.
+const SEND_SEGMENTS_MAX: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule() -> Schedule {
+        Schedule {
+            op: Op::Write,
+            sizes: vec![64 << 10, 256 << 20],
+            segments: 1,
+            depth: None,
+            time: Duration::from_secs(2),
+            iters: None,
+            warmup: Duration::from_millis(200),
+            rounds: 5,
+            bidir: false,
+            latency: false,
+            verify: Verify::Full,
+            against: Vec::new(),
+            channels: Vec::new(),
+            nccl_modes: Vec::new(),
+            nccl_library: None,
+            dry_run: false,
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut Schedule)) -> String {
+        let mut schedule = schedule();
+        schedule.validate(4096).unwrap();
+        change(&mut schedule);
+        schedule.validate(4096).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_wrong_value_is_named_with_its_range() {
+        for (message, text) in [
+            (
+                refused(|schedule| schedule.segments = 0),
+                "--segments `0` is out of range; allowed: 1 to",
+            ),
+            (
+                refused(|schedule| schedule.depth = Some(5000)),
+                "--depth `5000` is out of range; allowed: 1 to 4096",
+            ),
+            (refused(|schedule| schedule.rounds = 0), "--rounds `0`"),
+            (
+                refused(|schedule| (schedule.segments, schedule.depth) = (1 << 16, Some(65))),
+                "--depth `65` has too many segments outstanding; allowed: 1 to 64",
+            ),
+            (
+                refused(|schedule| schedule.segments = 3),
+                "--sizes `65536` can't be cut into equal segments",
+            ),
+            (refused(|schedule| schedule.iters = Some(0)), "--iters `0`"),
+            (refused(|schedule| schedule.time = Duration::ZERO), "--time `0s`"),
+        ] {
+            assert!(message.starts_with(text), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_in_a_ping_pong_is_refused() {
+        for change in [
+            (|schedule| schedule.op = Op::Read) as fn(&mut Schedule),
+            |schedule| schedule.bidir = true,
+            |schedule| schedule.depth = Some(4),
+            |schedule| schedule.against = vec![Against::Alone],
+        ] {
+            let message = refused(|schedule| {
+                schedule.latency = true;
+                change(schedule);
+            });
+            assert!(message.contains("--latency"), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_default_depth_stays_within_the_working_set() {
+        let schedule = schedule();
+        assert_eq!(
+            (schedule.depth(8), schedule.depth(64 << 20), schedule.depth(1 << 30)),
+            (16, 4, 1)
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Which way the bytes take between two memories, and why: the engine's choice, for people.
+
+use polyrail::{PathKind, PreparedTransfer, TransferPath};
+use polyrail_report::{PathConsidered, PathTaken, show_size};
+
+/// The name of the way over rails.
+pub(crate) const TCP: &str = "tcp";
+
+/// The way of a request, with all that were looked at.
+pub(crate) fn path_of(prepared: &PreparedTransfer) -> PathTaken {
+    explain(prepared.path())
+}
+
+/// For people: the ways of these sizes, each once.
+pub(crate) fn explanation<'p>(paths: impl IntoIterator<Item = (u64, &'p PathTaken)>) -> String {
+    let mut groups: Vec<(Vec<String>, &PathTaken)> = Vec::new();
+    for (size, path) in paths {
+        match groups.iter_mut().find(|(_, other)| *other == path) {
+            Some((sizes, _)) => sizes.push(show_size(size)),
+            None => groups.push((vec![show_size(size)], path)),
+        }
+    }
+    let group = |(sizes, path): &(Vec<String>, &PathTaken)| {
+        let mut text = format!("path of {}: {}\n", sizes.join(", "), path.taken);
+        for way in &path.considered {
+            let verdict = if way.is_possible { "possible" } else { "not possible" };
+            text += &format!("  {}: {verdict}: {}\n", way.path, way.why);
+        }
+        text
+    };
+    groups.iter().map(group).collect()
+}
+
+/// The rails lead everywhere and are the last choice.
+fn explain(path: &TransferPath) -> PathTaken {
+    let why = path.reason.to_string();
+    let is_tcp = path.kind == PathKind::Tcp;
+    let way = |kind: PathKind, is_possible, why: &str| PathConsidered {
+        path: kind.name().into(),
+        is_possible,
+        why: why.into(),
+    };
+    let mut considered: Vec<_> =
+        path.not_possible.iter().map(|(kind, why)| way(*kind, false, why)).collect();
+    match path.kind {
+        // What speaks for the rails alone speaks against everything else.
+        PathKind::Tcp if considered.is_empty() => {
+            considered.push(way(PathKind::PeerCopy, false, &why));
+        }
+        PathKind::Tcp => {}
+        other => considered.push(way(other, true, &why)),
+    }
+    let rails = if is_tcp { "nothing better is" } else { "the next choice" };
+    considered.push(way(PathKind::Tcp, true, rails));
+    PathTaken { taken: path.kind.name().to_owned(), why, considered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_speaks_for_the_rails_speaks_against_copies() {
+        let path = |kind| explain(&TransferPath::new(kind, "of something"));
+        let (tcp, copy) = (path(PathKind::Tcp), path(PathKind::PeerCopy));
+        assert_eq!(
+            explanation([(8, &tcp), (1 << 20, &tcp), (1 << 30, &copy)]),
+            "path of 8B, 1MiB: tcp\n  peer copy: not possible: of something\n  \
+             tcp: possible: nothing better is\n\
+             path of 1GiB: peer copy\n  peer copy: possible: of something\n  \
+             tcp: possible: the next choice\n"
+        );
+    }
+
+    #[test]
+    fn what_was_not_possible_is_said_before_what_is_taken() {
+        let mut path = TransferPath::new(PathKind::Shared, "both are here");
+        path.not_possible.push((PathKind::PeerCopy, "out of reach".into()));
+        assert_eq!(
+            explanation([(8, &explain(&path))]),
+            "path of 8B: shared memory\n  peer copy: not possible: out of reach\n  \
+             shared memory: possible: both are here\n  tcp: possible: the next choice\n"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! What a reader should know before believing the figures, with what to do about it.
+
+use polyrail::PathKind;
+use polyrail_report::{BenchReport, BenchResult, Spread, show_micros, show_size};
+
+/// One sentence for each disturbance, with the sizes that it touched.
+pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let disturbed = sizes(report, |result| others_share(report, result) > OTHERS_SHARE);
+    if let Some(sizes) = disturbed {
+        let most = report.results.iter().map(|result| others_share(report, result));
+        let most = most.fold(0.0, f64::max) * 100.0;
+        remarks.push(format!(
+            "other programs and softirqs used up to {most:.0} % of this machine's CPUs ({sizes}): \
+             end them, or compare ratios only"
+        ));
+    }
+    let wide = |result: &BenchResult| result.spread_gb_per_s.half_range_percent() > WIDE_PERCENT;
+    if let Some(sizes) = sizes(report, wide) {
+        remarks.push(format!("the samples lie far apart ({sizes}): give more --time and --rounds"));
+    }
+    if let Some(sizes) = sizes(report, |result| resent_chunks(result) > 0) {
+        let resent: u64 = report.results.iter().map(resent_chunks).sum();
+        remarks.push(format!(
+            "{resent} chunks were sent again because flows died or stalled ({sizes}); \
+             `--set log_level=info` tells which"
+        ));
+    }
+    let over_rails = |result: &BenchResult| is_shared(result) && bytes_on_rails(result) > 0;
+    if let Some(sizes) = sizes(report, over_rails) {
+        let bytes = report.results.iter().filter(|result| is_shared(result));
+        let bytes: u64 = bytes.map(bytes_on_rails).sum();
+        remarks.push(format!(
+            "{bytes} bytes went over the rails, since shared memory could not be had for all \
+             ({sizes}); `--set log_level=warn` tells why"
+        ));
+    }
+    remarks.extend(far_from_the_median(report));
+    if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
+        let rescues: u64 = report.results.iter().filter_map(|result| result.rescues).sum();
+        remarks.push(format!(
+            "{rescues} times only an engine's periodic look brought transfers on ({sizes}): a wake-up was \
+             lost, which is a fault of the engine; report it with the JSON"
+        ));
+    }
+    remarks
+}
+
+/// A longest transfer that is worth a remark, in medians.
+const FAR: f64 = 20.0;
+
+fn far_from_the_median(report: &BenchReport) -> Option<String> {
+    let sizes = sizes(report, |result| far_max(result).is_some())?;
+    let far = report.results.iter().filter_map(|result| Some((far_max(result)?, result)));
+    let (factor, result) = far.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!(
+        "the longest transfer of {} took {}, {factor:.0} times the median (more than {FAR:.0} times: \
+         {sizes}): look at `rescues` in the JSON (wake-ups that were lost), at chunks that were sent again, \
+         and with --sample at what else the CPUs did",
+        show_size(result.size_bytes),
+        show_micros(result.latency_us?.max),
+    ))
+}
+
+/// How many medians the longest transfer took, if these are too many.
+fn far_max(result: &BenchResult) -> Option<f64> {
+    let latency = result.latency_us?;
+    let factor = latency.max / latency.p50;
+    (factor > FAR).then_some(factor)
+}
+
+/// CPU time of others that is worth a remark; the softirqs of our own traffic stay below.
+const OTHERS_SHARE: f64 = 0.4;
+/// Half the distance between the slowest and the fastest sample, in percent of the median.
+const WIDE_PERCENT: f64 = 20.0;
+
+fn sizes(report: &BenchReport, is_touched: impl Fn(&BenchResult) -> bool) -> Option<String> {
+    let touched = report.results.iter().filter(|result| is_touched(result));
+    let touched: Vec<String> = touched.map(|result| show_size(result.size_bytes)).collect();
+    match touched.as_slice() {
+        [] => None,
+        [first, .., last] if touched.len() > SIZES_MAX => Some(format!("{first} to {last}")),
+        _ => Some(touched.join(", ")),
+    }
+}
+
+const SIZES_MAX: usize = 5;
+
+/// The part of the machine's CPU time that was neither idle nor ours; 0 where it is not known.
+fn others_share(report: &BenchReport, result: &BenchResult) -> f64 {
+    let same_host = report.peer.as_ref().is_some_and(|peer| peer.same_host);
+    let others = result.samples.iter().filter_map(|sample| {
+        let peer = if same_host { sample.peer.cpu_seconds } else { 0.0 };
+        let ours = (sample.local_cpu_seconds + peer) / sample.seconds;
+        Some(sample.machine_busy_share? - ours / report.host.cpus as f64)
+    });
+    Spread::of(others).map_or(0.0, |others| others.median)
+}
+
+fn resent_chunks(result: &BenchResult) -> u64 {
+    result.rails.iter().map(|rail| rail.resent_chunks).sum()
+}
+
+/// Whether the bytes were meant to lie in shared memory.
+fn is_shared(result: &BenchResult) -> bool {
+    result.path.as_ref().is_some_and(|path| path.taken == PathKind::Shared.name())
+}
+
+fn bytes_on_rails(result: &BenchResult) -> u64 {
+    result.rails.iter().map(|rail| rail.bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_report::{LatencyUs, PathTaken};
+
+    use super::super::render::tests::report;
+    use super::*;
+
+    #[test]
+    fn a_quiet_run_needs_no_remark() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        assert_eq!(remarks(&report), Vec::<String>::new());
+    }
+
+    #[test]
+    fn wide_samples_and_resent_chunks_are_remarked_with_their_sizes() {
+        let mut report = report(2, false);
+        report.results[1].rails[0].resent_chunks = 3;
+        let remarks = remarks(&report);
+        assert!(
+            remarks[0].starts_with("the samples lie far apart (1GiB, 1000003B)"),
+            "{remarks:?}"
+        );
+        assert!(remarks[1].starts_with("3 chunks were sent again"), "{remarks:?}");
+        assert!(remarks[1].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn bytes_that_were_meant_for_shared_memory_and_went_over_rails_are_remarked() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        let (taken, why) = ("shared memory".to_owned(), String::new());
+        report.results[1].path = Some(PathTaken { taken, why, considered: Vec::new() });
+        report.results[1].rails.iter_mut().for_each(|rail| rail.bytes = 0);
+        assert_eq!(remarks(&report), Vec::<String>::new());
+        report.results[1].rails[0].bytes = 700;
+        let remarks = remarks(&report);
+        assert!(remarks[0].starts_with("700 bytes went over the rails"), "{remarks:?}");
+        assert!(remarks[0].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn a_longest_transfer_far_above_the_median_is_remarked_with_its_number() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        let times = |p50, max| Some(LatencyUs { min: 1.0, p50, p99: p50, p999: p50, max });
+        report.results[0].latency_us = times(100.0, 2_000.0);
+        report.results[1].latency_us = times(100.0, 50_600.0);
+        let remarks = remarks(&report);
+        assert_eq!(remarks.len(), 1, "twenty times is not more than twenty times: {remarks:?}");
+        let text = "the longest transfer of 1000003B took 50.6ms, 506 times the median (more than 20 \
+                    times: 1000003B): look at `rescues`";
+        assert!(remarks[0].starts_with(text), "{remarks:?}");
+    }
+
+    #[test]
+    fn lost_wake_ups_are_remarked_and_engines_that_do_not_count_them_are_not() {
+        let mut report = report(2, false);
+        report.results[0].rescues = Some(0);
+        let count = remarks(&report).len();
+        report.results[0].rescues = Some(3);
+        let remarks = remarks(&report);
+        assert_eq!(remarks.len(), count + 1);
+        let text = "3 times only an engine's periodic look brought transfers on (1GiB)";
+        assert!(remarks[count].starts_with(text), "{remarks:?}");
+    }
+}

@@ -1,0 +1,422 @@
+//! The report for people.
+
+use polyrail_report::{
+    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table,
+    show_count, show_gb_per_s, show_rate, show_size,
+};
+
+use super::path::{TCP, explanation};
+use super::tables::{against_alone, against_raw, baselines, sweep};
+use super::words::{SHARES_MAX, micros, plural};
+
+/// Tables, what limits each size, and remarks.
+pub(crate) fn text(report: &BenchReport, explain_path: bool) -> String {
+    let Some(first) = report.results.first() else { return String::new() };
+    let is_latency = first.ping_pong;
+    let mut text = heading(report, first, is_latency);
+    text += &memory(report, first, explain_path);
+    text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
+    let tables =
+        [against_raw(report, is_latency), against_alone(report), baselines(report), sweep(report)];
+    for baseline in tables.into_iter().flatten() {
+        text += "\n";
+        text += &baseline.to_string();
+    }
+    text += "\n";
+    text += &limits(report);
+    if let Some(placement) = &report.placement {
+        text += &threads(placement, is_verbose(report));
+    }
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> String {
+    let setting = |name| setting(report, name);
+    let rails: Vec<&str> = first.rails.iter().map(|rail| rail.name.as_str()).collect();
+    let mut what = vec![first.op.clone()];
+    if is_latency {
+        what.push("one way".into());
+    }
+    if first.segments > 1 {
+        what.push(format!("{} segments", first.segments));
+    }
+    if first.bidir {
+        what.push("both ways at once".into());
+    }
+    what.push(format!("verified: {}", first.verify));
+    let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
+    if first.path.as_ref().is_some_and(|path| path.taken != TCP) {
+        return format!("{}\n\n", what.join(", "));
+    }
+    format!(
+        "{}\n{} {}: {}; chunks of {chunk}, window {}\n\n",
+        what.join(", "),
+        rails.len(),
+        plural(rails.len(), "rail"),
+        abridged(&rails),
+        setting("window_chunks")
+    )
+}
+
+fn setting(report: &BenchReport, name: &str) -> String {
+    let value = report.config.get(name).map(|setting| &setting.value);
+    value.map_or(String::new(), |value| value.to_string().trim_matches('"').to_owned())
+}
+
+/// Where the bytes lay and which way they took, unless nobody would expect anything else.
+fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> String {
+    let there = report.peer.as_ref().and_then(|peer| peer.memory.as_ref());
+    let ends = [report.memory.as_ref(), there];
+    let mut text = String::new();
+    let has_device = ends.into_iter().flatten().any(|memory| memory.device.is_some());
+    // Shared memory was asked for, and host memory can't have it.
+    if has_device || setting(report, "path") == "shared" {
+        let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
+        text += &format!("memory: here {here}\n        there {there}\n");
+        if let Some(path) = first.path.as_ref().filter(|_| !explain_path) {
+            text += &wrapped(&format!("path: {}, because {}", path.taken, path.why));
+        }
+    }
+    if explain_path {
+        let paths = report.results.iter();
+        let paths = paths.filter_map(|result| Some((result.size_bytes, result.path.as_ref()?)));
+        text += &explanation(paths);
+    }
+    if text.is_empty() { text } else { text + "\n" }
+}
+
+/// Names that fit on a line.
+fn abridged(names: &[&str]) -> String {
+    match names {
+        [first, .., last] if names.len() > 3 => format!("{first} … {last}"),
+        names => names.join(" "),
+    }
+}
+
+fn rates(report: &BenchReport) -> Table {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("transfers", Align::Right)
+        .column("per s", Align::Right)
+        .column("GB/s", Align::Right)
+        .column("±%", Align::Right)
+        .column("p50", Align::Right)
+        .column("p99", Align::Right)
+        .column("p99.9", Align::Right)
+        .column("max", Align::Right)
+        .column("CPU s/GB", Align::Right)
+        .column("rails %", Align::Left);
+    for result in &report.results {
+        table.row([
+            show_size(result.size_bytes),
+            show_count(result.transfers),
+            show_rate(result.transfers_per_s),
+            show_gb_per_s(result.gb_per_s),
+            format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
+            micros(result.latency_us, |latency| latency.p50),
+            micros(result.latency_us, |latency| latency.p99),
+            micros(result.latency_us, |latency| latency.p999),
+            micros(result.latency_us, |latency| latency.max),
+            result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
+            shares(&result.rails),
+        ]);
+    }
+    table
+}
+
+fn latencies(report: &BenchReport) -> Table {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("messages", Align::Right)
+        .column("min", Align::Right)
+        .column("p50", Align::Right)
+        .column("p99", Align::Right)
+        .column("p99.9", Align::Right)
+        .column("max", Align::Right);
+    for result in &report.results {
+        let latency = result.latency_us;
+        table.row([
+            show_size(result.size_bytes),
+            show_count(result.transfers),
+            micros(latency, |latency| latency.min),
+            micros(latency, |latency| latency.p50),
+            micros(latency, |latency| latency.p99),
+            micros(latency, |latency| latency.p999),
+            micros(latency, |latency| latency.max),
+        ]);
+    }
+    table
+}
+
+/// One line that says where threads ran, and with `--verbose-bindings` one for each.
+fn threads(placement: &Placement, is_verbose: bool) -> String {
+    let moves: u64 = placement.threads.iter().map(|thread| thread.migrations).sum();
+    let who = match placement.by {
+        PlacedBy::Topology => format!("by the topology, {}", placement.why),
+        PlacedBy::Settings => placement.why.clone(),
+        PlacedBy::Nobody => format!("not placed: {}", placement.why),
+    };
+    let mut text = wrapped(&format!(
+        "threads: {who}; seen to move {moves} {}",
+        plural(moves as usize, "time")
+    ));
+    let astray = placement.threads.iter().filter(|thread| !thread.is_as_expected()).count();
+    if astray > 0 {
+        text += &format!(
+            "threads: {astray} of {} did not run where they should; see --verbose-bindings\n",
+            placement.threads.len()
+        );
+    }
+    if is_verbose {
+        text += &bindings(placement).to_string();
+    }
+    text
+}
+
+fn bindings(placement: &Placement) -> Table {
+    let headings = ["thread", "end", "expected", "actual", "last on"];
+    let mut table = headings
+        .into_iter()
+        .fold(Table::default(), |table, heading| table.column(heading, Align::Left))
+        .column("moves", Align::Right);
+    for thread in &placement.threads {
+        let expected = if thread.expected.is_empty() { "any" } else { &thread.expected };
+        table.row([
+            thread.name.clone(),
+            if thread.is_peer { "there" } else { "here" }.to_owned(),
+            expected.to_owned(),
+            thread.actual.clone(),
+            thread.last_cpu.map_or(String::new(), |cpu| format!("CPU {cpu}")),
+            thread.migrations.to_string(),
+        ]);
+    }
+    table
+}
+
+fn is_verbose(report: &BenchReport) -> bool {
+    report.config.get("verbose_bindings").is_some_and(|setting| setting.value == true)
+}
+
+/// Breaks a sentence between words, so that it keeps to the width of the tables.
+fn wrapped(sentence: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut text = String::new();
+    let mut line = String::new();
+    for word in sentence.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            text += &format!("{}\n", line.trim_end());
+            line = "   ".to_owned();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    format!("{text}{line}\n")
+}
+
+fn limits(report: &BenchReport) -> String {
+    let mut text = String::new();
+    for result in &report.results {
+        text += &format!("limit at {}: {}\n", show_size(result.size_bytes), result.limit);
+    }
+    text
+}
+
+/// Each rail's part in per cent; of many rails the least and the most.
+fn shares(rails: &[RailShare]) -> String {
+    let percent = |share: f64| format!("{:.0}", share * 100.0);
+    if rails.iter().all(|rail| rail.bytes == 0) {
+        return String::new();
+    }
+    if rails.len() > SHARES_MAX {
+        let (min, max) = rails
+            .iter()
+            .fold((1.0f64, 0.0f64), |(min, max), rail| (min.min(rail.share), max.max(rail.share)));
+        return format!("{} to {}", percent(min), percent(max));
+    }
+    rails.iter().map(|rail| percent(rail.share)).collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use polyrail_report::{
+        AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PlacedThread,
+        SCHEMA_VERSION, Setting, Spread, Tool,
+    };
+
+    use super::*;
+
+    fn result(size_bytes: u64, rails: usize, ping_pong: bool) -> BenchResult {
+        let rail = |index: usize| RailShare {
+            name: format!("127.0.0.{}", index + 1),
+            bytes: 1 << 30,
+            share: 1.0 / rails as f64,
+            gb_per_s: 1.0,
+            retransmits: 0,
+            resent_chunks: 0,
+        };
+        BenchResult {
+            size_bytes,
+            op: "write".into(),
+            segments: 16_384,
+            depth: 16,
+            bidir: true,
+            ping_pong,
+            transfers: 123_456_789,
+            bytes: u64::MAX,
+            seconds: 1.0,
+            transfers_per_s: 1_234_567.0,
+            gb_per_s: 123.456,
+            spread_gb_per_s: Spread { median: 123.456, min: 100.0, max: 200.0 },
+            latency_us: Some(LatencyUs {
+                min: 1.5,
+                p50: 123_456.7,
+                p99: 1_234_567.0,
+                p999: 2e6,
+                max: 2.4e6,
+            }),
+            verified: true,
+            verify: "full".into(),
+            verified_bytes: 1,
+            path: None,
+            rescues: None,
+            rails: (0..rails).map(rail).collect(),
+            cpu_seconds_per_gb: Some(0.1234),
+            against: Some(AgainstRaw {
+                raw_gb_per_s: 123.456,
+                ratio: 0.987,
+                raw_cpu_seconds_per_gb: Some(0.1111),
+                cpu_ratio: Some(1.111),
+                raw_latency_us: Some(LatencyUs {
+                    min: 1.0,
+                    p50: 12.3,
+                    p99: 13.0,
+                    p999: 14.0,
+                    max: 15.0,
+                }),
+                flows: 16,
+                chunk_bytes: 1 << 20,
+                congestion: "cubic".into(),
+                samples: Vec::new(),
+            }),
+            alone: Some(AgainstAlone {
+                sum_gb_per_s: 130.0,
+                ratio: 0.95,
+                rails: (0..rails)
+                    .map(|_| LoneRail {
+                        name: "x".into(),
+                        gb_per_s: 12.34,
+                        samples_gb_per_s: Vec::new(),
+                    })
+                    .collect(),
+            }),
+            baselines: Vec::new(),
+            sweep: Vec::new(),
+            limit: Limit { verdict: LimitKind::Memory, because: "because".into() },
+            samples: Vec::new(),
+        }
+    }
+
+    pub(crate) fn report(rails: usize, ping_pong: bool) -> BenchReport {
+        let setting = |value: u64| Setting { value: value.into(), origin: "default".into() };
+        BenchReport {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool { name: "polyrail".into(), version: "0".into() },
+            arguments: Vec::new(),
+            started_unix_ms: 0,
+            elapsed_s: 1.0,
+            host: Host {
+                hostname: "h".into(),
+                boot_id: None,
+                kernel: "6".into(),
+                cpu_model: None,
+                cpus: 2,
+                cpus_allowed: 2,
+                memory_bytes: None,
+                congestion_control: None,
+                transparent_hugepage: None,
+            },
+            peer: None,
+            config: [
+                ("chunk_bytes".to_owned(), setting(512 << 10)),
+                ("window_chunks".to_owned(), setting(16)),
+            ]
+            .into(),
+            lab: None,
+            memory: Some(MemoryPlace::host()),
+            placement: None,
+            results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
+            limit: None,
+            samples_file: None,
+            notes: vec!["something".into()],
+            interrupted: false,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_hundred_columns_even_with_large_numbers() {
+        for (rails, ping_pong) in [(4, false), (16, false), (6, true)] {
+            let text = text(&report(rails, ping_pong), false);
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= 100, "{widest} columns:\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_rates_times_shares_and_ratios() {
+        let text = text(&report(4, false), false);
+        for part in [
+            "1GiB",
+            "123.5M",
+            "25/25/25/25",
+            "0.123",
+            "0.99",
+            "1.11",
+            "limit at 1GiB: memory: because",
+            "note: something",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_ping_pong_shows_times_and_no_rates() {
+        let text = text(&report(1, true), false);
+        assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
+    }
+
+    #[test]
+    fn threads_are_said_to_be_where_they_are_and_listed_when_asked() {
+        let thread = |name: &str, actual: &str, is_peer| PlacedThread {
+            name: name.into(),
+            is_peer,
+            expected: "1-12,105-116".into(),
+            actual: actual.into(),
+            last_cpu: Some(3),
+            migrations: 2,
+        };
+        let mut report = report(4, false);
+        let why =
+            "node 0: here sending 1-12,105-116, receiving 13-25,117-129; there 27-38 and 39-51";
+        report.placement = Some(Placement {
+            by: PlacedBy::Topology,
+            why: why.into(),
+            threads: vec![thread("pr-tx0", "1-12,105-116", false), thread("pr-rx0", "1", true)],
+        });
+        let brief = text(&report, false);
+        assert!(brief.contains("threads: by the topology, node 0: here sending"), "{brief}");
+        assert!(brief.contains("seen to move 4 times\nthreads: 1 of 2 did not run"), "{brief}");
+        assert!(brief.lines().all(|line| line.chars().count() <= 100) && !brief.contains("pr-tx0"));
+        let origin = "set".to_owned();
+        let verbose = Setting { value: true.into(), origin };
+        report.config.insert("verbose_bindings".into(), verbose);
+        let verbose = text(&report, false);
+        assert!(verbose.contains("pr-tx0  here   1-12,105-116  1-12,105-116  CPU 3"), "{verbose}");
+        assert!(verbose.contains("pr-rx0  there  1-12,105-116  1             CPU 3"), "{verbose}");
+    }
+}

@@ -1,0 +1,302 @@
+//! The rival NCCL: two processes of its own for each of its modes, since NCCL reads its settings
+//! once in a process.
+//!
+//! They are this program again. Each is told what to do in lines of JSON on its standard input, and
+//! answers in such lines; what else stands on its standard output is NCCL's own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::standing::{Rival, Turn};
+use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
+
+/// What a process is to do first of all.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Task {
+    /// 0 sends; both do with `bidir`.
+    pub(crate) rank: u8,
+    pub(crate) layout: Layout,
+    pub(crate) bidir: bool,
+    pub(crate) verify: Verify,
+    /// Of what rank 0 sends; the other's is one more.
+    pub(crate) seed: u64,
+    pub(crate) library: Option<PathBuf>,
+    /// What to meet by, in hexadecimal; rank 0 makes it.
+    pub(crate) id: Option<String>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "order")]
+pub(crate) enum Order {
+    Poison,
+    Run { transfers: u64 },
+    Verify { slots: u64, round: u64 },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "reply")]
+pub(crate) enum Reply {
+    Id { id: String },
+    Done,
+    Ran { seconds: f64, cpu_seconds: f64 },
+    Mismatch(Mismatch),
+    Failed { message: String, help: Option<String>, code: u8 },
+}
+
+/// A mode that is set up: its two processes.
+pub(crate) struct NcclRival {
+    ranks: [RankProcess; 2],
+    layout: Layout,
+    /// Directions in use.
+    ways: u64,
+    transfers: u64,
+}
+
+struct RankProcess {
+    child: Child,
+    orders: ChildStdin,
+    replies: Receiver<String>,
+    mode: NcclMode,
+}
+
+impl NcclRival {
+    /// Starts both processes, which meet, and finds out how many transfers make a round.
+    pub(crate) fn open(
+        mode: NcclMode,
+        memory: [MemoryKind; 2],
+        schedule: &Schedule,
+        size: u64,
+        seed: u64,
+        library: Option<&Path>,
+    ) -> Result<Self, BenchError> {
+        let layout = schedule.layout(size);
+        let task = |rank: u8, id: Option<String>| Task {
+            rank,
+            layout,
+            bidir: schedule.bidir,
+            verify: schedule.verify,
+            seed,
+            library: library.map(Path::to_owned),
+            id,
+        };
+        let mut first = RankProcess::start(mode, memory[0])?;
+        let Reply::Id { id } = first.ask(&task(0, None))? else { return Err(first.confused()) };
+        let mut second = RankProcess::start(mode, memory[1])?;
+        second.tell(&task(1, Some(id)))?;
+        let ranks = [first, second];
+        for rank in &ranks {
+            rank.done()?;
+        }
+        let ways = 1 + u64::from(schedule.bidir);
+        let mut rival = Self { ranks, layout, ways, transfers: 2 };
+        rival.transfers = rival.warm_up(schedule)?;
+        Ok(rival)
+    }
+
+    /// As many transfers as fit into a round, found by runs that double.
+    fn warm_up(&mut self, schedule: &Schedule) -> Result<u64, BenchError> {
+        // Connections are made with the first transfers.
+        self.run(2)?;
+        let aim = (schedule.time / schedule.rounds).as_secs_f64();
+        let (mut transfers, mut left) = (2, schedule.warmup.as_secs_f64());
+        loop {
+            let (seconds, _) = self.run(transfers)?;
+            left -= seconds;
+            if left <= 0.0 || transfers >= TRANSFERS_MAX {
+                let fitting = (aim * transfers as f64 / seconds.max(1e-9)) as u64;
+                return Ok(schedule.iters.unwrap_or(fitting.clamp(1, TRANSFERS_MAX)));
+            }
+            transfers = (transfers * 2).min(TRANSFERS_MAX);
+        }
+    }
+
+    /// The longer one's seconds, and the CPU seconds of both.
+    fn run(&mut self, transfers: u64) -> Result<(f64, f64), BenchError> {
+        let mut sum = (0.0f64, 0.0f64);
+        for rank in &mut self.ranks {
+            rank.tell(&Order::Run { transfers })?;
+        }
+        for rank in &self.ranks {
+            match rank.reply()? {
+                Reply::Ran { seconds, cpu_seconds } => {
+                    sum = (sum.0.max(seconds), sum.1 + cpu_seconds);
+                }
+                _ => return Err(rank.confused()),
+            }
+        }
+        Ok(sum)
+    }
+
+    fn all(&mut self, order: Order) -> Result<(), BenchError> {
+        for rank in &mut self.ranks {
+            rank.tell(&order)?;
+        }
+        self.ranks.iter().try_for_each(RankProcess::done)
+    }
+}
+
+impl Rival for NcclRival {
+    fn turn(&mut self, round: u64) -> Result<Turn, BenchError> {
+        self.all(Order::Poison)?;
+        let (seconds, cpu_seconds) = self.run(self.transfers)?;
+        let slots = self.transfers.min(self.layout.slots);
+        self.all(Order::Verify { slots, round })?;
+        let gb = (self.transfers * self.ways * self.layout.size) as f64 / 1e9;
+        let cpu_seconds_per_gb = Some(cpu_seconds / gb);
+        Ok(Turn { gb_per_s: gb / seconds, cpu_seconds_per_gb, p50_us: None })
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), BenchError> {
+        Ok(())
+    }
+}
+
+impl RankProcess {
+    fn start(mode: NcclMode, memory: MemoryKind) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::system("starting a process for NCCL", source);
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
+        apply(mode, &mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(orders), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
+        };
+        let (sender, replies) = channel();
+        thread::spawn(move || {
+            // Ends with the process.
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if line.starts_with('{') && sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { child, orders, replies, mode })
+    }
+
+    fn tell(&mut self, message: &impl Serialize) -> Result<(), BenchError> {
+        let text = serde_json::to_string(message)
+            .map_err(|error| BenchError::system("writing an order", error.into()))?;
+        // It has ended when this fails, and its last reply says why.
+        match writeln!(self.orders, "{text}").and_then(|()| self.orders.flush()) {
+            Ok(()) => Ok(()),
+            Err(_) => self.reply().and(Err(self.gone())),
+        }
+    }
+
+    fn ask(&mut self, message: &impl Serialize) -> Result<Reply, BenchError> {
+        self.tell(message)?;
+        self.reply()
+    }
+
+    fn done(&self) -> Result<(), BenchError> {
+        match self.reply()? {
+            Reply::Done => Ok(()),
+            _ => Err(self.confused()),
+        }
+    }
+
+    fn reply(&self) -> Result<Reply, BenchError> {
+        let line = match self.replies.recv_timeout(SILENCE_MAX) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(BenchError::Silent { ask: "an order to NCCL", waited: SILENCE_MAX });
+            }
+        };
+        match serde_json::from_str(&line).map_err(|_| self.confused())? {
+            Reply::Failed { message, help, code } => {
+                let name = self.mode.name();
+                Err(BenchError::Nccl { name, message, help, code })
+            }
+            Reply::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn confused(&self) -> BenchError {
+        let answer = format!("a process of {} said something else", self.mode.name());
+        BenchError::Protocol { ask: "an order to NCCL", answer }
+    }
+
+    fn gone(&self) -> BenchError {
+        let (name, message) = (self.mode.name(), "its process ended early".into());
+        let help = Some("standard error says why; NCCL_DEBUG=INFO tells more".into());
+        BenchError::Nccl { name, message, help, code: polyrail_report::exit::ENVIRONMENT }
+    }
+}
+
+impl Drop for RankProcess {
+    fn drop(&mut self) {
+        // It holds nothing that outlives it, and may be waiting for a partner that is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Orders that are carried out slower than this are not carried out at all.
+/// The settings that make NCCL do so.
+fn apply(mode: NcclMode, command: &mut Command) {
+    // Those of whoever calls would decide otherwise; multicast is used by no send.
+    for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_P2P_LEVEL"] {
+        command.env_remove(name);
+    }
+    command.env("NCCL_NET_PLUGIN", "none").env("NCCL_NVLS_ENABLE", "0");
+    if let NcclMode::Socket { threads, sockets } = mode {
+        for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"] {
+            command.env(name, "1");
+        }
+        command.env("NCCL_NET", "Socket");
+        for (name, value) in [("NCCL_SOCKET_NTHREADS", threads), ("NCCL_NSOCKS_PERTHREAD", sockets)]
+        {
+            match value {
+                0 => command.env_remove(name),
+                value => command.env(name, value.to_string()),
+            };
+        }
+    }
+    if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
+        // Both are here.
+        command.env("NCCL_SOCKET_IFNAME", "lo");
+    }
+}
+
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Each takes a place in a stream, which has room for some thousands.
+const TRANSFERS_MAX: u64 = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_is_what_ncclls_settings_say_and_nothing_inherited() {
+        let variables = |mode: &str| -> Vec<(String, Option<String>)> {
+            let mut command = Command::new("true");
+            apply(mode.parse().unwrap(), &mut command);
+            let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+            command.get_envs().map(|(name, value)| (text(name), value.map(text))).collect()
+        };
+        let set = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        let socket = variables("4x8");
+        for wanted in [
+            set("NCCL_NET", "Socket"),
+            set("NCCL_P2P_DISABLE", "1"),
+            set("NCCL_SHM_DISABLE", "1"),
+            set("NCCL_SOCKET_NTHREADS", "4"),
+            set("NCCL_NSOCKS_PERTHREAD", "8"),
+            set("NCCL_NET_PLUGIN", "none"),
+        ] {
+            assert!(socket.contains(&wanted), "{wanted:?} in {socket:?}");
+        }
+        assert!(variables("p2p").contains(&("NCCL_P2P_DISABLE".to_owned(), None)));
+        assert!(variables("0x0").contains(&("NCCL_SOCKET_NTHREADS".to_owned(), None)));
+    }
+}

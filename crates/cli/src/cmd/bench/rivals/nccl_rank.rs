@@ -1,0 +1,134 @@
+//! One of NCCL's two processes, as the bench that measures orders.
+
+use std::io::{self, BufRead, Write};
+use std::time::Instant;
+
+use polyrail::{Config, DeviceMemory, Engine};
+use polyrail_nccl_ref::{Comm, Nccl, Span, UniqueId};
+use polyrail_sys::threads::process_cpu_seconds;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::Serialize;
+
+use super::cuda::spans_of;
+use super::nccl::{Order, Reply, Task};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
+use crate::cmd::bench::options::not_devices;
+use crate::cmd::bench::talk::{from_hex, to_hex};
+
+/// What was set up by the first line.
+struct Rank {
+    comm: Comm,
+    buffers: Buffers,
+    /// By slot.
+    spans: Vec<Vec<Span>>,
+    /// A few bytes for each direction, by which both begin at once.
+    beat: [DeviceMemory; 2],
+    task: Task,
+}
+
+/// Obeys until standard input ends, and then is done, however it went: what went wrong has been
+/// replied.
+pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), BenchError> {
+    Interrupt::ignore_ctrl_c()?;
+    // Standard input ends with the bench, too, but a wait for the other rank might not.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| BenchError::system("asking for a signal", error.into()))?;
+    let mut lines = io::stdin().lock().lines().map_while(Result::ok);
+    let Some(first) = lines.next() else { return Ok(()) };
+    // It is there for the registration of memory only, and moves nothing.
+    let engine = Engine::builder().config(config).build()?;
+    let mut rank = match Rank::meet(&engine, bank, &first) {
+        Ok(rank) => rank,
+        Err(error) => return reply(&failed(&error)),
+    };
+    reply(&Reply::Done)?;
+    for line in lines {
+        let order: Result<Order, BenchError> = parse(&line);
+        let answer = match order.and_then(|order| rank.obey(order)) {
+            Ok(answer) => answer,
+            Err(BenchError::Mismatch(mismatch)) => Reply::Mismatch(mismatch),
+            Err(error) => failed(&error),
+        };
+        reply(&answer)?;
+    }
+    Ok(())
+}
+
+impl Rank {
+    fn meet(engine: &Engine, bank: &Bank, first: &str) -> Result<Self, BenchError> {
+        let task: Task = parse(first)?;
+        let Bank::Device(device) = bank else { return Err(not_devices("nccl")) };
+        let nccl = Nccl::load(task.library.as_deref())?;
+        let id = match &task.id {
+            Some(text) => from_hex(text).and_then(|bytes| bytes.try_into().ok()).map(UniqueId),
+            None => {
+                let id = nccl.unique_id()?;
+                reply(&Reply::Id { id: to_hex(&id.0) })?;
+                Some(id)
+            }
+        };
+        let Some(id) = id else {
+            return Err(BenchError::Protocol {
+                ask: "a task of NCCL",
+                answer: "no identity".into(),
+            });
+        };
+        let is_first = task.rank == 0;
+        let needs = Needs {
+            source_seed: (is_first || task.bidir).then_some(task.seed + u64::from(!is_first)),
+            dest_seed: (!is_first || task.bidir).then_some(task.seed + u64::from(is_first)),
+        };
+        let buffers = Buffers::new(engine, bank, task.layout, needs)?;
+        let beat = [device.memory(BEAT_BYTES)?, device.memory(BEAT_BYTES)?];
+        let comm = nccl.join(device.device().as_ref(), id, task.rank)?;
+        Ok(Self { comm, buffers, spans: spans_of(task.layout), beat, task })
+    }
+
+    fn obey(&mut self, order: Order) -> Result<Reply, BenchError> {
+        match order {
+            Order::Poison => self.buffers.poison().map(|()| Reply::Done),
+            Order::Run { transfers } => self.transfer(transfers),
+            Order::Verify { slots, round } => {
+                self.buffers.verify(self.task.verify, slots, round).map(|_| Reply::Done)
+            }
+        }
+    }
+
+    fn transfer(&mut self, transfers: u64) -> Result<Reply, BenchError> {
+        let [out, into] = &self.beat;
+        let beat = Span { from: 0, to: 0, len: BEAT_BYTES };
+        self.comm.exchange(Some(out), Some(into), [beat])?;
+        let cpu = process_cpu_seconds();
+        let started = Instant::now();
+        let spans = &self.spans;
+        let slots = (0..transfers).map(|transfer| &spans[transfer as usize % spans.len()]);
+        let memory = |store: &'_ Option<Store>| {
+            store.as_ref().and_then(|store| store.device_memory()).cloned()
+        };
+        let (source, dest) = (memory(&self.buffers.source), memory(&self.buffers.dest));
+        self.comm.exchange(source.as_ref(), dest.as_ref(), slots.flatten().copied())?;
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(Reply::Ran { seconds, cpu_seconds: process_cpu_seconds() - cpu })
+    }
+}
+
+const BEAT_BYTES: u64 = 8;
+
+fn failed(error: &BenchError) -> Reply {
+    Reply::Failed { message: error.to_string(), help: error.help(), code: error.exit_code() }
+}
+
+fn parse<'t, T: serde::Deserialize<'t>>(line: &'t str) -> Result<T, BenchError> {
+    serde_json::from_str(line)
+        .map_err(|error| BenchError::Protocol { ask: "an order", answer: error.to_string() })
+}
+
+fn reply(message: &impl Serialize) -> Result<(), BenchError> {
+    let written = serde_json::to_string(message).map_err(io::Error::from).and_then(|text| {
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{text}").and_then(|()| stdout.flush())
+    });
+    written.map_err(|source| BenchError::system("writing a reply", source))
+}

@@ -1,0 +1,97 @@
+//! The engine otherwise: on one rail alone, with other channels, or with memory in one piece.
+
+use polyrail::{Config, Engine};
+
+use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::options::{Against, Schedule, Verify, lone_rail_config, other_config};
+use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
+use crate::cmd::bench::trial::Trial;
+
+/// Another pair of engines: the one here, and where the one there listens.
+pub(crate) struct Other {
+    kind: RivalKind,
+    engine: Engine,
+    address: std::net::SocketAddr,
+}
+
+/// The engine otherwise.
+pub(crate) struct TrialRival<'l> {
+    pub(crate) trial: Trial<'l>,
+    pub(crate) verify: Verify,
+    pub(crate) transfers: u64,
+    /// One transfer is outstanding at a time.
+    pub(crate) is_alone: bool,
+}
+
+impl Rival for TrialRival<'_> {
+    fn turn(&mut self, round: u64) -> Result<Turn, BenchError> {
+        let sample = self.trial.sample(self.verify, self.transfers, round)?.sample;
+        Ok(Turn {
+            gb_per_s: sample.gb_per_s(),
+            cpu_seconds_per_gb: Some(sample.cpu_seconds_per_gb()),
+            p50_us: sample.p50_us.filter(|_| self.is_alone),
+        })
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), BenchError> {
+        self.trial.tear_down()
+    }
+}
+
+impl Other {
+    /// The other engines that a schedule needs, at both ends.
+    pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, BenchError> {
+        let mut others = Vec::new();
+        if schedule.against.contains(&Against::Alone) {
+            for (rail, info) in link.engine.rails().into_iter().enumerate() {
+                let config = lone_rail_config(link.engine, rail)?;
+                others.push(Self::open(
+                    link,
+                    RivalKind::Rail(info.name),
+                    Ask::OpenRail { rail },
+                    config,
+                )?);
+            }
+        }
+        for &channels in &schedule.channels {
+            let config = other_config(link.engine, Some(channels))?;
+            let ask = Ask::OpenOther { channels: Some(channels) };
+            let kind = RivalKind::Channels { channels, flows: 0 };
+            others.push(Self::open(link, kind, ask, config)?);
+        }
+        if schedule.against.contains(&Against::Contiguous) {
+            let config = other_config(link.engine, None)?;
+            let ask = Ask::OpenOther { channels: None };
+            others.push(Self::open(link, RivalKind::Baseline(CONTIGUOUS.into()), ask, config)?);
+        }
+        Ok(others)
+    }
+
+    /// Connects the two, and so learns how many flows there are.
+    pub(crate) fn connect(&self) -> Result<(RivalKind, Link<'_>), BenchError> {
+        let link = Link::new(&self.engine, self.engine.connect(self.address)?);
+        let kind = match &self.kind {
+            RivalKind::Channels { channels, .. } => {
+                RivalKind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
+            }
+            kind => kind.clone(),
+        };
+        Ok((kind, link))
+    }
+
+    fn open(
+        link: &Link<'_>,
+        kind: RivalKind,
+        ask: Ask,
+        config: Config,
+    ) -> Result<Self, BenchError> {
+        let address = match link.ask(&ask)? {
+            Answer::Opened { address } => address,
+            other => return Err(unexpected(&ask, &other)),
+        };
+        let engine = Engine::builder().config(config).build()?;
+        debug_assert_eq!(polyrail_profiler::drive::moved_bytes(&engine), 0);
+        Ok(Self { kind, engine, address })
+    }
+}

@@ -1,0 +1,289 @@
+//! The baseline: plain blocking sockets, as simple and as fast as one would write them by hand.
+//!
+//! Both ends agree on everything beforehand, so that nothing but payload is on the wire: as many
+//! connections as the engine has flows, on the same rails, with the same congestion control and
+//! buffers; one thread for each at both ends; `write_all` of one chunk after the other from its
+//! part of the working set, `read_exact` of the same straight into its place. There is no window
+//! but TCP's. One byte back says that the last chunk is in place; its arrival ends the clock.
+
+mod flow;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Barrier;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_report::{AgainstSample, Histogram};
+use polyrail_sys::threads::process_cpu_seconds;
+
+use self::flow::{Flow, Listener};
+use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::talk::{Answer, Ask, Link, RawSpec, Traffic, unexpected};
+
+/// The measuring end of the baseline.
+pub(crate) struct RawClient<'l> {
+    link: &'l Link<'l>,
+    spec: RawSpec,
+    flows: Vec<Flow>,
+    congestion: String,
+}
+
+/// The serving end of the baseline.
+pub(crate) struct RawServer {
+    spec: RawSpec,
+    listeners: Vec<Listener>,
+    flows: Vec<Flow>,
+    round: Option<Round>,
+}
+
+/// A round in progress at the serving end.
+struct Round {
+    cpu_seconds: f64,
+    threads: Vec<JoinHandle<(Flow, io::Result<()>)>>,
+}
+
+impl<'l> RawClient<'l> {
+    /// Connects to the other end, which makes its part when asked by this.
+    pub(crate) fn open(link: &'l Link<'l>, spec: RawSpec) -> Result<Self, BenchError> {
+        let ask = Ask::RawOpen(spec.clone());
+        let addresses = match link.ask(&ask)? {
+            Answer::RawReady { addresses } if !addresses.is_empty() => addresses,
+            other => return Err(unexpected(&ask, &other)),
+        };
+        let local: Vec<IpAddr> = link.engine.rails().iter().map(|rail| rail.address.ip()).collect();
+        let connect = |(index, traffic): (usize, Traffic)| {
+            let (from, to) = (local[index % local.len()], addresses[index % addresses.len()]);
+            Flow::connect(&spec, traffic, index, from, to)
+        };
+        let flows: Result<Vec<Flow>, BenchError> = spec.traffic().map(connect).collect();
+        let flows = flows?;
+        let congestion = match link.ask(&Ask::RawAccept)? {
+            Answer::RawAccepted { congestion } => congestion,
+            other => return Err(unexpected(&Ask::RawAccept, &other)),
+        };
+        Ok(Self { link, spec, flows, congestion })
+    }
+
+    /// The congestion control that the connections really have.
+    pub(crate) fn congestion(&self) -> &str {
+        &self.congestion
+    }
+
+    /// Moves this many pieces in each direction in use. Also the times one way, of a ping-pong.
+    pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), BenchError> {
+        self.link.tell(&Ask::RawBegin { pieces })?;
+        let cpu = process_cpu_seconds();
+        let barrier = Barrier::new(self.flows.len());
+        let spec = &self.spec;
+        let results: Vec<_> = thread::scope(|scope| {
+            let run = |flow: &'_ mut Flow| {
+                let pieces = spec.part(flow.index, pieces);
+                barrier.wait();
+                let started = Instant::now();
+                let times = flow.client_round(spec.piece, pieces);
+                (started, Instant::now(), times)
+            };
+            let threads: Vec<_> =
+                self.flows.iter_mut().map(|flow| scope.spawn(move || run(flow))).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let local_cpu_seconds = process_cpu_seconds() - cpu;
+        let mut all_times = Histogram::default();
+        let (mut first, mut last) = (None::<Instant>, None::<Instant>);
+        for (started, ended, times) in results {
+            let times = times.map_err(|source| BenchError::system("the raw baseline", source))?;
+            all_times.merge(&times);
+            first = Some(first.map_or(started, |first| first.min(started)));
+            last = Some(last.map_or(ended, |last| last.max(ended)));
+        }
+        let peer_cpu_seconds = match self.link.ask(&Ask::RawEnd)? {
+            Answer::RawCounted { cpu_seconds } => cpu_seconds,
+            other => return Err(unexpected(&Ask::RawEnd, &other)),
+        };
+        let seconds = match (first, last) {
+            (Some(first), Some(last)) => (last - first).as_secs_f64(),
+            _ => 0.0,
+        };
+        // A ping-pong carries each piece twice.
+        let ways = if spec.ping_pong { 2 } else { spec.traffic().count() / spec.flows };
+        let bytes = pieces * spec.piece * ways as u64;
+        let sample = AgainstSample { bytes, seconds, local_cpu_seconds, peer_cpu_seconds };
+        Ok((sample, all_times))
+    }
+
+    /// Compares what arrived, at both ends, with what was sent.
+    pub(crate) fn verify(&self) -> Result<(), BenchError> {
+        self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))?;
+        self.link.tell(&Ask::RawVerify)
+    }
+
+    /// Gives back the memory of both ends.
+    pub(crate) fn close(self) -> Result<(), BenchError> {
+        self.link.tell(&Ask::RawClose)
+    }
+}
+
+impl RawServer {
+    /// Listens on every rail.
+    pub(crate) fn open(spec: RawSpec, rails: &[IpAddr]) -> Result<Self, BenchError> {
+        let listeners: Result<_, BenchError> =
+            rails.iter().map(|address| Listener::open(&spec, *address)).collect();
+        Ok(Self { spec, listeners: listeners?, flows: Vec::new(), round: None })
+    }
+
+    /// Where it listens, by rail.
+    pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>, BenchError> {
+        self.listeners.iter().map(Listener::address).collect()
+    }
+
+    /// Takes the connections that the client has made; the congestion control of the first.
+    pub(crate) fn accept(&mut self) -> Result<String, BenchError> {
+        let deadline = Instant::now() + ACCEPT_MAX;
+        let wanted = self.spec.traffic().count();
+        while self.flows.len() < wanted {
+            let mut came = false;
+            for listener in &self.listeners {
+                if let Some(flow) = listener.accept(&self.spec)? {
+                    self.flows.push(flow);
+                    came = true;
+                }
+            }
+            if !came && Instant::now() > deadline {
+                let missing = wanted - self.flows.len();
+                let reason = format!("{missing} of {wanted} connections did not come");
+                let source = io::Error::new(io::ErrorKind::TimedOut, reason);
+                return Err(BenchError::system("the raw baseline", source));
+            }
+            if !came {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.flows.first().map_or_else(|| Ok(String::new()), Flow::congestion)
+    }
+
+    /// Starts a thread for each connection.
+    pub(crate) fn begin(&mut self, pieces: u64) -> Result<(), BenchError> {
+        let cpu_seconds = process_cpu_seconds();
+        let piece = self.spec.piece;
+        let mut threads = Vec::new();
+        for mut flow in self.flows.drain(..) {
+            let pieces = self.spec.part(flow.index, pieces);
+            threads.push(thread::spawn(move || {
+                let result = flow.server_round(piece, pieces);
+                (flow, result)
+            }));
+        }
+        self.round = Some(Round { cpu_seconds, threads });
+        Ok(())
+    }
+
+    /// Waits for the threads; the CPU time of the process since they were started.
+    pub(crate) fn end(&mut self) -> Result<f64, BenchError> {
+        let Some(round) = self.round.take() else { return Ok(0.0) };
+        let mut result = Ok(());
+        for thread in round.threads {
+            let (flow, ran) =
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            self.flows.push(flow);
+            result = result.and(ran);
+        }
+        result.map_err(|source| BenchError::system("the raw baseline", source))?;
+        Ok(process_cpu_seconds() - round.cpu_seconds)
+    }
+
+    /// Compares what arrived here with what was sent.
+    pub(crate) fn verify(&self) -> Result<(), BenchError> {
+        self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))
+    }
+}
+
+/// How a wrong byte of the baseline is reported.
+fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> BenchError {
+    let host = crate::host::hostname();
+    BenchError::Mismatch(Mismatch { host, size, offset, expected, got })
+}
+
+const ACCEPT_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(to_us: bool, ping_pong: bool) -> RawSpec {
+        RawSpec {
+            flows: 3,
+            piece: 10_000,
+            area: 50_000,
+            to_peer: true,
+            to_us,
+            ping_pong,
+            congestion: String::new(),
+            send_buffer: 0,
+            recv_buffer: 0,
+            seed: 3,
+        }
+    }
+
+    /// Both ends in one process, without an engine between them.
+    fn play(spec: &RawSpec, pieces: u64) -> (RawServer, Vec<Flow>) {
+        let local: IpAddr = [127, 0, 0, 1].into();
+        let mut server = RawServer::open(spec.clone(), &[local]).unwrap();
+        let address = server.addresses().unwrap()[0];
+        let mut flows: Vec<Flow> = spec
+            .traffic()
+            .map(|(index, traffic)| Flow::connect(spec, traffic, index, local, address).unwrap())
+            .collect();
+        server.accept().unwrap();
+        server.begin(pieces).unwrap();
+        thread::scope(|scope| {
+            for flow in &mut flows {
+                let pieces = spec.part(flow.index, pieces);
+                scope.spawn(move || flow.client_round(spec.piece, pieces).unwrap());
+            }
+        });
+        assert!(server.end().unwrap() >= 0.0);
+        (server, flows)
+    }
+
+    #[test]
+    fn both_directions_arrive_whole_and_in_place() {
+        let spec = spec(true, false);
+        let (server, flows) = play(&spec, 17);
+        server.verify().unwrap();
+        flows.iter().for_each(|flow| flow.verify(&spec).unwrap());
+        assert_eq!(flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
+        assert_eq!(server.flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
+    }
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        let spec = spec(false, false);
+        let (mut server, _flows) = play(&spec, 30);
+        server.flows[1].area_mut()[12_345] ^= 1;
+        match server.verify().unwrap_err() {
+            BenchError::Mismatch(mismatch) => assert_eq!(mismatch.offset, 12_345),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_ping_pong_times_each_round_trip() {
+        let spec = RawSpec { flows: 1, area: 10_000, ..spec(false, true) };
+        let (server, flows) = play(&spec, 9);
+        server.verify().unwrap();
+        flows[0].verify(&spec).unwrap();
+        assert_eq!((flows[0].landed_pieces(), server.flows[0].landed_pieces()), (9, 9));
+    }
+
+    #[test]
+    fn pieces_are_dealt_out_without_loss() {
+        let spec = spec(false, false);
+        for pieces in 0..20 {
+            assert_eq!((0..3).map(|index| spec.part(index, pieces)).sum::<u64>(), pieces);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! One connection of the baseline, and the memory that belongs to it.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use memmap2::{Advice, MmapMut};
+use polyrail_report::Histogram;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::mismatch;
+use crate::cmd::bench::error::{BenchError, POISON};
+use crate::cmd::bench::memory::Pattern;
+use crate::cmd::bench::talk::{RawSpec, Traffic};
+
+/// A connection with its part of the working set.
+pub(crate) struct Flow {
+    pub(crate) index: usize,
+    traffic: Traffic,
+    stream: TcpStream,
+    /// What is sent, or where it is received; a ping-pong sends from the first half and receives
+    /// into the second.
+    area: MmapMut,
+    is_server: bool,
+    /// The most that one round has received; each round begins at the front again.
+    landed_pieces: u64,
+}
+
+/// A listening socket whose connections have the right options from the start.
+pub(crate) struct Listener {
+    listener: TcpListener,
+}
+
+impl Flow {
+    pub(crate) fn connect(
+        spec: &RawSpec,
+        traffic: Traffic,
+        index: usize,
+        from: IpAddr,
+        to: SocketAddr,
+    ) -> Result<Self, BenchError> {
+        let failed = |source| BenchError::system(format!("raw: connecting to {to}"), source);
+        let connect = || -> io::Result<TcpStream> {
+            let socket = socket(spec, to)?;
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+            socket.connect_timeout(&to.into(), PATIENCE)?;
+            let mut stream = TcpStream::from(socket);
+            prepare(&stream)?;
+            stream.write_all(&greeting(traffic, index))?;
+            Ok(stream)
+        };
+        Self::new(spec, traffic, index, connect().map_err(failed)?, false)
+    }
+
+    /// One round of the measuring end; the times one way of a ping-pong.
+    pub(crate) fn client_round(&mut self, piece: u64, pieces: u64) -> io::Result<Histogram> {
+        let mut times = Histogram::default();
+        match self.traffic {
+            Traffic::ToServer => {
+                self.send(piece, pieces)?;
+                self.stream.read_exact(&mut [0])?;
+            }
+            Traffic::ToClient => {
+                self.stream.write_all(&[0])?;
+                self.receive(piece, pieces)?;
+            }
+            Traffic::PingPong => {
+                let (out, into) = self.area.split_at_mut(piece as usize);
+                for _ in 0..pieces {
+                    let hit = Instant::now();
+                    self.stream.write_all(out)?;
+                    self.stream.read_exact(into)?;
+                    times.record(hit.elapsed().as_nanos() as u64 / 2);
+                }
+                self.landed_pieces = self.landed_pieces.max(pieces);
+            }
+        }
+        Ok(times)
+    }
+
+    /// One round of the serving end.
+    pub(crate) fn server_round(&mut self, piece: u64, pieces: u64) -> io::Result<()> {
+        match self.traffic {
+            Traffic::ToServer => {
+                self.receive(piece, pieces)?;
+                self.stream.write_all(&[0])
+            }
+            Traffic::ToClient => {
+                self.stream.read_exact(&mut [0])?;
+                self.send(piece, pieces)
+            }
+            Traffic::PingPong => {
+                let (out, into) = self.area.split_at_mut(piece as usize);
+                for _ in 0..pieces {
+                    self.stream.read_exact(into)?;
+                    self.stream.write_all(out)?;
+                }
+                self.landed_pieces = self.landed_pieces.max(pieces);
+                Ok(())
+            }
+        }
+    }
+
+    /// Compares what was received with what the other end sent.
+    pub(crate) fn verify(&self, spec: &RawSpec) -> Result<(), BenchError> {
+        let from_server = !self.is_server;
+        let into = if self.traffic == Traffic::PingPong {
+            &self.area[spec.piece as usize..]
+        } else if self.receives() {
+            &self.area[..]
+        } else {
+            return Ok(());
+        };
+        let filled = self.landed_pieces.saturating_mul(spec.piece).min(into.len() as u64);
+        let pattern = outgoing(spec, self.index, from_server);
+        match pattern.check(0, &into[..filled as usize]) {
+            Ok(()) => Ok(()),
+            Err(wrong) => Err(mismatch(wrong.at as u64, spec.piece, wrong.expected, wrong.got)),
+        }
+    }
+
+    /// The congestion control that the connection really has.
+    pub(crate) fn congestion(&self) -> Result<String, BenchError> {
+        let name = SockRef::from(&self.stream).tcp_congestion();
+        let name = name.map_err(|source| BenchError::system("raw: TCP_CONGESTION", source))?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    }
+
+    fn new(
+        spec: &RawSpec,
+        traffic: Traffic,
+        index: usize,
+        stream: TcpStream,
+        is_server: bool,
+    ) -> Result<Self, BenchError> {
+        let bytes = if traffic == Traffic::PingPong { spec.piece * 2 } else { spec.area };
+        let area = memory(bytes)
+            .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
+        let mut flow = Self { index, traffic, stream, area, is_server, landed_pieces: 0 };
+        let pattern = outgoing(spec, index, is_server);
+        if traffic == Traffic::PingPong {
+            let (out, into) = flow.area.split_at_mut(spec.piece as usize);
+            pattern.fill(0, out);
+            into.fill(POISON);
+        } else if flow.receives() {
+            flow.area.fill(POISON);
+        } else {
+            pattern.fill(0, &mut flow.area);
+        }
+        Ok(flow)
+    }
+
+    fn receives(&self) -> bool {
+        (self.traffic == Traffic::ToServer) == self.is_server
+    }
+
+    fn send(&mut self, piece: u64, pieces: u64) -> io::Result<()> {
+        let mut offset = 0;
+        for _ in 0..pieces {
+            let end = offset + piece as usize;
+            self.stream.write_all(&self.area[offset..end])?;
+            offset = if end == self.area.len() { 0 } else { end };
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, piece: u64, pieces: u64) -> io::Result<()> {
+        let mut offset = 0;
+        for _ in 0..pieces {
+            let end = offset + piece as usize;
+            self.stream.read_exact(&mut self.area[offset..end])?;
+            offset = if end == self.area.len() { 0 } else { end };
+        }
+        self.landed_pieces = self.landed_pieces.max(pieces);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Flow {
+    pub(crate) fn landed_pieces(&self) -> u64 {
+        self.landed_pieces
+    }
+
+    pub(crate) fn area_mut(&mut self) -> &mut [u8] {
+        &mut self.area
+    }
+}
+
+impl Listener {
+    pub(crate) fn open(spec: &RawSpec, address: IpAddr) -> Result<Self, BenchError> {
+        let address = SocketAddr::new(address, 0);
+        let failed = |source| BenchError::system(format!("raw: listening on {address}"), source);
+        let listen = || -> io::Result<TcpListener> {
+            let socket = socket(spec, address)?;
+            socket.bind(&address.into())?;
+            // No connection may be turned away because the others came at once.
+            socket.listen(4096)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket.into())
+        };
+        Ok(Self { listener: listen().map_err(failed)? })
+    }
+
+    pub(crate) fn address(&self) -> Result<SocketAddr, BenchError> {
+        self.listener.local_addr().map_err(|source| BenchError::system("raw: address", source))
+    }
+
+    /// A connection that waits to be taken, if there is one.
+    pub(crate) fn accept(&self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
+        let failed = |source| BenchError::system("raw: accepting a connection", source);
+        let mut stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut greeting = [0; GREETING];
+        let greeted = stream
+            .set_nonblocking(false)
+            .and_then(|()| prepare(&stream))
+            .and_then(|()| stream.read_exact(&mut greeting));
+        greeted.map_err(failed)?;
+        match understand(greeting) {
+            Some((traffic, index)) => Flow::new(spec, traffic, index, stream, true).map(Some),
+            // Somebody else found the port; it is not one of ours.
+            None => Ok(None),
+        }
+    }
+}
+
+/// The data of a flow: each direction and index has its own.
+fn outgoing(spec: &RawSpec, index: usize, from_server: bool) -> Pattern {
+    Pattern::new(spec.seed.wrapping_add(index as u64 * 2 + u64::from(from_server)))
+}
+
+/// Pages like the engine's regions have: huge ones where the system gives them.
+fn memory(bytes: u64) -> io::Result<MmapMut> {
+    let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let memory = MmapMut::map_anon(len)?;
+    // A hint: without huge pages all works.
+    let _ = memory.advise(Advice::HugePage);
+    Ok(memory)
+}
+
+/// Listening sockets hand their options on to what they accept.
+fn socket(spec: &RawSpec, to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    if !spec.congestion.is_empty() {
+        socket.set_tcp_congestion(spec.congestion.as_bytes())?;
+    }
+    if spec.send_buffer > 0 {
+        socket.set_send_buffer_size(spec.send_buffer as usize)?;
+    }
+    if spec.recv_buffer > 0 {
+        socket.set_recv_buffer_size(spec.recv_buffer as usize)?;
+    }
+    Ok(socket)
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    // So that a machine that is gone hangs nobody.
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+const GREETING: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn greeting(traffic: Traffic, index: usize) -> [u8; GREETING] {
+    let mut bytes = [0; GREETING];
+    bytes[0] = match traffic {
+        Traffic::ToServer => 1,
+        Traffic::ToClient => 2,
+        Traffic::PingPong => 3,
+    };
+    bytes[1..].copy_from_slice(&(index as u32).to_le_bytes());
+    bytes
+}
+
+fn understand(bytes: [u8; GREETING]) -> Option<(Traffic, usize)> {
+    let [kind, index @ ..] = bytes;
+    let traffic = match kind {
+        1 => Traffic::ToServer,
+        2 => Traffic::ToClient,
+        3 => Traffic::PingPong,
+        _ => return None,
+    };
+    Some((traffic, u32::from_le_bytes(index) as usize))
+}

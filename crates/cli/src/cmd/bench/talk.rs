@@ -1,0 +1,16 @@
+//! How the two ends talk: questions and answers as JSON, in notifications of the engine that is
+//! measured. No second connection is needed, and none can disturb the first.
+
+mod hex;
+mod link;
+mod load;
+mod messages;
+mod raw_spec;
+
+pub(crate) use self::hex::{from_hex, to_hex};
+pub(crate) use self::link::{Link, unexpected};
+pub(crate) use self::load::{Load, RailDelta};
+pub(crate) use self::messages::{
+    About, Answer, Ask, CONTROL_VERSION, Counted, End, Regions, SetUp, process,
+};
+pub(crate) use self::raw_spec::{RawSpec, Traffic};

@@ -1,0 +1,163 @@
+//! One end of the conversation: it asks and waits for answers, and hears who else is there.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail::{Engine, Notification, Peer, Transfer, TransferError};
+use polyrail_report::exit;
+use serde::Serialize;
+
+use super::messages::{Answer, Ask};
+use crate::cmd::bench::error::BenchError;
+
+/// One end of the conversation.
+pub(crate) struct Link<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) peer: Peer,
+    /// Notifications that came while something else was awaited.
+    waiting: Mutex<VecDeque<Vec<u8>>>,
+}
+
+impl<'a> Link<'a> {
+    pub(crate) fn new(engine: &'a Engine, peer: Peer) -> Self {
+        Self { engine, peer, waiting: Mutex::default() }
+    }
+
+    /// Asks and waits for the answer. A failure at the other end becomes an error here.
+    pub(crate) fn ask(&self, ask: &Ask) -> Result<Answer, BenchError> {
+        self.say(ask)?;
+        let name = ask.name();
+        let started = Instant::now();
+        loop {
+            if let Some(bytes) = self.next(KEEP_ALIVE) {
+                return match decode(&bytes, name)? {
+                    Answer::StillHere => continue,
+                    Answer::Failed { message, help, code } => {
+                        Err(BenchError::Remote { message, help, code })
+                    }
+                    Answer::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
+                    answer => Ok(answer),
+                };
+            }
+            let waited = started.elapsed();
+            if waited > SILENCE_MAX {
+                return Err(BenchError::Silent { ask: name, waited });
+            }
+            // Its delivery fails when the peer is gone.
+            self.say(&Ask::StillThere)?;
+        }
+    }
+
+    /// As [`Link::ask`], where nothing but [`Answer::Done`] is expected.
+    pub(crate) fn tell(&self, ask: &Ask) -> Result<(), BenchError> {
+        match self.ask(ask)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(ask, &other)),
+        }
+    }
+
+    pub(crate) fn answer(&self, answer: &Answer) -> Result<(), BenchError> {
+        self.say(answer)
+    }
+
+    /// Lets the server go on to its next client. It closes at once, so that it may be gone before
+    /// it could say that it has heard.
+    pub(crate) fn say_good_bye(&self) {
+        let _ = self.say(&Ask::Bye);
+    }
+
+    /// The next notification of this peer, or `None` after `timeout`.
+    pub(crate) fn next(&self, timeout: Duration) -> Option<Vec<u8>> {
+        if let Some(bytes) = self.waiting().pop_front() {
+            return Some(bytes);
+        }
+        let started = Instant::now();
+        loop {
+            let left = timeout.checked_sub(started.elapsed())?;
+            let notification = self.engine.wait_notification(left)?;
+            if self.put_back(notification) {
+                return self.waiting().pop_front();
+            }
+        }
+    }
+
+    /// Keeps a notification for [`Link::next`]; one of a stranger is answered and not kept.
+    pub(crate) fn put_back(&self, notification: Notification) -> bool {
+        let Notification { peer, data } = notification;
+        let is_ours = peer == self.peer;
+        if is_ours {
+            self.waiting().push_back(data);
+        } else {
+            refuse_second(self.engine, &peer);
+        }
+        is_ours
+    }
+
+    /// Whether the peer said something that nobody has heard yet.
+    pub(crate) fn has_news(&self) -> bool {
+        for notification in self.engine.take_notifications() {
+            self.put_back(notification);
+        }
+        !self.waiting().is_empty()
+    }
+
+    /// Each change of the queue is whole, so that a panic elsewhere leaves it usable.
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Delivers a message; an error when the peer can't be reached any more.
+    fn say(&self, message: &impl Serialize) -> Result<(), BenchError> {
+        let bytes = serde_json::to_vec(message)
+            .map_err(|error| BenchError::system("writing a control message", error.into()))?;
+        let transfer = self.engine.notify(&self.peer, &bytes)?;
+        wait_patiently(&transfer)
+    }
+}
+
+/// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
+fn wait_patiently(transfer: &Transfer) -> Result<(), BenchError> {
+    match transfer.wait(SILENCE_MAX) {
+        Ok(_) => Ok(()),
+        Err(TransferError::TimedOut { waited }) => {
+            Err(BenchError::Silent { ask: "a control message", waited })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A server serves one client at a time; another one is told so at once.
+pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
+    let busy = Answer::Failed {
+        message: "another client is being served".into(),
+        help: Some("try again when it is done".into()),
+        code: exit::PEER,
+    };
+    // Whether the stranger hears it is its own concern.
+    if let Ok(bytes) = serde_json::to_vec(&busy)
+        && let Ok(transfer) = engine.notify(peer, &bytes)
+    {
+        transfer.detach();
+    }
+}
+
+/// Reads an answer.
+fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, BenchError> {
+    serde_json::from_slice(bytes).map_err(|_| {
+        let answer =
+            String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).escape_debug().to_string();
+        BenchError::Protocol { ask, answer }
+    })
+}
+
+pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
+    let answer = serde_json::to_string(answer).unwrap_or_default();
+    BenchError::Protocol { ask: ask.name(), answer: answer.chars().take(80).collect() }
+}
+
+/// How long to wait for an answer before asking whether the peer is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about
+/// half a minute.
+const SILENCE_MAX: Duration = Duration::from_secs(120);

@@ -1,0 +1,40 @@
+//! How busy an end was, and what its rails did.
+
+use polyrail_sample::Hot;
+use serde::{Deserialize, Serialize};
+
+/// How busy one side was.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Load {
+    /// CPUs' worth of time that the process used.
+    pub(crate) process_cpus: f64,
+    /// CPUs' worth of time that it may use.
+    pub(crate) cpus_allowed: usize,
+    /// The part of all CPU time of the machine that was not idle, 0 to 1: softirqs and other
+    /// programs included.
+    pub(crate) machine_busy: Option<f64>,
+    /// The thread that used most of one CPU, and how much of it, 0 to 1.
+    pub(crate) busiest_thread: Option<(String, f64)>,
+    /// Mean over the sending flows of the time that the window was full, 0 to 1.
+    pub(crate) window_full_share: f64,
+    /// Mean over the sending flows of the time that the socket was full, 0 to 1.
+    pub(crate) socket_full_share: f64,
+    /// The part of the time that the posting thread posted and did not wait, 0 to 1; `None` where its
+    /// waiting moves the data.
+    pub(crate) posting_share: Option<f64>,
+    /// For each thread that moved bytes, the CPUs that it may run on; empty for any.
+    pub(crate) movers: Vec<Vec<u32>>,
+    /// The busiest CPU of ours, with `--sample`.
+    #[serde(default)]
+    pub(crate) hot: Option<Hot>,
+}
+
+/// What one rail did, as its own side counts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RailDelta {
+    pub(crate) name: String,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) retransmits: u64,
+    pub(crate) resent_chunks: u64,
+}

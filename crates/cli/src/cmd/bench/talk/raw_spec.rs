@@ -1,0 +1,53 @@
+//! What both ends agree on before plain sockets are measured.
+
+use serde::{Deserialize, Serialize};
+
+/// A baseline of plain sockets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RawSpec {
+    /// Connections in each direction in use.
+    pub(crate) flows: usize,
+    /// Bytes of each write and read call.
+    pub(crate) piece: u64,
+    /// Memory that each flow walks through, in bytes; a multiple of `piece`.
+    pub(crate) area: u64,
+    pub(crate) to_peer: bool,
+    pub(crate) to_us: bool,
+    /// Bounce one piece to and fro instead of streaming.
+    pub(crate) ping_pong: bool,
+    /// Empty leaves the system's choice.
+    pub(crate) congestion: String,
+    pub(crate) send_buffer: u64,
+    pub(crate) recv_buffer: u64,
+    pub(crate) seed: u64,
+}
+
+/// Which way the payload of a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    ToServer,
+    ToClient,
+    PingPong,
+}
+
+impl RawSpec {
+    /// The flows of all directions, in the order of their numbers.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = (usize, Traffic)> + use<> {
+        let mut traffic = Vec::new();
+        if self.ping_pong {
+            traffic.push(Traffic::PingPong);
+        } else {
+            traffic.extend(self.to_peer.then_some(Traffic::ToServer));
+            traffic.extend(self.to_us.then_some(Traffic::ToClient));
+        }
+        let flows = self.flows;
+        let numbered = move |traffic| (0..flows).map(move |index| (index, traffic));
+        traffic.into_iter().flat_map(numbered)
+    }
+
+    /// How many of `pieces` in each direction the flow of this index carries.
+    pub(crate) fn part(&self, index: usize, pieces: u64) -> u64 {
+        let flows = self.flows as u64;
+        pieces / flows + u64::from((index as u64) < pieces % flows)
+    }
+}

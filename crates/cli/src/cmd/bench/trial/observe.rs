@@ -1,0 +1,286 @@
+//! What the engine, the process and the machine did during an interval.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use polyrail::{Engine, ProxyStats, Stats};
+use polyrail_config::Progress;
+use polyrail_profiler::drive::Ran;
+use polyrail_sys::threads::process_cpu_seconds;
+
+use super::watch::{Watch, Watched};
+use crate::cmd::bench::talk::{Load, RailDelta};
+
+/// Counters at one moment.
+pub(crate) struct Snapshot {
+    at: Instant,
+    cpu_seconds: f64,
+    machine: Option<Ticks>,
+    watched: Option<Watched>,
+    stats: Stats,
+}
+
+/// What lies between two snapshots.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) load: Load,
+    pub(crate) rails: Vec<RailDelta>,
+    /// See [`Stats::rescues`].
+    pub(crate) rescues: Option<u64>,
+}
+
+/// CPU time of the machine since it started, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    busy: u64,
+    all: u64,
+}
+
+impl Snapshot {
+    /// With `watch`, CPUs and threads are looked at one by one, too.
+    pub(crate) fn take(engine: &Engine, watch: Option<&Watch>) -> Self {
+        Self {
+            watched: watch.map(Watch::look),
+            stats: engine.stats(),
+            machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
+            cpu_seconds: process_cpu_seconds(),
+            at: Instant::now(),
+        }
+    }
+
+    /// From this snapshot to `later`. `poster` is the thread that posted, which is no proxy and so not in
+    /// the engine's counters.
+    pub(crate) fn until(&self, later: &Self, poster: Option<Poster>) -> Interval {
+        let seconds = (later.at - self.at).as_secs_f64();
+        let cpu_seconds = later.cpu_seconds - self.cpu_seconds;
+        let machine_busy = match (self.machine, later.machine) {
+            (Some(from), Some(to)) if to.all > from.all => {
+                Some(to.busy.saturating_sub(from.busy) as f64 / (to.all - from.all) as f64)
+            }
+            _ => None,
+        };
+        let (window_full_share, socket_full_share) = self.full_shares(later, seconds);
+        Interval {
+            seconds,
+            cpu_seconds,
+            load: Load {
+                process_cpus: cpu_seconds / seconds,
+                cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
+                machine_busy,
+                busiest_thread: self.busiest_thread(later, seconds, poster),
+                posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
+                movers: self.movers(later, seconds, poster),
+                window_full_share,
+                socket_full_share,
+                hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
+            },
+            rails: self.rails(later),
+            rescues: Some(later.stats.rescues.saturating_sub(self.stats.rescues)),
+        }
+    }
+
+    fn rails(&self, later: &Self) -> Vec<RailDelta> {
+        let earlier = by_rail(&self.stats);
+        let mut rails = by_rail(&later.stats);
+        for rail in &mut rails {
+            let Some(before) = earlier.iter().find(|before| before.name == rail.name) else {
+                continue;
+            };
+            rail.tx_bytes = rail.tx_bytes.saturating_sub(before.tx_bytes);
+            rail.rx_bytes = rail.rx_bytes.saturating_sub(before.rx_bytes);
+            rail.retransmits = rail.retransmits.saturating_sub(before.retransmits);
+            rail.resent_chunks = rail.resent_chunks.saturating_sub(before.resent_chunks);
+        }
+        rails
+    }
+
+    fn busiest_thread(
+        &self,
+        later: &Self,
+        seconds: f64,
+        poster: Option<Poster>,
+    ) -> Option<(String, f64)> {
+        let proxies =
+            self.proxies(later, seconds).map(|(proxy, share)| (proxy.name.clone(), share));
+        // A poster that waits for others may look all the time, and be no limit.
+        let mover = poster.filter(|poster| poster.waited.is_none());
+        let name = "that posts and moves the data";
+        let mover = mover.map(|poster| (name.to_owned(), poster.cpu.as_secs_f64() / seconds));
+        proxies.chain(mover).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// Each proxy with the part of one CPU that it used.
+    fn proxies<'s>(
+        &self,
+        later: &'s Self,
+        seconds: f64,
+    ) -> impl Iterator<Item = (&'s ProxyStats, f64)> {
+        later.stats.proxies.iter().map(move |proxy| {
+            let before = self.stats.proxies.iter().find(|before| before.name == proxy.name);
+            let before = before.map_or(0.0, |before| before.cpu_seconds);
+            (proxy, (proxy.cpu_seconds - before) / seconds)
+        })
+    }
+
+    /// Threads that did more than to look whether there is something to do.
+    fn movers(&self, later: &Self, seconds: f64, poster: Option<Poster>) -> Vec<Vec<u32>> {
+        let moves = |share: f64| share >= MOVER_SHARE;
+        let proxies = self.proxies(later, seconds).filter(|(_, share)| moves(*share));
+        let proxies = proxies.map(|(proxy, _)| proxy.actual_cpus.clone());
+        // Small writes leave with the thread that posts them.
+        let posts = poster.is_some_and(|poster| {
+            let share = poster.cpu.as_secs_f64() / seconds;
+            moves(posting_share(poster, seconds).unwrap_or(share))
+        });
+        proxies.chain(posts.then(Vec::new)).collect()
+    }
+
+    fn full_shares(&self, later: &Self, seconds: f64) -> (f64, f64) {
+        let (mut flows, mut window_ns, mut socket_ns) = (0u64, 0u64, 0u64);
+        for peer in &later.stats.peers {
+            let old_peer = self.stats.peers.iter().find(|old| old.instance == peer.instance);
+            for rail in &peer.rails {
+                let old_rail =
+                    old_peer.and_then(|old| old.rails.iter().find(|old| old.name == rail.name));
+                for flow in &rail.flows {
+                    let old =
+                        old_rail.and_then(|old| old.flows.iter().find(|old| old.flow == flow.flow));
+                    let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(0));
+                    if since(flow.tx_bytes, old.map(|old| old.tx_bytes)) == 0 {
+                        continue;
+                    }
+                    flows += 1;
+                    window_ns += since(flow.window_full_ns, old.map(|old| old.window_full_ns));
+                    socket_ns += since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
+                }
+            }
+        }
+        let share = |ns: u64| (ns as f64 / 1e9 / seconds / flows.max(1) as f64).min(1.0);
+        (share(window_ns), share(socket_ns))
+    }
+}
+
+/// The thread that posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Poster {
+    /// Its CPU time.
+    pub(crate) cpu: Duration,
+    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
+    /// but no work; `None` where its waiting moves the data.
+    pub(crate) waited: Option<Duration>,
+}
+
+impl Poster {
+    pub(crate) fn of(engine: &Engine, ran: &Ran) -> Self {
+        let is_mover = engine.config().progress == Progress::Caller;
+        Self { cpu: ran.cpu, waited: (!is_mover).then_some(ran.waited) }
+    }
+}
+
+/// A thread that used less of a CPU moved nothing to speak of.
+const MOVER_SHARE: f64 = 0.05;
+
+/// The part of the time that was posting: CPU time, and not while it waited for something to end.
+fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
+    let posting = seconds - poster.waited?.as_secs_f64();
+    Some((poster.cpu.as_secs_f64().min(posting) / seconds).max(0.0))
+}
+
+/// Sums over the peers; one that is not measured moves nothing.
+fn by_rail(stats: &Stats) -> Vec<RailDelta> {
+    let mut rails: Vec<RailDelta> = Vec::new();
+    for rail in stats.peers.iter().flat_map(|peer| &peer.rails) {
+        let at = rails.iter().position(|known| known.name == rail.name).unwrap_or_else(|| {
+            rails.push(RailDelta { name: rail.name.clone(), ..RailDelta::default() });
+            rails.len() - 1
+        });
+        rails[at].tx_bytes += rail.tx_bytes;
+        rails[at].rx_bytes += rail.rx_bytes;
+        rails[at].retransmits += rail.retransmits;
+        rails[at].resent_chunks += rail.resent_chunks;
+    }
+    rails
+}
+
+impl Ticks {
+    /// Reads the first line of `/proc/stat`: user nice system idle iowait irq softirq steal.
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        // Guest time, which follows, is already in user time.
+        let all: u64 = ticks.iter().take(8).sum();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { busy: all - idle, all })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::{FlowSnapshot, PeerStats, RailStats};
+
+    use super::*;
+
+    fn snapshot(at: Instant, tx_bytes: u64, window_full_ns: u64, proxy_cpu: [f64; 2]) -> Snapshot {
+        let sending = FlowSnapshot { flow: 0, tx_bytes, window_full_ns, ..FlowSnapshot::default() };
+        let silent = FlowSnapshot { flow: 1, ..FlowSnapshot::default() };
+        let rail = RailStats {
+            name: "eth1".into(),
+            tx_bytes,
+            retransmits: tx_bytes / 100,
+            flows: vec![sending, silent],
+            ..RailStats::default()
+        };
+        let proxies = ["tx-0", "rx-0"].into_iter().zip(proxy_cpu).map(|(name, cpu_seconds)| {
+            ProxyStats { name: name.into(), cpu_seconds, ..ProxyStats::default() }
+        });
+        let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
+        let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
+        Snapshot { at, cpu_seconds: proxy_cpu.iter().sum(), machine: None, watched: None, stats }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_snapshots() {
+        let start = Instant::now();
+        let before = snapshot(start, 1_000, 500_000_000, [1.0, 0.0]);
+        let after = snapshot(start + Duration::from_secs(2), 5_000, 1_500_000_000, [1.5, 1.8]);
+        let millis = Duration::from_millis;
+        let poster = Poster { cpu: millis(400), waited: Some(millis(1700)) };
+        let interval = before.until(&after, Some(poster));
+        assert_eq!(interval.seconds, 2.0);
+        let rail = &interval.rails[0];
+        assert_eq!((rail.tx_bytes, rail.retransmits), (4_000, 40));
+        let (name, share) = interval.load.busiest_thread.unwrap();
+        assert_eq!(name, "rx-0");
+        assert!((share - 0.9).abs() < 1e-9);
+        // It looked for 100 ms of its waiting, which is no posting.
+        assert!((interval.load.posting_share.unwrap() - 0.15).abs() < 1e-9);
+        assert_eq!(interval.load.movers.len(), 3, "both proxies, and who posts");
+        let shares = (interval.load.window_full_share, interval.load.socket_full_share);
+        assert_eq!(shares, (0.5, 0.0), "a flow that sent nothing does not count");
+        assert!((interval.load.process_cpus - 1.15).abs() < 1e-9);
+    }
+
+    #[test]
+    fn busy_time_is_all_but_idle_and_waiting_for_disks() {
+        let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\n");
+        assert_eq!(ticks, Some(Ticks { busy: 35, all: 100 }));
+        assert_eq!(Ticks::parse("intr 1 2"), None);
+    }
+
+    #[test]
+    fn a_poster_that_moves_the_data_is_a_busy_thread_and_one_that_only_looks_is_none() {
+        let start = Instant::now();
+        let before = snapshot(start, 1_000, 0, [1.0, 1.0]);
+        let after = snapshot(start + Duration::from_secs(1), 5_000, 0, [1.01, 1.02]);
+        let cpu = Duration::from_secs(1);
+        let load = before.until(&after, Some(Poster { cpu, waited: None })).load;
+        let (name, share) = load.busiest_thread.unwrap();
+        assert!(name.contains("moves the data") && (share - 1.0).abs() < 1e-9);
+        assert_eq!((load.posting_share, load.movers.len()), (None, 1));
+        let load = before.until(&after, Some(Poster { cpu, waited: Some(cpu) })).load;
+        assert_eq!(load.busiest_thread.unwrap().0, "rx-0");
+        assert_eq!((load.posting_share, load.movers.len()), (Some(0.0), 0));
+    }
+}

@@ -1,0 +1,156 @@
+//! The ping-pong: one message to the other end and one back, over and over.
+//!
+//! With writes, a notification bound to the write says that the message is in place; with sends,
+//! the receive does. Half of a round trip is the time one way. Both ends do the same work, and
+//! neither waits for acknowledgements before it answers.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use polyrail::{PreparedTransfer, Transfer};
+use polyrail_profiler::drive::{Ran, wait};
+use polyrail_report::Histogram;
+use polyrail_sys::threads::thread_cpu_time;
+
+use super::work::{Job, Maker};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::memory::Buffers;
+use crate::cmd::bench::options::Op;
+use crate::cmd::bench::talk::{End, Link, Regions, SetUp};
+
+/// One end of a ping-pong.
+pub(crate) struct PingPong<'a> {
+    link: &'a Link<'a>,
+    out: PreparedTransfer,
+    /// What the other end's message is received by; with writes it comes by itself.
+    into: Option<PreparedTransfer>,
+}
+
+/// A ping-pong that has posted its first receive.
+pub(crate) struct Ready<'p, 'a> {
+    game: &'p PingPong<'a>,
+    receive: Option<Transfer>,
+    /// Messages sent whose acknowledgement may be on its way.
+    unacknowledged: VecDeque<Transfer>,
+}
+
+impl<'a> PingPong<'a> {
+    pub(crate) fn new(
+        link: &'a Link<'a>,
+        buffers: &Buffers,
+        set_up: &SetUp,
+        theirs: &Regions,
+    ) -> Result<Self, BenchError> {
+        let maker = Maker { engine: link.engine, peer: &link.peer, buffers, theirs };
+        let (out, into) = if set_up.op == Op::Send {
+            (maker.prepare(Job::Send, 0, None)?, Some(maker.prepare(Job::Receive, 0, None)?))
+        } else {
+            (maker.prepare(Job::Write, 0, Some(BALL))?, None)
+        };
+        Ok(Self { link, out, into })
+    }
+
+    /// The request that sends.
+    pub(crate) fn example(&self) -> &PreparedTransfer {
+        &self.out
+    }
+
+    /// Makes sure that the first message can come.
+    pub(crate) fn start(&self) -> Result<Ready<'_, 'a>, BenchError> {
+        let receive = self.into.as_ref().map(PreparedTransfer::post).transpose()?;
+        Ok(Ready { game: self, receive, unacknowledged: VecDeque::with_capacity(UNACKNOWLEDGED) })
+    }
+}
+
+impl Ready<'_, '_> {
+    /// Plays `rounds` round trips: the client hits first.
+    pub(crate) fn play(
+        mut self,
+        end: End,
+        rounds: u64,
+        stop: impl Fn() -> bool,
+    ) -> Result<Ran, BenchError> {
+        let mut times = Histogram::default();
+        let cpu = thread_cpu_time();
+        let started = Instant::now();
+        let mut hit = started;
+        for round in 0..rounds {
+            if end == End::Client {
+                self.send()?;
+            }
+            self.receive(round + 1 < rounds, &stop)?;
+            match end {
+                End::Server => self.send()?,
+                End::Client => {
+                    let now = Instant::now();
+                    times.record((now - hit).as_nanos() as u64 / 2);
+                    hit = now;
+                }
+            }
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        for transfer in &self.unacknowledged {
+            wait(self.game.link.engine, transfer, &stop)?;
+        }
+        // All that is not waiting for the other end takes next to nothing.
+        let waited = Duration::from_secs_f64(seconds);
+        let cpu = thread_cpu_time().saturating_sub(cpu);
+        Ok(Ran { seconds, times, cpu, waited })
+    }
+
+    fn send(&mut self) -> Result<(), BenchError> {
+        // The answer to a message comes after its acknowledgement or with it, so that the oldest of
+        // several is over long ago, and waiting for it does not wait.
+        if self.unacknowledged.len() == UNACKNOWLEDGED
+            && let Some(oldest) = self.unacknowledged.pop_front()
+        {
+            wait(self.game.link.engine, &oldest, &|| false)?;
+        }
+        self.unacknowledged.push_back(self.game.out.post()?);
+        Ok(())
+    }
+
+    fn receive(&mut self, again: bool, stop: &impl Fn() -> bool) -> Result<(), BenchError> {
+        let game = self.game;
+        let Some(into) = &game.into else { return self.await_ball(stop) };
+        if let Some(receive) = self.receive.take() {
+            wait(game.link.engine, &receive, stop)?;
+        }
+        if again {
+            self.receive = Some(into.post()?);
+        }
+        Ok(())
+    }
+
+    fn await_ball(&self, stop: &impl Fn() -> bool) -> Result<(), BenchError> {
+        let started = Instant::now();
+        loop {
+            if let Some(notification) = self.game.link.engine.wait_notification(SLICE) {
+                if notification.data == BALL && notification.peer == self.game.link.peer {
+                    return Ok(());
+                }
+                // Anything else from the peer means that it has given up the game.
+                if self.game.link.put_back(notification) {
+                    return Err(BenchError::Interrupted);
+                }
+            }
+            if stop() {
+                return Err(BenchError::Interrupted);
+            }
+            // A peer that is gone fails what was sent to it.
+            if let Some(transfer) = self.unacknowledged.back() {
+                wait(self.game.link.engine, transfer, stop)?;
+            }
+            if started.elapsed() > SILENCE_MAX {
+                let waited = started.elapsed();
+                return Err(BenchError::Stuck { waited, dump: self.game.link.engine.dump() });
+            }
+        }
+    }
+}
+
+/// What a write of the ping-pong notifies with. Control messages begin with a brace.
+const BALL: &[u8] = b"o";
+const UNACKNOWLEDGED: usize = 32;
+const SLICE: Duration = Duration::from_millis(200);
+const SILENCE_MAX: Duration = Duration::from_secs(60);

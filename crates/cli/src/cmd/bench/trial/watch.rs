@@ -1,0 +1,102 @@
+//! With `--sample`: what CPUs and threads do during each measured interval, and a file that says so
+//! second by second.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use polyrail_host::Sysroot;
+use polyrail_sample::{Attached, Hot, Options, Sample, Sampler, Snapshot};
+
+use crate::cmd::bench::error::BenchError;
+use crate::queue_stats::read_queues;
+
+/// Looks at this process at the start and the end of each interval.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    sampler: Arc<Mutex<Sampler>>,
+}
+
+/// What was seen at one moment.
+pub(crate) struct Watched {
+    snapshot: Snapshot,
+    sampler: Arc<Mutex<Sampler>>,
+}
+
+impl Watch {
+    /// Opens what there is to look at.
+    pub(crate) fn open() -> Result<Self, BenchError> {
+        let options = Options { pids: vec![std::process::id()], ..Options::default() };
+        let sampler = Sampler::open(&Sysroot::live(), options)?;
+        Ok(Self { sampler: Arc::new(Mutex::new(sampler)) })
+    }
+
+    /// Reads all counters: some milliseconds at most, outside of what is timed.
+    pub(crate) fn look(&self) -> Watched {
+        // The sampler holds files and buffers only, which a panic elsewhere leaves usable.
+        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        Watched { snapshot: sampler.snapshot(), sampler: Arc::clone(&self.sampler) }
+    }
+}
+
+impl Watched {
+    /// The busiest CPU of ours from the first to the second look.
+    pub(crate) fn hot((from, to): (&Self, &Self)) -> Option<Hot> {
+        Hot::find(&Self::between(from, to))
+    }
+
+    fn between(from: &Self, to: &Self) -> Sample {
+        let sampler = from.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        sampler.between(&from.snapshot, &to.snapshot)
+    }
+}
+
+/// Writes a sample each second to `file`, of this process and of the one that it measures against,
+/// if that is here, too.
+pub(crate) fn attach(file: File, path: &Path) -> Result<Attached, BenchError> {
+    let root = Sysroot::live();
+    let pids = [vec![std::process::id()], partners(&root)].concat();
+    let options = Options { pids, ..Options::default() };
+    let sampler = Sampler::open(&root, options)?.with_queues(read_queues());
+    Ok(Attached::start(sampler, file, path)?)
+}
+
+/// The serving process: a child of this one, or in a lab a child of the bench that made the lab.
+fn partners(root: &Sysroot) -> Vec<u32> {
+    let own = std::process::id();
+    let Some((name, parent)) = name_and_parent(root, own) else { return Vec::new() };
+    let in_lab = name_and_parent(root, parent).is_some_and(|(theirs, _)| theirs == name);
+    let processes = root.list("/proc").unwrap_or_default();
+    let others = processes.iter().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid != own);
+    let is_partner = |pid: &u32| {
+        name_and_parent(root, *pid)
+            .is_some_and(|(theirs, of)| theirs == name && (of == own || in_lab && of == parent))
+    };
+    others.filter(is_partner).collect()
+}
+
+/// From `/proc/PID/stat`, where the name stands in brackets and may hold some itself.
+fn name_and_parent(root: &Sysroot, pid: u32) -> Option<(String, u32)> {
+    let text = root.read(format!("/proc/{pid}/stat")).ok()?;
+    let (head, tail) = text.rsplit_once(')')?;
+    let name = head.split_once('(')?.1.to_owned();
+    Some((name, tail.split_whitespace().nth(1)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_of_a_process_is_found_whatever_its_name_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Sysroot::at(folder.path());
+        std::fs::create_dir_all(root.path("/proc/7")).unwrap();
+        std::fs::write(root.path("/proc/7/stat"), "7 (a) (b c) S 5 7 7 0\n").unwrap();
+        assert_eq!(name_and_parent(&root, 7), Some(("a) (b c".into(), 5)));
+        assert_eq!(name_and_parent(&root, 8), None);
+        let parent = std::os::unix::process::parent_id();
+        let own = name_and_parent(&Sysroot::live(), std::process::id()).unwrap();
+        assert_eq!(own.1, parent);
+    }
+}

@@ -1,0 +1,202 @@
+//! One side's part in measuring one size: its memory and what it posts.
+
+use std::panic::resume_unwind;
+use std::thread;
+
+use polyrail::{Engine, Peer, PreparedTransfer, Region, RemoteRegion, Request};
+use polyrail_profiler::drive::{DriveError, Driver, Ran, Running};
+
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
+use crate::cmd::bench::options::{Op, Piece};
+use crate::cmd::bench::talk::{End, Regions, SetUp, from_hex, to_hex};
+
+/// Everything that a sample of a stream of transfers needs at this end.
+pub(crate) struct Work<'a> {
+    drivers: Vec<Driver<'a>>,
+}
+
+/// All drivers of an end, started.
+pub(crate) struct Started<'w> {
+    running: Vec<Running<'w>>,
+}
+
+/// The memory that an end needs.
+pub(crate) fn buffers_of(
+    set_up: &SetUp,
+    engine: &Engine,
+    bank: &Bank,
+    end: End,
+) -> Result<Buffers, BenchError> {
+    let seed_of = |sender: End| set_up.seed + u64::from(sender == End::Server);
+    let other = match end {
+        End::Client => End::Server,
+        End::Server => End::Client,
+    };
+    let needs = Needs {
+        source_seed: set_up.sends(end).then(|| seed_of(end)),
+        dest_seed: set_up.receives(end).then(|| seed_of(other)),
+    };
+    Buffers::new(engine, bank, set_up.layout, needs)
+}
+
+/// What the other end is to know of this end's memory.
+pub(crate) fn regions_of(buffers: &Buffers) -> Regions {
+    let describe =
+        |store: &Option<Store>| store.as_ref().map(|store| to_hex(&store.region().describe()));
+    Regions { source: describe(&buffers.source), dest: describe(&buffers.dest) }
+}
+
+impl<'a> Work<'a> {
+    /// Prepares the transfers of every slot. `theirs` are the regions of the other end.
+    pub(crate) fn new(
+        engine: &'a Engine,
+        peer: &Peer,
+        buffers: &Buffers,
+        set_up: &SetUp,
+        theirs: &Regions,
+        end: End,
+    ) -> Result<Self, BenchError> {
+        let maker = Maker { engine, peer, buffers, theirs };
+        let posts = end == End::Client || set_up.bidir;
+        let mut jobs = Vec::new();
+        match set_up.op {
+            Op::Write if posts => jobs.push(Job::Write),
+            Op::Read if posts => jobs.push(Job::Read),
+            Op::Write | Op::Read => {}
+            Op::Send => {
+                // Receives first, so that they are posted before the first message comes.
+                jobs.extend(set_up.receives(end).then_some(Job::Receive));
+                jobs.extend(set_up.sends(end).then_some(Job::Send));
+            }
+        }
+        let driver = |job: &Job| {
+            let prepared = (0..buffers.layout.slots).map(|slot| maker.prepare(*job, slot, None));
+            let prepared: Result<Vec<PreparedTransfer>, BenchError> = prepared.collect();
+            Ok(Driver::new(engine, prepared?, set_up.depth))
+        };
+        let drivers: Result<_, BenchError> = jobs.iter().map(driver).collect();
+        Ok(Self { drivers: drivers? })
+    }
+
+    /// One of the requests that send, if this end posts any.
+    pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
+        self.drivers.last().and_then(Driver::example)
+    }
+
+    /// Posts as many transfers as may be outstanding.
+    pub(crate) fn start(&self, transfers: u64) -> Result<Started<'_>, BenchError> {
+        let running: Result<_, DriveError> =
+            self.drivers.iter().map(|driver| driver.start(transfers)).collect();
+        Ok(Started { running: running.map_err(|error: DriveError| BenchError::from(error))? })
+    }
+}
+
+impl Started<'_> {
+    /// Runs all drivers to their end, each on a thread of its own where there are two. `None` at an
+    /// end that has nothing to post.
+    pub(crate) fn finish(
+        mut self,
+        stop: impl Fn() -> bool + Sync,
+    ) -> Result<Option<Ran>, BenchError> {
+        let stop = &stop;
+        let Some(last) = self.running.pop() else { return Ok(None) };
+        thread::scope(|scope| {
+            let finish = |running: Running<'_>| running.finish(stop).map_err(BenchError::from);
+            let others = self.running.into_iter().map(|other| scope.spawn(move || finish(other)));
+            let others: Vec<_> = others.collect();
+            // The last one sends, and its times are the ones to show.
+            let mut ran = finish(last);
+            for other in others {
+                // A panic there is a panic here.
+                let other = other.join().unwrap_or_else(|panic| resume_unwind(panic));
+                ran = match (ran, other) {
+                    (Ok(ran), Ok(other)) => Ok(ran.together_with(&other)),
+                    (Err(error), _) | (_, Err(error)) => Err(error),
+                };
+            }
+            ran.map(Some)
+        })
+    }
+}
+
+/// Something to post for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Job {
+    Write,
+    Read,
+    Send,
+    Receive,
+}
+
+/// Prepares requests.
+pub(crate) struct Maker<'a, 'e> {
+    pub(crate) engine: &'e Engine,
+    pub(crate) peer: &'a Peer,
+    pub(crate) buffers: &'a Buffers,
+    pub(crate) theirs: &'a Regions,
+}
+
+impl Maker<'_, '_> {
+    pub(crate) fn prepare(
+        &self,
+        job: Job,
+        slot: u64,
+        notification: Option<&[u8]>,
+    ) -> Result<PreparedTransfer, BenchError> {
+        let mut pieces = self.buffers.layout.pieces(slot);
+        let peer = self.peer;
+        let mut request = match job {
+            Job::Write => {
+                let (local, remote) = (self.source()?, self.import(&self.theirs.dest)?);
+                let pair = |piece: Piece| {
+                    Ok((
+                        local.slice(piece.source, piece.len)?,
+                        remote.slice(piece.dest, piece.len)?,
+                    ))
+                };
+                let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
+                Request::write(peer).segments(pairs?)
+            }
+            Job::Read => {
+                let (local, remote) = (self.dest()?, self.import(&self.theirs.source)?);
+                let pair = |piece: Piece| {
+                    Ok((
+                        local.slice(piece.dest, piece.len)?,
+                        remote.slice(piece.source, piece.len)?,
+                    ))
+                };
+                let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
+                Request::read(peer).segments(pairs?)
+            }
+            Job::Send => pieces.try_fold(Request::send(peer, slot), |request, piece| {
+                Ok::<_, BenchError>(request.local(self.source()?.slice(piece.source, piece.len)?))
+            })?,
+            Job::Receive => pieces.try_fold(Request::recv(peer, slot), |request, piece| {
+                Ok::<_, BenchError>(request.local(self.dest()?.slice(piece.dest, piece.len)?))
+            })?,
+        };
+        if let Some(bytes) = notification {
+            request = request.notification(bytes.to_vec());
+        }
+        Ok(self.engine.prepare(request)?)
+    }
+
+    fn source(&self) -> Result<&Region, BenchError> {
+        self.buffers.source.as_ref().map(Store::region).ok_or_else(|| missing("a source here"))
+    }
+
+    fn dest(&self) -> Result<&Region, BenchError> {
+        self.buffers.dest.as_ref().map(Store::region).ok_or_else(|| missing("a destination here"))
+    }
+
+    fn import(&self, description: &Option<String>) -> Result<RemoteRegion, BenchError> {
+        let bytes = description.as_deref().and_then(from_hex);
+        Ok(self.engine.import(&bytes.ok_or_else(|| missing("a region at the other side"))?)?)
+    }
+}
+
+/// The ends disagree about who sends.
+fn missing(what: &str) -> BenchError {
+    BenchError::Protocol { ask: "set_up", answer: format!("it leaves out {what}") }
+}
