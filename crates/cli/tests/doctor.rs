@@ -143,7 +143,7 @@ fn a_fix_is_shown_then_done_then_taken_back() {
     assert!(stdout(&output).contains("--undo bbr-without-fq"), "{}", stdout(&output));
     let output = doctor(&["--fix", "bbr-without-fq"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("found nothing to mend: all is well"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("found nothing to fix: all is well"), "{}", stderr(&output));
 
     let output = doctor(&["--undo"]);
     assert_eq!(stdout(&output), format!("{path}: cubic -> bbr\n"), "{}", stderr(&output));

@@ -10,7 +10,7 @@ pub use softirqs::Softirqs;
 pub use softnet::{Softnet, SoftnetCpu};
 pub use stat::{CpuTicks, Stat};
 
-/// A text that is not the table that it should be.
+/// The text is not the expected table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct CountersError {

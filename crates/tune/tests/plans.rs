@@ -310,7 +310,8 @@ proptest! {
 
     #[test]
     fn text_that_is_nothing_is_refused(text in "[\\PC\n]{1,200}") {
-        // No plan, map or profile comes by chance, but a text without a word can be an empty one.
+        // Random text is never a plan, map or profile, but a text without a word can be an empty
+        // one.
         prop_assert!(Plan::parse(&text).is_err());
         let is_blank = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
         let is_nothing = text.lines().all(is_blank);
