@@ -103,7 +103,7 @@ fn wrong_values_name_option_value_and_range() {
         (["--nic", "eth99"], ["interface `eth99` is not there", "there are: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
-        (["--workers", "8190"], ["workers `8190` names CPUs that are not there", "there are: 0"]),
+        (["--workers", "8190"], ["workers `8190` names CPUs that don't exist", "there are: 0"]),
         (["--sysroot", "/none"], ["--sysroot", "/none can't be opened"]),
         (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
     ] {

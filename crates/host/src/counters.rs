@@ -35,7 +35,7 @@ fn numbers<'a>(
     let number = |word: &str| {
         let is_plain = word.bytes().all(|byte| byte.is_ascii_hexdigit());
         let value = is_plain.then(|| u64::from_str_radix(word, base).ok()).flatten();
-        let fault = || format!("`{}` is no number", crate::sysroot::short(word));
+        let fault = || format!("`{}` is not a number", crate::sysroot::short(word));
         value.ok_or_else(|| CountersError::new(line, fault()))
     };
     words.map(number).collect()

@@ -19,7 +19,7 @@ pub enum SampleError {
         given_ms: u128,
     },
     /// An interface that is not there.
-    #[error("interface `{name}` does not exist; there are: {known}")]
+    #[error("interface `{name}` is not there; there are: {known}")]
     NoInterface {
         /// The name that was given.
         name: String,

@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(Stat::parse("").unwrap_err().line, 1);
         assert_eq!(
             Stat::parse("cpu 1 2\ncpu0 1 x").unwrap_err().to_string(),
-            "line 2: `x` is no number"
+            "line 2: `x` is not a number"
         );
         assert!(Stat::parse("cpux 1").is_err());
     }

@@ -139,7 +139,7 @@ impl Rule {
         };
         let now = now.ok_or_else(|| format!("has no field {at}: `{}`", yaml::short(old)))?;
         let number =
-            || now.parse::<u64>().map_err(|_| format!("`{}` is no number", yaml::short(now)));
+            || now.parse::<u64>().map_err(|_| format!("`{}` is not a number", yaml::short(now)));
         let new = match &self.aim {
             Aim::AtLeast(least) => (number()? < *least).then(|| least.to_string()),
             Aim::AtMost(most) => (number()? > *most).then(|| most.to_string()),
