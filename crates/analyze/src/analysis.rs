@@ -1,4 +1,4 @@
-//! Everything that a profile says by itself.
+//! The analysis of a single profile.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ pub struct Analysis {
     pub schema_version: u32,
     /// Whose figures these are.
     pub about: About,
-    /// What the times of each path are.
+    /// The metric of each path's times.
     pub metrics: Vec<PathMetric>,
     /// Every endpoint of the plan.
     pub endpoints: Vec<Endpoint>,
     /// What the folder holds.
     pub counts: Counts,
-    /// What to know before believing anything, one sentence each.
+    /// Warnings to read before trusting a figure, one sentence each.
     pub warnings: Vec<String>,
     /// Each configuration that has samples.
     pub configurations: Vec<Summary>,
@@ -104,10 +104,10 @@ pub struct Options {
 }
 
 impl Analysis {
-    /// Analyses a folder; one that is still being filled, too.
+    /// Analyses a folder, even while it is being filled.
     ///
     /// # Errors
-    /// A folder that can't be read, or in which no sample has the metric.
+    /// If the folder can't be read, or no sample has the metric.
     pub fn of(folder: &Folder, options: Options) -> Result<Self, AnalyzeError> {
         let plan = folder.plan();
         let missing = folder.missing()?;
@@ -195,8 +195,8 @@ impl Analysis {
 
     /// Sizes to measure as well, `per_break` for each break of each link, evenly spread on a
     /// logarithmic scale between the sizes around it: what
-    /// [`Recorder::refine`](polyrail_profile::Recorder::refine) takes. What was measured already is
-    /// not among them.
+    /// [`Recorder::refine`](polyrail_profile::Recorder::refine) takes. Leaves out sizes that are
+    /// measured already.
     pub fn sizes_around_breaks(&self, per_break: u32) -> Vec<(u32, u32, PathKind, u64)> {
         let mut sizes = Vec::new();
         for link in &self.links {
@@ -216,7 +216,7 @@ impl Analysis {
         sizes
     }
 
-    /// The one path, where a result can be of no more.
+    /// The single path, where a result covers only one.
     pub(crate) fn one_path(&self, what: &'static str) -> Result<PathKind, AnalyzeError> {
         match self.paths()[..] {
             [path] => Ok(path),
@@ -227,10 +227,10 @@ impl Analysis {
         }
     }
 
-    /// What a part that is missing would have told.
+    /// What a missing file would have told.
     fn lacks(&self, part: Part, run: &Run) -> String {
         let without = match part {
-            Part::Temperatures => "nothing is known of devices but what samples say".to_owned(),
+            Part::Temperatures => "only the samples tell about devices".to_owned(),
             Part::Anchors if run.clocks.len() > 1 => "clocks can't be compared".to_owned(),
             Part::Anchors => "nothing here needs it, for there is one clock".to_owned(),
             Part::Metadata { rank } => format!("the model of rank {rank} is not known"),
@@ -250,7 +250,7 @@ impl Analysis {
                 State::Failed => "failed",
                 _ => "did not come to its end",
             };
-            // One that a person ended has no other reason.
+            // A run that a person ended has no other reason.
             let reason = reason.filter(|reason| !state.ends_with(*reason));
             let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
             warnings.push(format!(
@@ -301,16 +301,15 @@ impl Analysis {
         let count = refused.iter().filter(|model| model.refused.is_some()).count();
         if count > 0 {
             warnings.push(format!(
-                "{count} of {} links have no model, since every one is too far off: what is known of them \
-                 are the medians of their sizes",
+                "{count} of {} links have no model, since every candidate is too far off: use the \
+                medians of their sizes",
                 refused.len()
             ));
         }
         let near = self.configurations.iter().filter(|one| one.is_near_floor).count();
         if near > 0 {
-            warnings.push(format!(
-                "{near} configurations are within three times of what the timer can tell"
-            ));
+            warnings
+                .push(format!("{near} configurations are within three times the timer's floor"));
         }
         for drift in self.drift.iter().filter(|drift| drift.has_trend) {
             if drift.from_start_to_end_percent.abs() > 1.0 {
@@ -342,11 +341,10 @@ impl Analysis {
     }
 }
 
-/// One-way times that are less sure than this part of them are told.
+/// Warn of one-way times whose uncertainty is above this share of them.
 const UNSURE: f64 = 0.2;
 
-/// For each path the time that most samples have, and of equals the first in the order of
-/// preference.
+/// For each path the metric that most samples have; in a tie, the first in the order of preference.
 fn metrics(plan: &Plan, samples: &[Sample], chosen: Option<Metric>) -> Metrics {
     let times = || Metric::ALL.into_iter().filter(|metric| *metric != Metric::Bandwidth);
     let mut counts: BTreeMap<PathKind, BTreeMap<Metric, usize>> = BTreeMap::new();

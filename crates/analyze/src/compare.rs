@@ -1,8 +1,8 @@
 //! Two profiles against each other, configuration by configuration.
 //!
-//! A difference counts when the confidence intervals of the medians don't touch and it is larger
-//! than what matters; equality, when the intervals are close enough to exclude a difference that
-//! matters. Anything else is unclear, and said so.
+//! A difference counts if the confidence intervals of the medians don't touch and it exceeds a
+//! threshold. Two configurations are the same if the intervals exclude a difference above a
+//! threshold. Anything else is "unclear".
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct Comparison {
     pub base: String,
     /// Over all configurations.
     pub verdict: Verdict,
-    /// Differences below this are not told, in percent.
+    /// Differences below this don't count, in percent.
     pub matters_percent: f64,
     /// Configurations by verdict.
     pub counts: BTreeMap<Verdict, usize>,
@@ -59,7 +59,7 @@ pub struct Compared {
     pub path: PathKind,
     /// How many.
     pub size_bytes: u64,
-    /// Median of the base, in ns.
+    /// Median in the base, in ns.
     pub base_ns: f64,
     /// Median now, in ns.
     pub now_ns: f64,
@@ -145,7 +145,7 @@ fn verdict(now: &Summary, base: &Summary) -> Verdict {
     if new.1 < old.0 && ratio < 1.0 / matters {
         return Verdict::Faster;
     }
-    // The farthest that the medians may be apart in truth; noise may widen it to twice as much.
+    // How far the true medians may be apart at most; noise may double it.
     let (most, least) = (new.1 / old.0, new.0 / old.1);
     let near = matters * matters;
     let is_small = (1.0 / matters..=matters).contains(&ratio);

@@ -1,11 +1,11 @@
-//! What clocks and devices did meanwhile.
+//! What clocks and devices did during the profile.
 
 use std::collections::BTreeMap;
 
 use polyrail_profile::{AnchorMethod, Folder, ProfileError, Temperature};
 use serde::Serialize;
 
-/// How well times of different devices can be compared.
+/// How well times of different devices compare.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Clocks {
     /// Every clock but the reference.
@@ -37,14 +37,14 @@ pub struct ClockReport {
     pub rate_ppm: Option<f64>,
     /// Half of a 95 % interval of it.
     pub rate_ci_ppm: Option<f64>,
-    /// What interpolation between windows may miss, in ns.
+    /// The error that interpolation between windows may add, in ns.
     pub wander_ns: f64,
-    /// How far an aligned time may be off, in ns.
+    /// The error bound of an aligned time, in ns.
     pub bound_ns: f64,
     /// Windows whose anchors contradict each other.
     pub contradictions: u32,
-    /// Seconds since the first window, and how far the offset is from the line of the rate, in ns,
-    /// with half its width.
+    /// Seconds since the first window, and the offset's distance from the fitted line, in ns, with
+    /// half its width.
     pub series: Vec<(f64, f64, f64)>,
 }
 
@@ -57,13 +57,13 @@ pub struct TriangleReport {
     pub peer: u32,
     /// How often.
     pub anchors: u32,
-    /// How far the way over the host is from the direct one, in ns: the median.
+    /// The median difference between the way over the host and the direct one, in ns.
     pub median_ns: f64,
     /// The farthest.
     pub max_ns: f64,
     /// How far they may be apart if every bound holds.
     pub bound_ns: f64,
-    /// Whether they are no farther.
+    /// Whether the difference stays within the bounds.
     pub closes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Whether times moved during the profile, and whether the temperature did it.
+//! Whether times drifted during the profile, and whether temperature explains it.
 
 use polyrail_profile::{Plan, Sample};
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub struct Drift {
     pub samples: usize,
     /// Whether they rise or fall, at 1 %.
     pub has_trend: bool,
-    /// How likely it is that samples without a trend look so.
+    /// The probability that samples without a trend look like this.
     pub p: f64,
     /// How much longer they take each minute, in percent.
     pub percent_per_minute: Option<f64>,
@@ -49,7 +49,7 @@ struct Ratio {
     temperature_c: Option<f64>,
 }
 
-/// Every kind of which there are enough samples.
+/// Every kind with enough samples.
 pub(crate) fn drifts(
     plan: &Plan,
     samples: &[Sample],
@@ -86,9 +86,9 @@ pub(crate) fn drifts(
     kinds.into_iter().filter_map(of_kind).collect()
 }
 
-/// So few samples have no trend that could be told.
+/// With fewer samples no trend can be detected.
 const SAMPLES_MIN: usize = 12;
-/// Enough to see a bend, and few enough for all pairs of them.
+/// Enough to show a bend, and few enough to compare all pairs.
 const SLICES_MAX: usize = 120;
 const TREND_P: f64 = 0.01;
 

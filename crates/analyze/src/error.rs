@@ -20,7 +20,7 @@ pub enum AnalyzeError {
         /// What was looked for.
         what: String,
     },
-    /// Predictions of something else than was measured.
+    /// The predictions don't match what was measured.
     #[error("{file}: none of {rows} predictions is of a transfer that was measured: {why}")]
     NoMatch {
         /// The table.
@@ -44,12 +44,12 @@ pub enum AnalyzeError {
         /// What is different.
         why: String,
     },
-    /// What a simulator can't be given.
+    /// The simulator can't take this.
     #[error("can't export to {target}: {why}")]
     Export {
         /// The simulator.
         target: &'static str,
-        /// What is in the way, with what is allowed.
+        /// The obstacle, and what is allowed.
         why: String,
     },
     /// The system refused.

@@ -1,7 +1,7 @@
 //! Inputs for simulators, made of measured links.
 //!
-//! Simulators with two parameters per link get the line that misses every size the least in
-//! relative terms, and the files say by how much it misses.
+//! Simulators with two parameters per link get the line with the least relative error over all
+//! sizes; the files state that error.
 
 mod astra;
 mod chakra;
@@ -40,7 +40,7 @@ pub struct File {
 /// Makes the files for a simulator.
 ///
 /// # Errors
-/// A profile of several paths, and one that the simulator has no place for.
+/// If the profile has several paths, or a part that the simulator can't represent.
 pub fn export(analysis: &Analysis, target: Target) -> Result<Vec<File>, AnalyzeError> {
     match target {
         Target::AstraSim => astra::export(analysis),

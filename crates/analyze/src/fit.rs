@@ -1,8 +1,8 @@
 //! The model of a link: pieces of `time = latency + size / rate`, each for a range of sizes.
 //!
-//! Errors count relative to the time, or a line through 31 powers of two would be a line through
-//! the largest. The pieces are the best of all ways to cut the sizes, found exactly by dynamic
-//! programming; their number is the one with the least BIC.
+//! Errors are relative to the time: with absolute errors the largest of 31 powers of two would
+//! decide alone. Dynamic programming finds the best cut of the sizes into pieces exactly, and the
+//! least BIC chooses their number.
 
 use polyrail_report::show_size;
 use serde::Serialize;
@@ -62,16 +62,17 @@ pub struct Break {
     pub after_bytes: u64,
     /// The first size of the piece behind.
     pub before_bytes: u64,
-    /// How much longer the line behind says than the line before, at `before_bytes`, in percent.
+    /// How much longer a transfer of `before_bytes` takes by the next line than by the previous
+    /// one, in percent.
     pub jump_percent: f64,
 }
 
 /// How far times are from a model, over the sizes, in percent of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FitError {
-    /// Half of the sizes are not farther.
+    /// Half of the sizes are within this.
     pub median_percent: f64,
-    /// Nine of ten sizes are not farther: what decides whether the model can be used.
+    /// Nine of ten sizes are within this. It decides whether the model can be used.
     pub p90_percent: f64,
     /// The farthest.
     pub max_percent: f64,
@@ -88,19 +89,18 @@ pub struct Model {
     pub breaks: Vec<Break>,
     /// Over all sizes.
     pub regimes: Vec<Regime>,
-    /// The median error of a size that the model was made without, in percent; `None` where no
-    /// segment can spare one.
+    /// The median error of held-out sizes, in percent; `None` where no segment can spare one.
     pub held_out_error_percent: Option<f64>,
     /// How far the sizes are from their segments.
     pub error: FitError,
-    /// Why the model says nothing of this link, if it is too far off.
+    /// Why the model is refused, if it is too far off.
     pub refused: Option<String>,
 }
 
 /// A line through points by least squares of relative errors; neither part is negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// `None` where the points don't tell it from what their bytes take.
+    /// `None` where the points can't separate it from the time of the bytes.
     pub(crate) latency_ns: Option<f64>,
     pub(crate) ns_per_byte: f64,
 }
@@ -118,7 +118,7 @@ impl FitError {
         Some(Self { median_percent: median(&errors), p90_percent, max_percent, worst_bytes })
     }
 
-    /// Why what is so far off can't be used; `None` if it can.
+    /// Why a model with these errors can't be used; `None` if it can.
     pub(crate) fn refuses(&self, what: &str) -> Option<String> {
         let Self { median_percent, p90_percent, max_percent, worst_bytes } = self;
         (*p90_percent > REFUSED_PERCENT).then(|| {
@@ -175,7 +175,7 @@ impl Line {
 }
 
 impl Segment {
-    /// What the line says, in ns.
+    /// The time by the line, in ns.
     pub fn at(&self, size_bytes: u64) -> f64 {
         self.line().at(size_bytes)
     }
@@ -186,8 +186,8 @@ impl Segment {
 }
 
 impl Model {
-    /// Fits points whose sizes rise; `None` from fewer than 3. `noise` is how far medians may be off
-    /// by chance, as a share: what no more pieces should explain.
+    /// Fits points whose sizes rise; `None` from fewer than 3. `noise` is the relative error of
+    /// medians by chance; more pieces should not explain it.
     pub(crate) fn fit(points: &[Point], noise: f64) -> Option<Self> {
         if points.len() < POINTS_MIN {
             return None;
@@ -239,13 +239,13 @@ impl Model {
         within(&self.segments, size_bytes)
     }
 
-    /// The largest size up to which latency is all that counts: all smaller ones are latency-bound, too.
+    /// The largest size such that it and all smaller ones are latency-bound.
     pub fn latency_bound_to(&self) -> Option<u64> {
         let first = self.regimes.first()?;
         (first.kind == RegimeKind::LatencyBound).then_some(first.to_bytes)
     }
 
-    /// The smallest size from which on bytes are all that count: all larger ones are bandwidth-bound, too.
+    /// The smallest size such that it and all larger ones are bandwidth-bound.
     pub fn bandwidth_bound_from(&self) -> Option<u64> {
         let last = self.regimes.last()?;
         (last.kind == RegimeKind::BandwidthBound).then_some(last.from_bytes)
@@ -257,9 +257,9 @@ fn within(segments: &[Segment], size_bytes: u64) -> Option<&Segment> {
     within.or(segments.last())
 }
 
-/// What is farther off than this at a tenth of the sizes is refused.
+/// A model is refused if a tenth of the sizes are farther off than this.
 const REFUSED_PERCENT: f64 = 25.0;
-/// A latency below this part of the shortest time can't be told from what bytes take.
+/// A latency below this share of the shortest time can't be separated from the time of the bytes.
 const TOLD_SHARE: f64 = 0.01;
 
 const POINTS_MIN: usize = 3;
@@ -305,7 +305,7 @@ fn cuts(points: &[Point], noise: f64) -> Vec<usize> {
         }
     }
     let count = n as f64;
-    // What is left may not be called less than chance, or any number of pieces would pay.
+    // Residuals count at least as noise, or any number of pieces would pay off.
     let bic = |pieces: usize| {
         let left = (best[pieces][n].0 / count).max(noise * noise);
         count * left.ln() + (3.0 * pieces as f64 + 2.0) * count.ln()
@@ -414,7 +414,7 @@ mod tests {
         let line = Line::through(&steep);
         assert_eq!(line.latency_ns, None, "no latency is not a latency of 0");
         assert!(line.ns_per_byte > 0.0 && line.at(2_000) > 0.0, "{line:?}");
-        // A thousandth of what the smallest takes is as little told.
+        // Nor can a latency of a thousandth of the smallest time be determined.
         let large = [1_u64 << 20, 1 << 22, 1 << 30]
             .map(|size| Point { size_bytes: size, time_ns: 1.0 + size as f64 });
         assert_eq!(Line::through(&large).latency_ns, None);

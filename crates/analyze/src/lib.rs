@@ -1,5 +1,5 @@
-//! What a profile says: statistics of each configuration, a model of each link, what is odd, how
-//! it compares with another profile or with a simulator's predictions, inputs for simulators, and a
+//! Analyses a profile: statistics of each configuration, a model of each link, anomalies,
+//! comparison with another profile or with a simulator's predictions, inputs for simulators, and a
 //! report for people. `docs/analyze.md` explains every figure.
 //!
 //! * [`Analysis::of`] analyses a [`Folder`](polyrail_profile::Folder); it serialises to the JSON of

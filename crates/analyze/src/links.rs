@@ -1,4 +1,4 @@
-//! What links are like: a model for each, the parameters of LogGP, and what is odd among them.
+//! Describes links: a model for each, the parameters of LogGP, and anomalies among them.
 
 use std::collections::BTreeMap;
 
@@ -33,12 +33,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// The model, unless it is too far off to say anything.
+    /// The model, unless it is refused.
     pub fn usable_model(&self) -> Option<&Model> {
         self.model.as_ref().filter(|model| model.refused.is_none())
     }
 
-    /// The one line for all sizes, unless it is too far off.
+    /// The one line for all sizes, unless it is refused.
     pub fn usable_line(&self) -> Option<&AlphaBeta> {
         self.alpha_beta.as_ref().filter(|line| line.refused.is_none())
     }
@@ -47,30 +47,31 @@ impl Link {
 /// A link as latency and rate alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AlphaBeta {
-    /// In ns; `null` where the sizes don't tell it from what their bytes take.
+    /// In ns; `null` where the sizes can't separate it from the time of the bytes.
     pub latency_ns: Option<f64>,
     /// In GB/s; `null` where time does not grow with size.
     pub gb_per_s: Option<f64>,
     /// How far the sizes are from it.
     pub error: FitError,
-    /// Why it is not to be used, if it is too far off: then the pieces of the model are what there is.
+    /// Why it is refused, if it is too far off; then use the pieces of the model.
     pub refused: Option<String>,
 }
 
-/// Parameters of LogGP for a range of sizes. What can't be told apart is not guessed: `o` is both
-/// ends together, and `null` where nothing measures it.
+/// Parameters of LogGP for a range of sizes. Nothing is guessed: `o` is for both ends together, and
+/// `null` where nothing measures it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LogGp {
     /// The smallest size.
     pub from_bytes: u64,
     /// The largest size.
     pub to_bytes: u64,
-    /// L in ns: the time of a transfer of no bytes, without `o` where the metric leaves it out; `null`
-    /// where these sizes don't tell it.
+    /// L in ns: the time of an empty transfer, without `o` where the metric leaves it out; `null`
+    /// where these sizes don't determine it.
     pub latency_ns: Option<f64>,
     /// Whether `latency_ns` holds the overhead at both ends, too.
     pub latency_includes_overhead: bool,
-    /// o_s + o_r in ns: what posting and being told add, from `t_host` less `t_gpu` or `t_oneway`.
+    /// o_s + o_r in ns: the cost of posting and of completion, from `t_host` less `t_gpu` or
+    /// `t_oneway`.
     pub overhead_ns: Option<f64>,
     /// g in ns: the time between messages of no bytes in a stream.
     pub gap_ns: Option<f64>,
@@ -81,7 +82,7 @@ pub struct LogGp {
 /// A pair whose two directions differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asymmetry {
-    /// The rank whose way out is slower.
+    /// The rank whose outgoing direction is slower.
     pub src: u32,
     /// The other.
     pub dst: u32,
@@ -108,11 +109,11 @@ pub struct SlowLink {
     pub path: PathKind,
     /// Small transfers or large ones.
     pub sizes: SizeClass,
-    /// How much longer they take than on the middle link of the path, in percent.
+    /// How much longer they take than on the median link of the path, in percent.
     pub slower_percent: f64,
 }
 
-/// Where latency counts, and where bandwidth does.
+/// The sizes where latency decides, and those where bandwidth does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeClass {
@@ -186,7 +187,7 @@ pub(crate) fn asymmetries(summaries: &[Summary]) -> Vec<Asymmetry> {
 pub(crate) fn slow_links(summaries: &[Summary]) -> Vec<SlowLink> {
     let mut found = Vec::new();
     for sizes in [SizeClass::Small, SizeClass::Large] {
-        // The time of each size by that of the middle link.
+        // The time of each size, relative to the median link.
         let mut by_size: BTreeMap<(PathKind, u64), Vec<&Summary>> = BTreeMap::new();
         for one in unloaded(summaries).filter(|one| sizes.contains(one.size_bytes)) {
             by_size.entry((one.path, one.size_bytes)).or_default().push(one);
@@ -278,7 +279,7 @@ fn loggp(segment: &Segment, sizes: &[&Summary], metric: Option<Metric>) -> LogGp
     };
     let leaves_overhead_out = match metric {
         Some(Metric::Gpu) => true,
-        // From a gate of a device; by the clock of a host it begins with the post.
+        // It begins at a device's gate; by a host's clock it begins with the post.
         Some(Metric::Oneway) => !sizes.iter().any(|one| {
             matches!(one.path, PathKind::Tcp | PathKind::HostMemory | PathKind::SharedMemory)
         }),

@@ -1,4 +1,4 @@
-//! The links of a path together: what tables and reports begin with.
+//! Figures over all links of a path, which tables and reports begin with.
 
 use polyrail_profile::PathKind;
 use serde::Serialize;

@@ -24,23 +24,23 @@ pub struct Prediction {
     pub size_bytes: u64,
     /// What the simulator says.
     pub predicted_ns: f64,
-    /// Where the table says it.
+    /// If the table names it.
     pub path: Option<PathKind>,
-    /// Which simulator, where the table says it.
+    /// The simulator, if the table names it.
     pub simulator: String,
-    /// Where it is in the table.
+    /// Its line in the table.
     pub line: u64,
 }
 
-/// What a prediction is worth.
+/// The verdict on a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PointVerdict {
     /// Inside the confidence interval of the median, or within 2 % of it.
     Right,
-    /// It promises less time than was measured.
+    /// It predicts less time than was measured.
     TooFast,
-    /// It fears more time than was measured.
+    /// It predicts more time than was measured.
     TooSlow,
     /// The measurement has too few samples to say.
     Unclear,
@@ -61,7 +61,7 @@ pub struct JudgedPoint {
     pub measured_ns: f64,
     /// Its confidence interval, in ns.
     pub interval_ns: Option<(f64, f64)>,
-    /// What the simulator says, in ns.
+    /// The predicted time, in ns.
     pub predicted_ns: f64,
     /// Predicted by measured less one, in percent: below zero it is too fast.
     pub error_percent: f64,
@@ -76,11 +76,11 @@ pub struct JudgedPoint {
 pub struct ErrorSummary {
     /// How many.
     pub points: usize,
-    /// Mean of the errors' sizes, in percent.
+    /// Mean absolute error, in percent.
     pub mape_percent: f64,
-    /// Median of the errors' sizes, in percent.
+    /// Median absolute error, in percent.
     pub median_abs_percent: f64,
-    /// Mean with sign, in percent.
+    /// Mean signed error, in percent.
     pub bias_percent: f64,
     /// Geometric mean of predicted by measured.
     pub geometric_mean_ratio: f64,
@@ -137,7 +137,7 @@ const OPTIONAL: &[&str] = &["path", "simulator"];
 /// `predicted_time_ns`, and perhaps `path` and `simulator`; others are left alone.
 ///
 /// # Errors
-/// A file that can't be read, a missing column, and a cell that is out of range.
+/// If the file can't be read, a column is missing, or a cell is out of range.
 pub fn read_predictions(path: &Path) -> Result<Vec<Prediction>, AnalyzeError> {
     let bytes = fs::read(path).map_err(|source| AnalyzeError::Io {
         action: "read",
@@ -169,12 +169,12 @@ fn rank(cells: &Cells<'_>, column: usize) -> Result<Option<u32>, ProfileError> {
 }
 
 impl Judgement {
-    /// Judges predictions of one path. The last of several that are of the same transfer counts,
-    /// so that a table may say `*` first and the exceptions after it.
+    /// Judges predictions of one path. The last of several predictions for the same transfer
+    /// counts, so a table may begin with `*` and list exceptions after it.
     ///
     /// # Errors
-    /// Predictions of ranks that the profile does not have, of no transfer that was measured, and
-    /// of no path when several were measured.
+    /// If predictions name ranks that the profile lacks, match no measured transfer, or name no
+    /// path although several were measured.
     pub fn of(
         analysis: &Analysis,
         file: &Path,

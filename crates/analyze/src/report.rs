@@ -1,4 +1,4 @@
-//! The report: one HTML file with everything in it.
+//! The report: one self-contained HTML file.
 
 use crate::analysis::Analysis;
 
@@ -7,7 +7,7 @@ use crate::analysis::Analysis;
 pub fn html(analysis: &Analysis) -> String {
     // Numbers and text of an analysis always have a JSON form.
     let json = serde_json::to_string(analysis).unwrap_or_default();
-    // No text of a profile may end the element that holds it.
+    // Text from a profile must not close the element that holds it.
     let json = json.replace('<', "\\u003c");
     let title = format!("Profile of {}", escape(&analysis.about.hostname));
     format!(

@@ -1,8 +1,9 @@
-//! Sources whose transfers take longer at times, by the same for all sizes: two states.
+//! Finds sources in two states: at times all their transfers take longer by the same amount,
+//! whatever the size.
 //!
-//! A configuration has a handful of samples, but the state of a copy engine is that of its device and
-//! not of a size. So the samples of all sizes of a source are looked at together, each as what it took
-//! more than the least of its configuration.
+//! A configuration has a handful of samples, but the state of a copy engine is that of its device
+//! and not of a size. So this pools the samples of all sizes of a source, each as its excess over
+//! the fastest sample of its configuration.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,20 @@ use serde::Serialize;
 use crate::stats::{median, two_clusters};
 use crate::summary::{Metrics, State, Summary, plan_time};
 
-/// A source in two states; the times are what transfers take more than the least of their configuration.
+/// A source in two states; times are the excess over the fastest sample of each configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceStates {
     /// How bytes travel.
     pub path: PathKind,
     /// The rank that they come from.
     pub src: u32,
-    /// The largest size that was looked at: above it a state is lost in the variation of the bytes.
+    /// The largest size considered: above it the variation of the byte time hides a state.
     pub to_bytes: u64,
     /// The faster one first.
     pub states: [State; 2],
 }
 
-/// What a state adds is told up to this size.
+/// The excess of a state shows up to this size.
 const TO_BYTES: u64 = 16 << 20;
 
 pub(crate) fn source_states(
@@ -55,12 +56,12 @@ pub(crate) fn source_states(
         let at = two_clusters(&more)?;
         let states = [&more[..at], &more[at..]].map(|part| State::of(part, more.len()));
         let apart_ns = states[1].median_ns - states[0].median_ns;
-        // What changes next to nothing is no state worth a word.
+        // A state that changes next to nothing is not worth reporting.
         let matters = apart_ns > MATTERS * median(&times);
         matters.then_some(SourceStates { path, src, to_bytes: TO_BYTES, states })
     });
     found.collect()
 }
 
-/// States closer than this part of a usual time are one.
+/// States closer than this share of a median time count as one.
 const MATTERS: f64 = 0.05;

@@ -5,7 +5,7 @@ pub(crate) use polyrail_report::median as median_of;
 /// The median of sorted numbers.
 ///
 /// # Panics
-/// On an empty list, which has none.
+/// On an empty list.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     polyrail_report::median_of_sorted(sorted).expect("there is a number")
 }
@@ -56,18 +56,18 @@ pub(crate) fn two_peaks(sorted: &[f64]) -> Option<usize> {
     widest.filter(is_apart)
 }
 
-/// Where sorted numbers fall apart into two clusters with next to nothing between them: how many are in
-/// the lower one. Takes many numbers, and bears some that are far off or in between, unlike
-/// [`two_peaks`]. The cut is the one with the least squares on both sides; each side must have a tenth
-/// of the numbers, and the middle half of the way between their medians at most one in twenty. Of one
-/// peak it holds about a quarter (normal and uniform), or a fifth (exponential).
+/// Where sorted numbers fall apart into two clusters with next to nothing between them: how many
+/// are in the lower one. Needs many numbers and, unlike [`two_peaks`], tolerates some that are far
+/// off or in between. The cut is the one with the least squares on both sides; each side must have
+/// a tenth of the numbers, and the middle half of the way between their medians at most one in
+/// twenty. Of one peak it holds about a quarter (normal and uniform), or a fifth (exponential).
 pub(crate) fn two_clusters(sorted: &[f64]) -> Option<usize> {
     const LEAST: usize = 40;
     const BETWEEN: f64 = 0.05;
     if sorted.len() < LEAST {
         return None;
     }
-    // What is far off would be a cluster of its own.
+    // Outliers would otherwise form a cluster of their own.
     let kept = &sorted[..sorted.len() - sorted.len() / 50];
     let n = kept.len() as f64;
     let (sum, mut below, mut best) = (kept.iter().sum::<f64>(), 0.0, (f64::NEG_INFINITY, 0));
@@ -137,7 +137,7 @@ pub(crate) fn mann_kendall_p(numbers: &[f64]) -> f64 {
     erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// The median of the slopes between all points (Theil and Sen): what a few odd points can't turn.
+/// The median of the slopes between all points (Theil and Sen), which a few odd points can't turn.
 pub(crate) fn median_slope(points: &[(f64, f64)]) -> Option<f64> {
     let pairs = points.iter().enumerate().flat_map(|(place, (x1, y1))| {
         let later = points[place + 1..].iter();

@@ -9,7 +9,7 @@ use crate::stats::{
     mean_and_deviation, median, median_interval, median_of, quantile, scaled_mad, two_peaks,
 };
 
-/// One configuration. Every sample counts: outliers are told apart and left in.
+/// One configuration. Every sample counts: outliers are listed but stay in every figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Its number in the plan.
@@ -46,15 +46,15 @@ pub struct Summary {
     pub robust_cv_percent: f64,
     /// Size by median time, in GB/s.
     pub gb_per_s: f64,
-    /// How far the times may be off by the alignment of clocks, in ns: the median of the bounds; `null`
-    /// for metrics of one clock.
+    /// The error that clock alignment may add, in ns: the median of the bounds; `null` for metrics
+    /// of one clock.
     pub clock_uncertainty_ns: Option<f64>,
     /// The median bandwidth of a stream, in GB/s, where it was measured.
     pub stream_gb_per_s: Option<f64>,
     /// The median time at the host, in ns, where it was measured.
     pub host_ns: Option<f64>,
-    /// The two states that the samples fall apart into, the faster first, if they do: then the median
-    /// of all is that of whichever has more.
+    /// The two states that the samples fall into, if any, the faster one first. The median of all
+    /// samples is then that of the larger state.
     pub states: Option<[State; 2]>,
     /// Samples far from the median.
     pub outliers: usize,
@@ -95,7 +95,7 @@ pub struct Outlier {
     pub time_ns: f64,
     /// Time by median.
     pub factor: f64,
-    /// What the sample itself says, as in `samples.csv`.
+    /// The flags of the sample, as in `samples.csv`.
     pub flags: String,
 }
 
@@ -223,8 +223,8 @@ fn summary(
     })
 }
 
-/// The metric as a time. Aligned clocks may say a little less than nothing of a short transfer; it
-/// counts as the least that can be told.
+/// The metric as a time. With aligned clocks a short transfer may take slightly less than zero; it
+/// then counts as the smallest measurable time.
 fn time(sample: &Sample, metric: Metric) -> Option<f64> {
     sample.metric(metric).map(|time_ns| time_ns.max(TIME_MIN_NS))
 }

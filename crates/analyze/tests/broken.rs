@@ -1,4 +1,4 @@
-//! Folders that were damaged in any way are analysed or refused; nothing ends in a panic.
+//! Damaged folders are analysed or refused; nothing panics.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const FILES: [&str; 7] = [
     "predictions.csv",
 ];
 
-/// Values that programs trip over.
+/// Values that often break programs.
 const PIECES: [&str; 14] = [
     "",
     "-1",

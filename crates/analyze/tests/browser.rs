@@ -116,7 +116,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// What the page complained of, and everything that it asked for.
+    /// The errors of the page, and everything that it requested.
     fn complaints_and_requests(&self) -> (Vec<String>, Vec<String>) {
         let of = |method: &str| {
             let method = method.to_owned();
@@ -141,7 +141,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // A browser that is gone already is as good.
+        // The browser may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

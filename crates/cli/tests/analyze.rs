@@ -156,7 +156,7 @@ fn a_missing_table_is_told_and_nothing_is_computed_as_if_it_were_there() {
     for warning in [
         "warning: anchors.csv is missing: clocks can't be compared\n",
         "warning: clocks without anchors: gpu0, gpu1, gpu2; there are no one-way times between them",
-        "warning: temperatures.csv is missing: nothing is known of devices but what samples say\n",
+        "warning: temperatures.csv is missing: only the samples tell about devices\n",
         "warning: metadata_rank_1.yml is missing: the model of rank 1 is not known\n",
     ] {
         assert!(tables.contains(warning), "{warning}: {tables}");

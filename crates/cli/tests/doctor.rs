@@ -103,7 +103,7 @@ fn wrong_values_name_option_value_and_range() {
         (["--nic", "eth99"], ["interface `eth99` is not there", "there are: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
-        (["--workers", "8190"], ["workers `8190` names CPUs that are not there", "there are: 0"]),
+        (["--workers", "8190"], ["workers `8190` names CPUs that don't exist", "there are: 0"]),
         (["--sysroot", "/none"], ["--sysroot", "/none can't be opened"]),
         (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
     ] {
@@ -143,7 +143,7 @@ fn a_fix_is_shown_then_done_then_taken_back() {
     assert!(stdout(&output).contains("--undo bbr-without-fq"), "{}", stdout(&output));
     let output = doctor(&["--fix", "bbr-without-fq"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("found nothing to mend: all is well"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("found nothing to fix: all is well"), "{}", stderr(&output));
 
     let output = doctor(&["--undo"]);
     assert_eq!(stdout(&output), format!("{path}: cubic -> bbr\n"), "{}", stderr(&output));

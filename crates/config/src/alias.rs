@@ -13,7 +13,7 @@ pub(crate) struct Alias {
     pub(crate) note: &'static str,
 }
 
-/// What a value of another tool comes to.
+/// What a value of another tool means here.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Translated {
     /// The text for the setting; `None` leaves it as it is.
@@ -37,13 +37,13 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
     ),
     ("NCCL_GPUDIRECTTCPX_TX_IRQ_BINDINGS", "the engine does not move interrupts"),
     ("NCCL_GPUDIRECTTCPX_RX_IRQ_BINDINGS", "the engine does not move interrupts"),
-    ("NCCL_SHM_LOCALITY", "there is no shared-memory transport"),
-    ("NCCL_SHM_MEMCPY_MODE", "there is no shared-memory transport"),
+    ("NCCL_SHM_LOCALITY", "host memory has no shared-memory transport"),
+    ("NCCL_SHM_MEMCPY_MODE", "host memory has no shared-memory transport"),
     ("NCCL_NET_SHARED_BUFFERS", "data lands in place, so there are no buffers to share"),
     ("NCCL_NET_GDR_LEVEL", "there is no transport from GPU memory straight to the network"),
     (
         "NCCL_IGNORE_CPU_AFFINITY",
-        "the program's affinity is never changed, and the tx and rx settings decide that of the proxies",
+        "Polyrail never changes the program's affinity; the tx and rx settings pin the proxies",
     ),
 ];
 

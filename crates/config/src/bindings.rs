@@ -1,8 +1,8 @@
 //! CPUs per interface: `eth1:8-21,112-125;eth2:22-35`.
 //!
-//! The grammar is that of the bindings of NCCL's GPUDirect-TCPX plugin, and a little wider: single
-//! CPUs and spaces are allowed. What that plugin takes in silence, such as a name twice or letters
-//! for a number, is an error here.
+//! The grammar of NCCL's GPUDirect-TCPX plugin, a little wider: it also allows single CPUs and
+//! spaces. Where that plugin silently accepts mistakes, such as a name twice or letters for a
+//! number, this parser reports an error.
 
 use crate::cpus::{CpuListError, parse_cpulist_at};
 
@@ -23,7 +23,7 @@ pub struct Binding {
     pub column: usize,
 }
 
-/// A text that is no bindings, and where it stops being some.
+/// A text that is not valid bindings, and where it goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (column {column})")]
 pub struct BindingsError {
@@ -43,8 +43,8 @@ pub enum BindingsFault {
     /// An entry without a colon.
     #[error("has `{0}` without a colon between interface and CPUs")]
     NoColon(String),
-    /// What stands before the colon can be no interface.
-    #[error("has `{0}`, which can be no name of an interface")]
+    /// The text before the colon can't be the name of an interface.
+    #[error("has `{0}`, which can't be the name of an interface")]
     BadName(String),
     /// An interface for the second time.
     #[error("has {0} twice")]
@@ -52,7 +52,7 @@ pub enum BindingsFault {
     /// An interface without CPUs.
     #[error("has no CPUs for {0}")]
     NoCpus(String),
-    /// The CPUs of an interface are no list.
+    /// The CPUs of an interface are not a valid list.
     #[error("has a list for {interface} that {source}")]
     Cpus {
         /// The interface.
@@ -79,8 +79,8 @@ impl BindingsError {
     }
 }
 
-/// Reads bindings in the order of the text; the empty text is none. A semicolon at the end is
-/// ignored, and so are spaces around names, numbers and signs.
+/// Reads bindings in the order of the text; the empty text means no bindings. A semicolon at the
+/// end is ignored, and so are spaces around names, numbers and signs.
 ///
 /// # Errors
 /// [`BindingsError`] with the column.

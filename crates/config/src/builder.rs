@@ -17,7 +17,7 @@ use crate::table::{ENV_PREFIX, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
 
-/// Variables with our prefix that are no settings: they stand for options of commands.
+/// Variables with our prefix that are not settings: they stand for options of commands.
 const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR"];
 
 /// Collects values; [`ConfigBuilder::build`] resolves them.
@@ -28,7 +28,7 @@ const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR"];
 pub struct ConfigBuilder {
     given: Vec<Given>,
     proposals: Vec<Given>,
-    /// What is wrong with the environment; said by [`ConfigBuilder::build`].
+    /// What is wrong with the environment; [`ConfigBuilder::build`] reports it.
     deferred: Option<ConfigError>,
     warnings: Vec<String>,
 }
@@ -103,12 +103,12 @@ impl ConfigBuilder {
         Ok(self)
     }
 
-    /// Reads the environment of the process: `POLYRAIL_*` and the aliases. What is wrong there is
-    /// said by [`ConfigBuilder::build`].
+    /// Reads the environment of the process: `POLYRAIL_*` and the aliases. [`ConfigBuilder::build`]
+    /// reports what is wrong there.
     pub fn env(mut self) -> Self {
         let mut variables = Vec::new();
         for (name, value) in std::env::vars_os() {
-            // Names and values of others need not be text.
+            // Variables of other programs need not be UTF-8.
             let Ok(name) = name.into_string() else { continue };
             if !name.starts_with(ENV_PREFIX) && !alias::is_known(&name) {
                 continue;
@@ -168,8 +168,9 @@ impl ConfigBuilder {
         Ok(self)
     }
 
-    /// Gives a setting a value that every other layer wins over, but for the default: what a program
-    /// proposes that knows the machine, or what the engine is for. `because` is shown with it.
+    /// Proposes a value that only the default yields to; every other layer wins over it. A program
+    /// uses this when it knows the machine, or what the engine is for. `because` is shown with the
+    /// value.
     ///
     /// # Errors
     /// As [`ConfigBuilder::set`].
@@ -184,7 +185,7 @@ impl ConfigBuilder {
     /// As [`ConfigBuilder::set`], from `name=value` as on the command line.
     ///
     /// # Errors
-    /// As [`ConfigBuilder::set`], and where there is no `=`.
+    /// As [`ConfigBuilder::set`], and [`ConfigError`] if there is no `=`.
     pub fn set_pair(self, pair: &str) -> Result<Self, ConfigError> {
         let (name, value) =
             pair.split_once('=').ok_or_else(|| ConfigError::NotAPair { text: excerpt(pair) })?;

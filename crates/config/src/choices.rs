@@ -13,7 +13,7 @@ use crate::value::Value;
 pub struct UnknownChoice {
     /// What was given.
     pub name: String,
-    /// The names there are, separated by commas.
+    /// The allowed names, separated by commas.
     pub allowed: String,
     /// The choice that was probably meant.
     pub suggestion: Option<&'static str>,

@@ -64,7 +64,7 @@ pub(crate) const RULES: &[Rule] = &[
         is_broken: |settings, _| {
             settings.progress == Progress::Caller && !settings.tx_cpus.is_empty()
         },
-        why: "the affinity of the program's own threads is never changed",
+        why: "the engine never changes the affinity of the program's own threads",
         remedy: ASK_FOR_PROXIES,
     },
     Rule {
@@ -74,7 +74,7 @@ pub(crate) const RULES: &[Rule] = &[
         is_broken: |settings, _| {
             settings.progress == Progress::Caller && !settings.rx_cpus.is_empty()
         },
-        why: "the affinity of the program's own threads is never changed",
+        why: "the engine never changes the affinity of the program's own threads",
         remedy: ASK_FOR_PROXIES,
     },
     Rule {
@@ -84,7 +84,7 @@ pub(crate) const RULES: &[Rule] = &[
         is_broken: |settings, _| {
             settings.progress == Progress::Caller && !settings.tx_bindings.is_empty()
         },
-        why: "the affinity of the program's own threads is never changed",
+        why: "the engine never changes the affinity of the program's own threads",
         remedy: ASK_FOR_PROXIES,
     },
     Rule {
@@ -94,7 +94,7 @@ pub(crate) const RULES: &[Rule] = &[
         is_broken: |settings, _| {
             settings.progress == Progress::Caller && !settings.rx_bindings.is_empty()
         },
-        why: "the affinity of the program's own threads is never changed",
+        why: "the engine never changes the affinity of the program's own threads",
         remedy: ASK_FOR_PROXIES,
     },
     Rule {
@@ -180,7 +180,7 @@ pub(crate) const RULES: &[Rule] = &[
         second: "peer_timeout_ms",
         when: "rail_stall_ms is over peer_timeout_ms",
         is_broken: |settings, _| settings.rail_stall_ms > settings.peer_timeout_ms,
-        why: "the peer would be given up before a stalled rail is",
+        why: "the engine would give up the peer before a stalled rail",
         remedy: "lower rail_stall_ms or raise peer_timeout_ms",
     },
     Rule {

@@ -78,8 +78,8 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by `polyrail config docs`; a test compares. Change the table in crates/config instead. -->
 
-Every setting has one name, which is the same everywhere. A value can be given in these layers; a
-later one wins over an earlier one:
+Every setting has one name, the same everywhere. You can give a value in any of these layers; a
+later one overrides an earlier one:
 
 1. the default;
 2. a preset;
@@ -88,12 +88,12 @@ later one wins over an earlier one:
 5. the environment: `POLYRAIL_` and the name in capitals, like `POLYRAIL_CHUNK_BYTES=1MiB`;
 6. the command line, `--set chunk_bytes=1MiB`, and what a program sets itself.
 
-The preset may be named in any of them; its values still yield to every explicit one.
+Any layer from the file on may name the preset. Its values still yield to every explicit value.
 `polyrail config show --origin` prints the effective values and where each came from;
 `polyrail config help NAME` explains one.
 
-An unknown name, a value out of range, or two values that don't go together are errors, and nothing
-takes effect. An unknown `POLYRAIL_` variable is an error, too. A variable of another tool that has
+An unknown name, a value out of range, or two values that contradict each other are errors, and then
+nothing takes effect. An unknown `POLYRAIL_` variable is an error, too. A variable of another tool that has
 an invalid value is an error unless Polyrail's own name replaces it.
 
 ## Values

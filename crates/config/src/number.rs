@@ -31,7 +31,7 @@ impl Unit {
     pub(crate) fn parse(self, text: &str) -> Result<u64, Invalid> {
         let (digits, suffix) = split(text)?;
         let number: u64 =
-            digits.parse().map_err(|_| Invalid::because("is larger than any number here"))?;
+            digits.parse().map_err(|_| Invalid::because("is above every allowed number"))?;
         if suffix.is_empty() {
             return Ok(number);
         }
@@ -52,7 +52,7 @@ impl Unit {
         if total % divisor != 0 {
             return Err(Invalid::because("is not a whole number of milliseconds"));
         }
-        (total / divisor).try_into().map_err(|_| Invalid::because("is larger than any number here"))
+        (total / divisor).try_into().map_err(|_| Invalid::because("is above every allowed number"))
     }
 
     /// Writes a number so that [`Unit::parse`] reads it back and a person grasps it.
@@ -181,8 +181,8 @@ mod tests {
             ("+5", "is not a number"),
             ("1.5MiB", "is not a whole number in plain digits"),
             ("1_000", "is not a whole number in plain digits"),
-            ("99999999999999999999", "is larger than any number here"),
-            ("99999999999999999GiB", "is larger than any number here"),
+            ("99999999999999999999", "is above every allowed number"),
+            ("99999999999999999GiB", "is above every allowed number"),
             ("4096 bytes", "has the unknown unit `bytes`"),
             ("4\u{e9}", "has the unknown unit `\u{e9}`"),
         ] {

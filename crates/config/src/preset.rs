@@ -26,16 +26,20 @@ const LATENCY: &[PresetValue] = &[
     value("append_freq", "1", "a new operation never waits for a pass over the old ones"),
     value("inline_bytes", "64KiB", "larger writes, too, leave before posting returns"),
     value("chunk_bytes", "256KiB", "a small message waits less behind a large one on its flow"),
-    value("wait_spin_us", "2000", "a wake-up costs more than the round trip that is waited for"),
-    value("proxy_spin_us", "2000", "the same, where proxies are asked for"),
+    value("wait_spin_us", "2000", "a wake-up costs more than the round trip itself"),
+    value("proxy_spin_us", "2000", "the same, if proxies are asked for"),
 ];
 
 const THROUGHPUT: &[PresetValue] = &[
     value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
     value("window_chunks", "16", "16 MiB in flight per channel cover 100 Gbit/s at 1 ms"),
-    value("sockets", "2", "two connections of a channel are served by two cores of the kernel"),
+    value("sockets", "2", "the kernel serves two connections of a channel on two cores"),
     value("append_batch", "64", "a burst of operations reaches the flows in one fetch"),
-    value("inline_bytes", "4KiB", "the posting thread is not held up by copying into the kernel"),
+    value(
+        "inline_bytes",
+        "4KiB",
+        "the posting thread does not spend its time copying into the kernel",
+    ),
 ];
 
 const CPU: &[PresetValue] = &[

@@ -130,15 +130,15 @@ macro_rules! settings {
 
 settings! {
 "Purpose" {
-    /// A named set of values for one purpose. Any value given in the file, the environment or on the
-    /// command line wins over the preset's.
+    /// A named set of values for one purpose. Any value in the file, in the environment or on the
+    /// command line overrides the preset's.
     preset: Preset = Preset::Balanced, Kind::Choice(Preset::NAMES);
 }
 
 "Rails, channels and chunks" {
-    /// Interfaces to use as rails, separated by commas: `auto` (every interface that is up and
-    /// routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1, ...), `=eth1`
-    /// for exactly that name, a leading `^` for all but the list, or IP addresses.
+    /// Network interfaces to use as rails, separated by commas: `auto` (every interface that is up
+    /// and routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1,
+    /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
     rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
 
     /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
@@ -153,31 +153,32 @@ settings! {
     /// Chunks that a channel may have sent and not yet acknowledged.
     window_chunks: u32 = 16, Kind::count("chunks", 1, 1024), [alias::same("UCCL_TCPX_WINDOW_SIZE")];
 
-    /// Size of the pieces that a transfer is cut into; each piece travels on one flow, and is what
-    /// is resent when a rail fails.
+    /// Size of the pieces that the engine cuts a transfer into. Each piece travels on one flow, and
+    /// is the unit that the engine sends again when a rail fails.
     chunk_bytes: u64 = 512 * KIB, Kind::bytes(4 * KIB, 64 * MIB),
         [alias::same("UCCL_TCPX_CHUNK_BYTES")];
 }
 
 "GPU memory" {
-    /// How GPU memory travels between two ends on one host: `auto` lets a GPU copy from memory to
-    /// memory (NVLink, PCIe) where both ends can, and else takes what `shared` takes: pinned memory
-    /// that both processes have open, or where that is not possible the rails. `tcp` sends it over
-    /// the rails like everything else.
+    /// How GPU memory travels between two ends on one host. `auto`: a GPU copies from memory to
+    /// memory (NVLink, PCIe) where both ends can; otherwise as `shared`. `shared`: through pinned
+    /// memory that both processes have open; where that is not possible, over the rails. `tcp`:
+    /// over the rails, like everything else.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
-    /// Size of the pieces that a transfer of GPU memory over the rails is cut into, in place of
-    /// `chunk_bytes`: a GPU needs larger copies to keep its link busy than a socket does.
+    /// Replaces `chunk_bytes` for GPU memory that travels over the rails: a GPU needs larger copies
+    /// than a socket to keep its link busy.
     gpu_chunk_bytes: u64 = 2 * MIB, Kind::bytes(4 * KIB, 64 * MIB);
 
-    /// Pinned host memory of each flow and direction, through which GPU memory is sent and
-    /// received; taken when a flow first needs it. It holds the chunks that are on the wire and
-    /// those that the GPU copies meanwhile: `staging_bytes` / `gpu_chunk_bytes` of them.
+    /// Pinned host memory that stages GPU memory, for each flow and direction. A flow allocates it
+    /// when it first needs it. It holds `staging_bytes` / `gpu_chunk_bytes` chunks: those on the
+    /// wire and those that the GPU is copying.
     staging_bytes: u64 = 8 * MIB, Kind::bytes(64 * KIB, GIB);
 
-    /// Pinned host memory of all flows together: one half is for sending and one for receiving. When
-    /// it is used up new flows get smaller rings, and at last none: then flows to the same peer that
-    /// have one do the work, and where no flow of a peer has any it is an error of the transfers.
+    /// Pinned host memory of all flows together, one half for sending and one for receiving. When
+    /// it runs short, new flows get smaller staging rings, and finally none. Flows to the same peer
+    /// that have a ring then do the work. If no flow of a peer has one, its transfers of GPU memory
+    /// fail.
     staging_limit_bytes: u64 = 8 * GIB, Kind::bytes(MIB, 1024 * GIB);
 }
 
@@ -187,33 +188,33 @@ settings! {
     progress: Progress = Progress::Proxy, Kind::Choice(Progress::NAMES);
 
     /// Whether sending and receiving have proxies of their own (`split`) or each proxy does both
-    /// (`merged`). Merged proxies take their number and CPUs from whichever of the tx and rx
-    /// settings is given, and the larger number where both are.
+    /// (`merged`). Merged proxies take their number and CPUs from the tx or rx settings, whichever
+    /// are given; of two numbers the larger one counts.
     proxy_layout: ProxyLayout = ProxyLayout::Split, Kind::Choice(ProxyLayout::NAMES);
 
-    /// Proxies that send.
+    /// Number of proxies that send.
     tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
-    /// Proxies that receive.
+    /// Number of proxies that receive.
     rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
-    /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The affinity of the
-    /// program's own threads is never changed.
+    /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The engine never changes
+    /// the affinity of the program's own threads.
     tx_cpus: String = "", Kind::Cpus;
 
     /// CPUs that the receiving proxies are pinned to, like `22-35,126-139`.
     rx_cpus: String = "", Kind::Cpus;
 
     /// CPUs that the sending proxies of each interface are pinned to, like
-    /// `eth1:8-21,112-125;eth2:22-35`. Interfaces that are not named go by `tx_cpus`. `polyrail
-    /// bindings suggest` makes them from the topology.
+    /// `eth1:8-21,112-125;eth2:22-35`. `tx_cpus` applies to interfaces that are not named.
+    /// `polyrail bindings suggest` derives them from the topology.
     tx_bindings: String = "", Kind::Bindings,
         [alias::same("NCCL_GPUDIRECTTCPX_TX_BINDINGS")];
 
-    /// CPUs that the receiving proxies of each interface are pinned to; as `tx_bindings`, with
-    /// `rx_cpus`.
+    /// CPUs that the receiving proxies of each interface are pinned to. As `tx_bindings`, with
+    /// `rx_cpus` for the other interfaces.
     rx_bindings: String = "", Kind::Bindings,
         [alias::same("NCCL_GPUDIRECTTCPX_RX_BINDINGS")];
 
@@ -226,22 +227,25 @@ settings! {
     append_batch: u32 = 16, Kind::count("operations", 1, 4096),
         [alias::via("NCCL_PROXY_APPEND_BATCH_SIZE", alias::unchanged, "NCCL counts groups of operations")];
 
-    /// Operations that may be outstanding in the engine. When the pool is full, posting reports
-    /// that and nothing is lost.
+    /// Operations that may be outstanding in the engine. When the pool is full, posting says so and
+    /// loses nothing.
     ops_pool: u32 = 4096, Kind::count("operations", 64, 1 << 20);
 
-    /// Writes up to this size are sent by the calling thread itself when the flow is idle, which
-    /// saves the hand-over to a proxy. 0 hands every write over.
+    /// The calling thread itself sends writes up to this size when the flow is idle, which saves
+    /// the hand-over to a proxy. 0 hands every write over.
     inline_bytes: u64 = 16 * KIB, Kind::bytes(0, MIB);
 
-    /// Whether proxies and waiting calls poll by themselves before they sleep: `auto`, while messages
-    /// are small and come in quick succession, on machines with 8 CPUs or more; or `off`.
+    /// Whether proxies and waiting calls decide by themselves to poll before they sleep: `auto` (on
+    /// machines with 8 CPUs or more, while messages are small and come in quick succession) or
+    /// `off`.
     polling: Polling = Polling::Auto, Kind::Choice(Polling::NAMES);
 
-    /// How long an idle proxy polls before it sleeps, whatever `polling` finds. Longer saves the wake-up, and burns CPU.
+    /// How long an idle proxy always polls before it sleeps, whatever `polling` decides. Longer
+    /// saves the wake-up but burns CPU.
     proxy_spin_us: u32 = 0, Kind::micros(0, 1_000_000);
 
-    /// How long a waiting call polls before it sleeps, whatever `polling` finds. Longer saves the wake-up, and burns CPU.
+    /// How long a waiting call always polls before it sleeps, whatever `polling` decides. Longer
+    /// saves the wake-up but burns CPU.
     wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
 }
 
@@ -260,8 +264,8 @@ settings! {
     /// Less keeps a small message from queueing behind a large one.
     notsent_bytes: u64 = 0, Kind::bytes(1, GIB).or_zero("off");
 
-    /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), besides its source
-    /// address.
+    /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), in addition to its
+    /// source address.
     bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
 
     /// TCP port to listen on.
@@ -272,24 +276,24 @@ settings! {
     /// How long one TCP connection may take to come up.
     connect_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
 
-    /// How long a new connection may take to say who it is.
+    /// How long a new connection may take to identify itself.
     hello_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
 
-    /// How long a rail may make no progress while others do, before its chunks are resent
-    /// elsewhere.
+    /// How long a rail may make no progress while others do, before other rails send its chunks
+    /// again.
     rail_stall_ms: u64 = 400, Kind::millis(20, 600_000);
 
     /// Pause before the first attempt to bring a failed rail back.
     reconnect_min_ms: u64 = 100, Kind::millis(1, 600_000);
 
-    /// Longest pause between attempts; it doubles up to here.
+    /// Longest pause between attempts. The pause doubles up to this.
     reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
 
-    /// How long transfers with a peer may make no progress before they fail, and how long it may be out
-    /// of reach on every rail. Signs of life are no progress.
+    /// How long transfers with a peer may make no progress before they fail, and how long the peer
+    /// may be unreachable on every rail. A mere sign of life is no progress.
     peer_timeout_ms: u64 = 10_000, Kind::millis(100, 3_600_000);
 
-    /// How long a transfer may take in all.
+    /// How long a whole transfer may take.
     transfer_timeout_ms: u64 = 0, Kind::millis(1, 86_400_000).or_zero("no limit");
 }
 
@@ -297,32 +301,33 @@ settings! {
     /// Checksum of each chunk, beyond TCP's own.
     checksum: Checksum = Checksum::Off, Kind::Choice(Checksum::NAMES);
 
-    /// Largest notification.
+    /// Size of the largest notification.
     notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
 
-    /// Notifications that may wait to be taken. Peers share the inbox in equal parts; one whose part is
-    /// full is held back. Of what peers that are gone left, so many are kept as well.
+    /// Notifications that may wait in the inbox. Peers share it in equal parts, and the engine
+    /// holds back a peer whose part is full. The inbox keeps as many again from peers that are
+    /// gone.
     notification_queue: u32 = 65_536, Kind::count("notifications", 1, 1 << 24);
 
-    /// Connections that an engine accepts at most.
+    /// The most connections that an engine accepts.
     flow_limit: u32 = 4096, Kind::count("flows", 16, 65_536);
 
-    /// Accepted connections that may be in the handshake at once.
+    /// The most accepted connections that may be in the handshake at once.
     handshake_limit: u32 = 128, Kind::count("flows", 1, 65_536);
 }
 
 "NCCL plugin" {
-    /// What NCCL sees as a network device: `one` for all rails together, `node` for those of a NUMA
-    /// node, `nic` for each rail.
+    /// What NCCL sees as a network device: all rails together (`one`), the rails of each NUMA node
+    /// (`node`), or each rail (`nic`).
     nccl_devices: NcclDevices = NcclDevices::One, Kind::Choice(NcclDevices::NAMES);
 
-    /// Speed of each device that NCCL is told of, in Mbit/s. NCCL derives the number of its channels
+    /// Speed in Mbit/s that each device reports to NCCL. NCCL derives the number of its channels
     /// from it.
     nccl_speed_mbps: u32 = 0, Kind::count("Mbit/s", 1, 100_000_000).or_zero("the sum of its rails");
 
-    /// Messages up to this size are sent and received by NCCL's own threads, on connections of their
-    /// own, so that no other thread is on their way. Ranks that share a process don't do so, nor does
-    /// an engine with a `listen_port`.
+    /// NCCL's own threads send and receive messages up to this size, on separate connections, so
+    /// that no message waits for another thread. Ranks that share a process don't use this way, nor
+    /// do engines with a `listen_port`.
     nccl_express_bytes: u64 = 16 * KIB, Kind::bytes(1, 32 * KIB).or_zero("off");
 }
 
@@ -338,7 +343,7 @@ settings! {
     trace_file: String = "", Kind::FileName("off"),
         [alias::via("RCCL_ENABLE_PROXY_TRACE", alias::rccl_proxy_trace, "1 writes polyrail-trace-%h-%p.json")];
 
-    /// Events a trace holds at most; what comes later is counted and not kept.
+    /// The most events that a trace holds. Later events are counted but not kept.
     trace_events: u32 = 1 << 20, Kind::count("events", 1024, 1 << 26);
 
     /// The least severe log records that are written.

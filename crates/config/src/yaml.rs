@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The first event with content; none for a file of comments.
+    /// The first event with content; `None` for a file of comments only.
     fn skip_to_content(&mut self) -> Result<Option<(Event<'a>, Place)>, ConfigError> {
         loop {
             match self.next()? {

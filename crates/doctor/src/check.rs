@@ -1,4 +1,4 @@
-//! What a check is, and what it may say.
+//! What a check is, and which answers it may give.
 
 use polyrail_tune::Target;
 use serde::{Deserialize, Serialize};
@@ -8,21 +8,21 @@ use crate::context::Context;
 /// A check: data, and the function that applies it.
 #[derive(Debug)]
 pub struct Check {
-    /// Its name for good: in reports, `--explain`, `--fix`.
+    /// Its stable name, in reports, `--explain` and `--fix`.
     pub id: &'static str,
-    /// The part of the machine that it is about.
+    /// The part of the machine that it examines.
     pub group: Group,
-    /// What is wrong when it fires, in a few words.
+    /// The fault that it finds, in a few words.
     pub title: &'static str,
     /// What that costs.
     pub cost: Cost,
     /// Why it matters, and when it does not.
     pub why: &'static str,
-    /// What mends it, for people; the commands are in the findings.
+    /// How to fix it, for people; the findings hold the commands.
     pub remedy: &'static str,
     /// Whether mending needs root.
     pub needs_root: bool,
-    /// Whether mending can be undone without a restart.
+    /// Whether the fix can be undone without a restart.
     pub reversible: bool,
     /// What it reads.
     pub reads: &'static [&'static str],
@@ -30,7 +30,7 @@ pub struct Check {
     pub(crate) run: fn(&Context) -> Result<Outcome, Unknown>,
 }
 
-/// The part of the machine that a check is about.
+/// The part of the machine that a check examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -68,10 +68,10 @@ pub enum Cost {
     Small,
 }
 
-/// A thing that was read, and what it said.
+/// A source that the check read, and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// A path without the root, or what was asked, such as `ethtool -g eth1`.
+    /// A path without the root, or a query such as `ethtool -g eth1`.
     pub path: String,
     /// What it said.
     pub value: String,
@@ -86,13 +86,13 @@ pub struct Finding {
     pub what: String,
     /// How that is known.
     pub evidence: Vec<Evidence>,
-    /// Commands that mend it, to be read before they are run.
+    /// Commands that fix it. Read them before you run them.
     pub commands: Vec<String>,
-    /// The same as data, where `--fix` can do it.
+    /// The same changes as data, where `--fix` can make them.
     pub changes: Vec<Change>,
 }
 
-/// A value to be written.
+/// A value that a fix writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Where.
@@ -103,15 +103,15 @@ pub struct Change {
     pub to: String,
 }
 
-/// All that a check said.
+/// The whole answer of a check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<Finding>,
-    /// What was looked at and is as it should be.
+    /// What the check examined and found right.
     pub(crate) seen: Vec<Evidence>,
-    /// What could not be found out.
+    /// What the check could not find out.
     pub(crate) unknown: Vec<String>,
-    /// Why there is nothing to look at on this host.
+    /// Why this host has nothing to examine.
     pub(crate) not_applicable: Option<String>,
 }
 
@@ -167,7 +167,7 @@ impl Finding {
     pub(crate) fn write(mut self, path: &str, from: impl ToString, to: impl ToString) -> Self {
         let (from, to) = (from.to_string(), to.to_string());
         self.commands.push(match path.strip_prefix("/proc/sys/") {
-            // Keys hold interface names, whose dots `sysctl` takes as slashes.
+            // A key may hold an interface name; `sysctl` reads dots in it as slashes.
             Some(key) => format!(
                 "sysctl -w {}='{to}'",
                 key.replace('.', "\u{1}").replace('/', ".").replace('\u{1}', "/")

@@ -1,4 +1,4 @@
-//! What the checks look at.
+//! The host as the checks see it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::probes::{NicProbe, Probes};
 /// What the checks assume, where the host can't tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The interfaces that are meant to be rails; all of devices if empty.
+    /// The interfaces that are meant to be rails. Empty: all interfaces that belong to a device.
     pub interfaces: Vec<String>,
     /// The round-trip time between hosts.
     pub rtt: Duration,
@@ -89,18 +89,18 @@ impl Context {
         self.topology.nics.iter().filter(is_wanted).collect()
     }
 
-    /// The rails that data is spread over, and beside them the interfaces that are rather there for
-    /// the host itself, with the reason. Those that were named are all rails.
+    /// The rails for data, and separately the interfaces that seem to serve the host itself, with
+    /// the reason. Every interface that the user names is a rail.
     ///
-    /// Among several interfaces of one kind, one is no rail that carries a default route while at
-    /// least two others do not, or that no GPU shares a PCI switch with while at least two others
-    /// have one.
+    /// Among interfaces of one kind, one is not a rail if it alone differs from at least two
+    /// others: it carries a default route and they do not, or it shares no PCI switch with a GPU
+    /// and they do.
     pub(crate) fn data_rails(&self) -> (Vec<&Nic>, Vec<(&Nic, &'static str)>) {
         let rails = self.rails();
         if !self.options.interfaces.is_empty() {
             return (rails, Vec::new());
         }
-        // Without routes the other sign is left.
+        // Without routes, only the PCI switch can tell.
         let reach = Reach::read(&self.root, None).unwrap_or_default();
         let has_route = |nic: &Nic| reach.carries(&nic.name).is_some();
         let has_gpu = |nic: &Nic| {
@@ -123,7 +123,7 @@ impl Context {
         (data, aside)
     }
 
-    /// What was asked of an interface's driver, and the answer to `question` in particular.
+    /// The answers of an interface's driver, and the answer to `question` in particular.
     pub(crate) fn probe<T>(
         &self,
         nic: &Nic,
@@ -150,7 +150,7 @@ impl Context {
         Ok(self.root.read(path)?)
     }
 
-    /// The text of a file that a machine may be without.
+    /// The text of a file that a machine may lack.
     pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, Unknown> {
         Ok(self.root.read_optional(path)?)
     }
@@ -199,7 +199,7 @@ impl Context {
     }
 }
 
-/// By which interfaces are told to be alike: driver, and vendor and number of the device.
+/// Interfaces with the same key are of one kind: driver, vendor and device number.
 pub(crate) fn kind(nic: &Nic) -> (Option<&str>, Option<u16>, Option<u16>) {
     let pci = nic.pci.as_ref();
     let (vendor, device) = (pci.and_then(|pci| pci.vendor), pci.and_then(|pci| pci.device));
@@ -224,7 +224,7 @@ mod tests {
         let options = Options { interfaces: vec!["eth9".into()], ..Options::default() };
         let message = Context::read(&host.root(), options).unwrap_err().to_string();
         assert!(
-            message.starts_with("interface `eth9` is not there; there are: eth0, eth1"),
+            message.starts_with("interface `eth9` does not exist; there are: eth0, eth1"),
             "{message}"
         );
     }
@@ -250,13 +250,13 @@ mod tests {
         host.write("/proc/net/route", route);
         assert_eq!(names(&[]), (rails(), "it carries the default route".to_owned()));
         assert_eq!(names(&["eth0", "eth1"]), ("eth0,eth1".to_owned(), String::new()));
-        // Where every interface has a default route, none is there for the host alone.
+        // Where every interface has a default route, none serves the host alone.
         let all: String = (0..5)
             .map(|nic| format!("eth{nic} 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"))
             .collect();
         host.write("/proc/net/route", &format!("Iface\n{all}"));
         assert_eq!(names(&[]).0, rails(), "the GPUs still tell");
-        // Two alike are both rails, although the host is reached by one.
+        // Two interfaces of one kind are both rails, even if one of them carries the default route.
         let host = fixtures::cpu_holes();
         host.write("/proc/net/route", route);
         let cx = Context::read(&host.root(), Options::default()).unwrap();

@@ -14,7 +14,7 @@ pub enum DoctorError {
     #[error(transparent)]
     Machine(#[from] ReadError),
     /// An interface that is not there.
-    #[error("interface `{name}` is not there; there are: {known}")]
+    #[error("interface `{name}` does not exist; there are: {known}")]
     NoInterface {
         /// The name that was given.
         name: String,
@@ -22,7 +22,7 @@ pub enum DoctorError {
         known: String,
     },
     /// CPUs of workers that the machine does not have.
-    #[error("workers `{workers}` names CPUs that are not there; there are: {known}")]
+    #[error("workers `{workers}` names CPUs that don't exist; there are: {known}")]
     NoCpu {
         /// The CPUs that were given.
         workers: String,
@@ -35,16 +35,16 @@ pub enum DoctorError {
         /// The name that was given.
         id: String,
     },
-    /// A check that has found nothing, so that there is nothing to mend.
-    #[error("check `{id}` found nothing to mend: {said}")]
+    /// The check has found nothing, so there is nothing to fix.
+    #[error("check `{id}` found nothing to fix: {said}")]
     NothingToFix {
         /// The check.
         id: String,
         /// What it said.
         said: String,
     },
-    /// A finding that is no matter of a setting.
-    #[error("check `{id}` can't be mended by a setting: {how}")]
+    /// No setting fixes the finding.
+    #[error("check `{id}` can't be fixed by a setting: {how}")]
     ByHand {
         /// The check.
         id: String,
@@ -62,7 +62,7 @@ pub enum DoctorError {
         /// The system's answer.
         source: io::Error,
     },
-    /// A file of probes or a report that is none.
+    /// The file is not a valid report or file of probes.
     #[error("{} is not {wanted}: {fault}", path.display())]
     NotJson {
         /// The file.

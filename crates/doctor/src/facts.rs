@@ -37,7 +37,7 @@ const FILES: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 
-/// Every fact that the host tells. Nothing that must differ between hosts, such as addresses.
+/// Every fact of the host, except those that must differ between hosts, such as addresses.
 pub(crate) fn facts(cx: &Context) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut put = |name: String, value: Option<String>| {

@@ -1,4 +1,4 @@
-//! What would mend a finding, as a plan that can be carried out and taken back.
+//! The fix for a finding, as a plan that can be applied and undone.
 
 use polyrail_host::Sysroot;
 use polyrail_tune::{Machine, Plan};
@@ -6,8 +6,8 @@ use polyrail_tune::{Machine, Plan};
 use crate::error::DoctorError;
 use crate::report::{CheckReport, Report, Status};
 
-/// Makes the plan of all changes that mend what a check has found. Its name is `doctor ID`, by which
-/// it is found again to be taken back.
+/// Plans all changes that fix the findings of a check. The plan's name is `doctor ID`; undoing
+/// finds it by that name.
 ///
 /// # Errors
 /// [`DoctorError`]: no such check, nothing found by it, a finding that no setting mends, or a value
@@ -30,17 +30,16 @@ pub fn plan_fix(
                 finding.subject.as_ref().map_or(String::new(), |name| format!("{name}: "));
             let commands = finding.commands.join("; ");
             let by_hand = if commands.is_empty() { check.remedy.clone() } else { commands };
-            plan.warnings
-                .push(format!("{subject}{}: to be mended by hand: {by_hand}", finding.what));
+            plan.warnings.push(format!("{subject}{}: fix this by hand: {by_hand}", finding.what));
         }
         for change in &finding.changes {
             let subject = finding.subject.clone().unwrap_or_else(|| check.group.name().into());
-            // The value may have changed since the check looked; the plan rests on the one now.
+            // The value may have changed since the check read it; plan from the current one.
             match machine.read(&change.target)? {
                 Some(now) => {
                     plan.want(change.target.clone(), subject, now, &change.to, &finding.what)
                 }
-                None => plan.warnings.push(format!("{} is not there any more", change.target)),
+                None => plan.warnings.push(format!("{} does not exist any more", change.target)),
             }
         }
     }

@@ -19,7 +19,7 @@ pub struct Comparison {
     pub schema_version: u32,
     /// The hosts, in the order given.
     pub hosts: Vec<String>,
-    /// What is not the same on all hosts: facts first, then findings.
+    /// Everything that differs between hosts: facts first, then findings.
     pub differences: Vec<Difference>,
     /// The hosts that differ from what most have, with the number of things that they differ in; the
     /// one that differs most first.
@@ -91,7 +91,7 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, DoctorError> {
         }
         differences.push(Difference { what: key.clone(), usual, others: by_value });
     }
-    // Findings are told after facts, for mostly they follow from these.
+    // Findings come after facts, because they mostly follow from facts.
     differences.sort_by_key(|difference| difference.what.starts_with(CHECK));
     let mut odd: Vec<(String, usize)> = odd.into_iter().collect();
     odd.sort_by_key(|(host, count)| (std::cmp::Reverse(*count), host.clone()));
@@ -101,7 +101,7 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, DoctorError> {
 const CHECK: &str = "check ";
 const ABSENT: &str = "absent";
 
-/// Names of hosts; of those that are called alike, with a number.
+/// Names of hosts, with a number where two have the same name.
 fn names(reports: &[Report]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (at, report) in reports.iter().enumerate() {
@@ -112,7 +112,7 @@ fn names(reports: &[Report]) -> Vec<String> {
     names
 }
 
-/// Facts, and what each check said: with its findings, but without numbers that differ anyway.
+/// Facts, and the answer of each check: its findings, but without counters that differ anyway.
 fn values(report: &Report) -> BTreeMap<String, String> {
     let mut values = report.facts.clone();
     for check in &report.checks {

@@ -1,12 +1,13 @@
-//! Checks of a host for fast TCP: what is wrong, how that is known, what it costs and what mends it.
+//! Checks a host for fast TCP: what is wrong, the evidence, what it costs, and how to fix it.
 //!
 //! * [`CHECKS`]: the checks as data. Each reads files below a [`Sysroot`](polyrail_host::Sysroot)
 //!   and [`Probes`], which hold what only a running kernel can be asked.
 //! * [`examine`]: runs them and makes a [`Report`], which is the JSON, too.
-//! * [`plan_fix`]: what would mend a finding, as a plan that can be taken back.
+//! * [`plan_fix`]: plans the fix for a finding, which can be undone.
 //! * [`fleet::compare`]: finds the host that differs from the others.
 //!
-//! A check that can't know says so: it is never clean for want of a file. Nothing here changes the host.
+//! A check that can't know says so: a missing file never makes it clean. Nothing here changes the
+//! host.
 #![forbid(unsafe_code)]
 
 mod check;

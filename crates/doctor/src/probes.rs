@@ -1,7 +1,7 @@
 //! What only a running kernel can be asked: queues, rings and routes, over netlink.
 //!
-//! A copy of a machine has the answers in `/polyrail/probes.json`, as [`Probes`] serialises. What
-//! was not asked or not answered is absent, with the reason in `errors`.
+//! A copy of a machine has the answers in `/polyrail/probes.json`, as [`Probes`] serialises.
+//! Answers that are missing have their reason in `errors`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,8 @@ pub struct Probes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicProbe {
-    /// Pairs of queues, or receive queues where they are apart: how many, and how many there can be.
+    /// Combined queues, or receive queues where the driver separates them: current number and
+    /// maximum.
     pub queues: Option<RingProbe>,
     /// The name of that setting: `combined` or `rx`.
     pub queues_setting: String,
@@ -39,11 +40,11 @@ pub struct NicProbe {
     pub rx_ring: Option<RingProbe>,
     /// Descriptors of each send queue.
     pub tx_ring: Option<RingProbe>,
-    /// Whether headers and payload are put apart: 0 is the driver's choice, 1 no, 2 yes.
+    /// Header split (TCP data split): 0 is the driver's choice, 1 off, 2 on.
     pub tcp_data_split: Option<u32>,
     /// Coalescing of interrupts.
     pub coalesce: Option<CoalesceProbe>,
-    /// What device and kernel do with many packets at once.
+    /// Offloads: what device and kernel do for many packets at once.
     pub offloads: Option<OffloadsProbe>,
     /// Flow rules in use; present only where the driver can have some.
     pub ntuple_rules: Option<u32>,
@@ -86,7 +87,7 @@ pub struct OffloadsProbe {
     pub rx_checksum: bool,
 }
 
-/// A packet to be, and the interface that it would leave by.
+/// A hypothetical packet, and the interface that it would leave by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteProbe {
     /// The interface whose address the packet has.
@@ -107,10 +108,10 @@ impl Probes {
 const FILE: &str = Probes::FILE;
 
 impl Probes {
-    /// Asks the kernel, or reads the answers of a copied machine; none if the copy has none.
+    /// Asks the kernel, or reads the answers that a copied machine holds, if any.
     ///
     /// # Errors
-    /// [`DoctorError`] if there is a file of answers that is none.
+    /// [`DoctorError`] if the file of answers is invalid.
     pub fn take(root: &Sysroot, nics: &[Nic]) -> Result<Self, DoctorError> {
         if root.is_live() {
             return Ok(Self::ask(root, nics));
@@ -241,7 +242,7 @@ fn is_drop(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words =
         ["drop", "discard", "no_buf", "nobuf", "out_of_buffer", "overrun", "alloc_fail", "missed"];
-    // What XDP programs drop, they drop on purpose.
+    // XDP programs drop packets on purpose.
     words.iter().any(|word| name.contains(word)) && !name.contains("xdp")
 }
 
@@ -250,7 +251,8 @@ fn is_drop(name: &str) -> bool {
 fn neighbour(address: Ipv4Addr, netmask: Ipv4Addr) -> Option<Ipv4Addr> {
     let (address, mask) = (u32::from(address), u32::from(netmask));
     if mask.count_ones() >= 31 {
-        // Of a range for documentation: nobody has it, so every route to it is a default route.
+        // An address from the range for documentation: nobody owns it, so every route to it is a
+        // default route.
         return Some(Ipv4Addr::new(192, 0, 2, 1));
     }
     let first = (address & mask).checked_add(1)?;
@@ -277,7 +279,7 @@ impl Probes {
             if at == known.len() {
                 known.push(*address);
             }
-            // Of the range that is for tests of networks.
+            // From the range reserved for benchmarks.
             let [.., high, low] = (at + 1).to_be_bytes();
             *address = Ipv4Addr::new(198, 18, high, low).into();
         };
@@ -299,7 +301,7 @@ impl Probes {
 
     /// The text of the file.
     pub fn to_json(&self) -> String {
-        // Text, numbers and lists of them: there is nothing here that JSON can't say.
+        // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 

@@ -1,4 +1,4 @@
-//! What was found, for people and as JSON.
+//! The findings, for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ pub struct CheckReport {
     pub group: Group,
     /// What it said.
     pub status: Status,
-    /// What is wrong when it fires.
+    /// The fault that it finds.
     pub title: String,
     /// What that costs.
     pub cost: Cost,
@@ -66,15 +66,15 @@ pub struct CheckReport {
     pub remedy: String,
     /// Whether mending needs root.
     pub needs_root: bool,
-    /// Whether mending can be undone without a restart.
+    /// Whether the fix can be undone without a restart.
     pub reversible: bool,
     /// What is wrong; empty unless the status is `finding`.
     pub findings: Vec<Finding>,
-    /// What was looked at and is as it should be.
+    /// What the check examined and found right.
     pub evidence: Vec<Evidence>,
-    /// What could not be found out, which may be next to a finding.
+    /// What the check could not find out; it may have findings, too.
     pub unknown: Vec<String>,
-    /// Why there was nothing to look at.
+    /// Why there was nothing to examine.
     pub not_applicable: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub struct CheckReport {
 pub enum Status {
     /// Something is wrong.
     Finding,
-    /// It could not find out, of all or of a part.
+    /// It could not find out, for the host or for a part of it.
     Unknown,
     /// This host does not have such a thing.
     NotApplicable,
@@ -207,7 +207,7 @@ impl Report {
         }
         if unknown > 0 {
             say(String::new());
-            say("not known, so neither well nor wrong:".into());
+            say("unknown, so neither clean nor a finding:".into());
             for check in self.with(Status::Unknown) {
                 say(format!("  {}: {}", check.id, check.unknown.join("; ")));
             }

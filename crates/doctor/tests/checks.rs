@@ -1,5 +1,5 @@
-//! Each check on a host that is well, where none fires, and on one with a single fault, where it
-//! does. The hosts are folders of files.
+//! Runs each check on a healthy host, where it stays silent, and on a host with a single fault,
+//! where it fires. The hosts are folders of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -222,7 +222,7 @@ fn find<'a>(report: &'a Report, id: &str) -> &'a CheckReport {
     report.checks.iter().find(|check| check.id == id).unwrap_or_else(|| panic!("no check {id}"))
 }
 
-/// A fault: the check that must fire, those that may as well, and how it comes about.
+/// A fault: the check that must fire, the checks that may fire, too, and how to cause it.
 type Fault = (&'static str, &'static [&'static str], fn(&mut Setup));
 
 const FAULTS: &[Fault] = &[
@@ -250,7 +250,7 @@ const FAULTS: &[Fault] = &[
         s.put("/sys/class/net/eth0/mtu", "1500");
         s.put("/sys/class/net/eth1/mtu", "1500");
     }),
-    // Two NICs on one subnet answer for each other, too; and no rule mends it.
+    // Two NICs on one subnet answer for each other, too, and no policy rule fixes it.
     ("one-subnet", &["arp-flux"], |s| {
         s.put("/proc/net/route", &ROUTES.replace("0001000A", "0000000A"));
         s.probes.routes.clear();
@@ -544,13 +544,13 @@ fn the_interface_of_the_host_itself_is_not_compared_with_the_rails() {
     }
     host.write("/sys/class/net/eth0/mtu", "1460");
     let report = examine(&Context::read(&host.root(), Options::default()).unwrap());
-    // eth0 has half the speed and another MTU, and that is as it should be.
+    // eth0 has half the speed and another MTU on purpose.
     for id in ["speed-mismatch", "mtu-mismatch"] {
         let check = find(&report, id);
         assert_eq!(check.status, Status::Clean, "{}", report.text());
         assert!(check.evidence.iter().any(|seen| seen.value.contains("not compared")));
     }
-    // All rails on the same CPUs are one finding, and not one for each two.
+    // All rails on the same CPUs make one finding, not one for each pair.
     let shared = &find(&report, "irq-nics-share-cpu").findings;
     assert_eq!(shared.len(), 1, "{}", report.text());
     assert_eq!(shared[0].what, "4 rails interrupt the same 16 CPUs, 0-15");
@@ -676,11 +676,11 @@ fn what_is_well_or_no_setting_is_not_mended() {
     assert_eq!(refused("tcp-features"), "check `tcp-features` does not exist");
     assert_eq!(
         refused("bbr-without-fq"),
-        "check `bbr-without-fq` found nothing to mend: all is well"
+        "check `bbr-without-fq` found nothing to fix: all is well"
     );
     let message = refused("link-down");
     assert!(
-        message.starts_with("check `link-down` can't be mended by a setting: eth1: "),
+        message.starts_with("check `link-down` can't be fixed by a setting: eth1: "),
         "{message}"
     );
 }

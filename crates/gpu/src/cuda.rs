@@ -38,8 +38,8 @@ pub struct Cuda {
 static LOADED: OnceLock<Result<Arc<Cuda>, GpuError>> = OnceLock::new();
 
 impl Cuda {
-    /// Opens the driver, once in a process: what came of it stays. Takes up to a second the first
-    /// time. It can't be used after `fork`, as no CUDA program can.
+    /// Opens the driver, once in a process; later calls return the first result. Takes up to a
+    /// second the first time. It can't be used after `fork`, as no CUDA program can.
     pub fn load() -> Result<Arc<Self>, GpuError> {
         LOADED.get_or_init(Self::open).clone()
     }
@@ -146,7 +146,7 @@ impl From<Refused> for GpuError {
     fn from(refused: Refused) -> Self {
         match LOADED.get() {
             Some(Ok(cuda)) => cuda.driver.explain(refused),
-            // Calls are made by what was loaded only; without its words there is still the number.
+            // Only a loaded driver makes calls. Without its words the error number remains.
             _ => Self::Driver {
                 call: refused.call,
                 name: format!("error {}", refused.code),

@@ -58,12 +58,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// What it is called.
     fn identity(&self) -> &Identity;
 
-    /// Host memory that any device copies from and to at full speed without stopping for it, and
-    /// that the CPU reads at full speed too. Takes milliseconds; freed with the last clone.
+    /// Pinned host memory: any device copies from and to it asynchronously at full speed, and the
+    /// CPU reads it at full speed too. Takes milliseconds; freed with the last clone.
     fn pinned(&self, bytes: u64) -> Result<Memory, GpuError>;
 
-    /// The same bytes, which somebody else has allocated, made as good as [`Self::pinned`] ones for
-    /// as long as the result or a clone of it lives. Takes milliseconds.
+    /// Pins bytes that somebody else has allocated, for as long as the result or a clone of it
+    /// lives. Takes milliseconds.
     fn pin(&self, memory: &Memory) -> Result<Memory, GpuError>;
 
     /// A new queue of copies, independent of all others.
@@ -81,9 +81,9 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(GpuError::Unsupported { device, what: "exporting memory" })
     }
 
-    /// Memory that another process has exported, of this device or of one that it reaches: it
-    /// counts as this device's, whose queues copy it, and is let go of with the last clone. The
-    /// other process must keep it as long. Takes milliseconds, less when it is here already.
+    /// Opens memory that another process has exported, of this device or of one that this device
+    /// reaches. Queues of this device copy it; the last clone closes it. The other process must
+    /// keep the memory until then. Takes milliseconds, less when it is here already.
     fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
         let _ = export;
         let device = self.identity().to_string();

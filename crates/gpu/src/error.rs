@@ -21,7 +21,7 @@ pub enum GpuError {
         allowed: String,
     },
     /// The pointer belongs to no device, or its memory is freed.
-    #[error("pointer {pointer:#x} is no device memory")]
+    #[error("pointer {pointer:#x} is not device memory")]
     NotDeviceMemory {
         /// The pointer.
         pointer: u64,
@@ -48,7 +48,7 @@ pub enum GpuError {
         /// The error's text, as the driver gives it.
         text: String,
     },
-    /// What should describe another process's memory doesn't.
+    /// The bytes don't describe another process's memory.
     #[error("exported memory {reason}")]
     BadExport {
         /// What is wrong with it.

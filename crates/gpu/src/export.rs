@@ -14,8 +14,8 @@ const HEAD_BYTES: usize = 64;
 const HANDLE_BYTES: usize = 64;
 
 /// Device memory on its way to another process of this machine: bytes, and for memory that was
-/// mapped piece by piece file descriptors, which travel over a Unix socket. Holds no claim on the
-/// memory: its owner must keep it until the other process has let go of it.
+/// mapped piece by piece file descriptors, which travel over a Unix socket. It does not keep the
+/// memory: the owner must keep it until the other process has closed it.
 #[derive(Debug)]
 pub struct Export {
     pub(crate) process: [u8; 16],
@@ -86,8 +86,8 @@ impl Export {
         (out, descriptors)
     }
 
-    /// What was sent. The bytes may come from anybody: what they say is checked here as far as it
-    /// can be, and against the memory itself when it is imported.
+    /// Decodes what was sent. The bytes may come from anybody: this checks what it can, and
+    /// importing checks the rest against the memory itself.
     pub fn from_parts(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, GpuError> {
         let mut rest = bytes;
         let magic = take::<4>(&mut rest)?;
@@ -133,8 +133,8 @@ impl Export {
     }
 }
 
-/// Random, and the same as long as this process lives: numbers of processes repeat, across
-/// containers at the same time.
+/// A random number that identifies this process as long as it lives. PIDs repeat, and containers
+/// use the same ones at the same time.
 pub(crate) fn process() -> [u8; 16] {
     static PROCESS: OnceLock<[u8; 16]> = OnceLock::new();
     *PROCESS.get_or_init(|| {

@@ -18,14 +18,14 @@ use crate::export::{Export, Source, bad, process};
 use crate::memory::DeviceMemory;
 use crate::queue::{Completion, RawCopy, RawQueue};
 
-/// Set in the addresses of the device's memory, so that a CPU that uses one crashes.
+/// A bit set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;
 
 /// Exported memory by the number in its handle. Unlike a real device's it can be imported in the
 /// same process, where tests have both ends.
 static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
 
-/// Gone when its owner is, as a real export is.
+/// It goes away with its owner, as a real export does.
 struct Exported {
     owner: Weak<dyn Any + Send + Sync>,
     base: u64,
@@ -43,7 +43,7 @@ pub struct FakeDevice {
 struct Behaviour {
     /// A batch is done after a random time up to this.
     late_ns: AtomicU64,
-    /// It is done after just that time.
+    /// Batches take exactly that time.
     exactly: AtomicBool,
     /// Time from the beginnings of batches to their ends, together.
     copied_ns: AtomicU64,
@@ -60,7 +60,7 @@ struct Behaviour {
 #[derive(Debug, Default)]
 struct Held {
     is_on: bool,
-    /// Batches that would be copied by now if they were not held back.
+    /// Batches that wait only because a test holds copies back.
     batches: usize,
 }
 
@@ -88,22 +88,22 @@ impl FakeDevice {
         })
     }
 
-    /// The batch after `batches` more fails, and its queue with it.
+    /// Lets `batches` more succeed and then fails one batch, and its queue with it.
     pub fn fail_after(&self, batches: u32) {
         self.behaviour.fail_in.store(batches.into(), Ordering::SeqCst);
     }
 
-    /// From now on there are so many bytes of pinned memory left.
+    /// Limits the pinned memory that is left to this many bytes.
     pub fn limit_pinned(&self, bytes: u64) {
         self.behaviour.pinned_left.store(bytes as i64, Ordering::SeqCst);
     }
 
-    /// From now on it reaches no other device.
+    /// Makes it reach no other device from now on.
     pub fn set_alone(&self) {
         self.behaviour.alone.store(true, Ordering::SeqCst);
     }
 
-    /// From now on each batch of copies takes just so long.
+    /// Makes each batch of copies take exactly this long from now on.
     pub fn set_late(&self, late: Duration) {
         self.behaviour.late_ns.store(late.as_nanos() as u64, Ordering::SeqCst);
         self.behaviour.exactly.store(true, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl FakeDevice {
         self.behaviour.released.notify_all();
     }
 
-    /// Whether some copy has begun that is held back.
+    /// Whether a copy waits that a test holds back.
     pub fn is_holding(&self) -> bool {
         self.behaviour.held().batches > 0
     }

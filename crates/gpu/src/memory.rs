@@ -62,7 +62,7 @@ impl DeviceMemory {
         self.len == 0
     }
 
-    /// Who keeps it, if that isn't the caller of [`Self::from_raw`].
+    /// The owner that keeps the memory; `None` if the caller of [`Self::from_raw`] does.
     #[cfg(feature = "fake")]
     pub(crate) fn owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.owner.as_ref()

@@ -33,12 +33,12 @@ pub struct RawCopy {
 
 /// Says how far a queue has come.
 pub trait Completion: Send + Sync {
-    /// The number of the last batch that is done, all before it included. As cheap as a load, until
-    /// something fails: then an error, now and ever after, and nothing is copied any more.
+    /// The number of the last finished batch; all before it are finished, too. Costs one load.
+    /// After a failure it returns an error for ever, and the queue copies nothing more.
     fn completed(&self) -> Result<u64, GpuError>;
 }
 
-/// What a device makes a queue of.
+/// The device's side of a queue.
 ///
 /// # Safety
 /// Once [`Completion::completed`] says that a batch is done, or fails, or the queue is dropped, no
@@ -105,7 +105,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Starts what was pushed. If that fails nothing of it is copied.
+    /// Starts the pushed copies as one batch. If that fails, none of them is made.
     pub fn begin(&mut self) -> Result<Ticket, GpuError> {
         self.reap();
         // SAFETY: every place was checked against its memory, and the memories are kept until the
@@ -128,24 +128,24 @@ impl Queue {
         }
     }
 
-    /// Whether it can still copy: after a failure it never will again, and a new queue may.
+    /// Whether it can still copy. After a failure it never will; open a new queue.
     pub fn has_failed(&self) -> bool {
         self.completion.completed().is_err()
     }
 
-    /// Forgets what was pushed and not begun.
+    /// Drops the pushed copies that have not begun.
     pub fn discard(&mut self) {
         self.open.clear();
         self.kept.clear();
     }
 
-    /// Batches that are not known to be done.
+    /// Batches that may still be under way.
     pub fn under_way(&mut self) -> usize {
         self.reap();
         self.under_way.len()
     }
 
-    /// Lets go of the memory of what is done.
+    /// Releases the memory of finished batches.
     fn reap(&mut self) {
         let done = self.completion.completed().unwrap_or(u64::MAX);
         while self.under_way.front().is_some_and(|(number, _)| *number <= done) {
@@ -211,7 +211,8 @@ impl Ticket {
         Arc::ptr_eq(&self.completion, &older.completion) && self.number >= older.number
     }
 
-    /// Waits, polling: for batches that take microseconds. Says whether it was done in time.
+    /// Polls until the batch is done: for batches that take microseconds. Returns whether it was
+    /// done in time.
     pub fn wait(&self, limit: Duration) -> Result<bool, GpuError> {
         let begin = Instant::now();
         while !self.is_done()? {

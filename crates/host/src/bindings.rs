@@ -25,7 +25,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Reads bindings; the empty text is none.
+    /// Reads bindings; the empty text means no bindings.
     ///
     /// # Errors
     /// [`BindingsError`] with the column.

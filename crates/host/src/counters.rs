@@ -10,7 +10,7 @@ pub use softirqs::Softirqs;
 pub use softnet::{Softnet, SoftnetCpu};
 pub use stat::{CpuTicks, Stat};
 
-/// A text that is not the table that it should be.
+/// The text is not the expected table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct CountersError {
@@ -35,7 +35,7 @@ fn numbers<'a>(
     let number = |word: &str| {
         let is_plain = word.bytes().all(|byte| byte.is_ascii_hexdigit());
         let value = is_plain.then(|| u64::from_str_radix(word, base).ok()).flatten();
-        let fault = || format!("`{}` is no number", crate::sysroot::short(word));
+        let fault = || format!("`{}` is not a number", crate::sysroot::short(word));
         value.ok_or_else(|| CountersError::new(line, fault()))
     };
     words.map(number).collect()

@@ -19,7 +19,7 @@ pub struct CpuSet {
     words: Vec<u64>,
 }
 
-/// A text that is neither a list nor a mask of CPUs, and where it stops being one.
+/// A text that is neither a list nor a mask of CPUs, and where it goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (column {column})")]
 pub struct CpuSetError {

@@ -49,7 +49,7 @@ impl Fixture {
         self.folder.path()
     }
 
-    /// Replaces a file, or adds one with its folders: for what a test needs to be different.
+    /// Replaces a file, or adds one with its folders, so that a test can change one detail.
     pub fn write(&self, absolute: &str, text: &str) {
         machine::write(self.folder.path(), absolute, text);
     }

@@ -12,8 +12,8 @@ const PATH: &str = "/proc/interrupts";
 
 /// The file at one moment.
 ///
-/// The kernel writes a column per CPU that is online, so columns are known by their heading only;
-/// between two reads of the file their number can change.
+/// The kernel writes a column per online CPU, so only the heading tells which CPU a column is for,
+/// and the number of columns can change between two reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interrupts {
     /// The CPU of each column, in ascending order.

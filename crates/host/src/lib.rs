@@ -1,4 +1,4 @@
-//! What a machine tells about itself, read from a file tree that need not be its own.
+//! What a machine tells about itself, read from its own file tree or from a copy.
 //!
 //! Every reader takes a [`Sysroot`]: `/` for the machine that the program runs on, or a folder with
 //! a copy of another machine's `/proc` and `/sys`. Nothing here writes, and what is unknown stays

@@ -1,7 +1,7 @@
 //! What NVIDIA's management library NVML tells about GPUs, as plain data.
 //!
-//! The library belongs to the driver and is opened at run time, so machines without it are as good
-//! as any: [`NvmlReport::ask`] answers with a sentence then. A report goes into a
+//! The library belongs to the driver and is opened at run time. Machines without it work as well:
+//! [`NvmlReport::ask`] then says why there is no report. A report goes into a
 //! [`Topology`](crate::Topology) with [`Topology::add_nvml`](crate::Topology::add_nvml), and into
 //! snapshots as a file of its own.
 
@@ -42,7 +42,7 @@ pub struct NvmlReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvmlGpu {
-    /// By which it is recognised.
+    /// The PCI address, which identifies it.
     pub address: Option<PciAddress>,
     /// The product, such as `NVIDIA H200`.
     pub name: Option<String>,
@@ -91,7 +91,7 @@ impl NvmlReport {
     pub fn read(root: &Sysroot) -> Result<Option<Self>, ReadError> {
         let Some(text) = root.read_optional(FILE)? else { return Ok(None) };
         let report: Self = serde_json::from_str(&text)
-            .map_err(|error| root.content(FILE, format!("is no report of NVML: {error}")))?;
+            .map_err(|error| root.content(FILE, format!("is not an NVML report: {error}")))?;
         if report.schema_version != SCHEMA_VERSION {
             let fault =
                 format!("has schema_version {}; allowed: {SCHEMA_VERSION}", report.schema_version);
@@ -111,7 +111,7 @@ impl NvmlReport {
 
     /// The text of the file in a snapshot.
     pub fn to_json(&self) -> String {
-        // Text, numbers and lists of them: there is nothing here that JSON can't say.
+        // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
@@ -166,7 +166,7 @@ mod tests {
         for (text, fault) in [
             ("{\"schema_version\":2}", "schema_version 2; allowed: 1"),
             ("{\"schema_version\":1,\"gpus\":[{\"address\":\"x\"}]}", "is not a PCI address"),
-            ("{", "is no report of NVML"),
+            ("{", "is not an NVML report"),
         ] {
             std::fs::write(root.path(FILE), text).unwrap();
             let error = NvmlReport::read(&root).unwrap_err().to_string();

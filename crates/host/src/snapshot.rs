@@ -1,8 +1,8 @@
 //! An archive of what the readers here read, without what tells one machine from another.
 //!
-//! Only files of a fixed list go in. Hardware addresses are zeros, IP addresses and names of control
-//! groups others than they were; host names, serial numbers, UUIDs and keys are in none of these
-//! files.
+//! Only files of a fixed list go in. The archive zeroes hardware addresses and replaces IP
+//! addresses and names of control groups. None of its files holds host names, serial numbers, UUIDs
+//! or keys.
 
 mod redact;
 
@@ -133,10 +133,11 @@ const PROGRAMS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_
 /// Of each control group.
 const GROUP_FILES: &[&str] = &["cpu.max", "cpu.stat"];
 
-/// What a running machine must be asked, beside its files. Each answer goes in as a file of its own.
+/// Answers that only a running machine gives, beside its files. Each goes in as a file of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Answers<'a> {
-    /// What NVML tells; UUIDs are taken out. What a copy of a machine has of it goes in by itself.
+    /// NVML's report; its UUIDs are taken out. A report in a copy of a machine goes in without
+    /// this.
     pub nvml: Option<&'a NvmlReport>,
     /// Other files by their path in the copy, such as `/polyrail/probes.json`. Whoever makes them
     /// takes out what tells one machine from another.
@@ -194,8 +195,8 @@ impl SnapshotError {
 /// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both.
 ///
 /// # Errors
-/// [`SnapshotError::Write`]; or [`SnapshotError::Read`] if this is no machine at all. A file that
-/// cannot be read, for want of rights, is left out.
+/// [`SnapshotError::Write`], or [`SnapshotError::Read`] if this is not a machine's tree. Files that
+/// this process may not read are left out.
 pub fn write(
     root: &Sysroot,
     name: &str,
@@ -274,7 +275,7 @@ impl<W: Write> Archive<'_, W> {
         self.groups()
     }
 
-    /// The programs of the list that run, and that there are programs at all.
+    /// The listed programs that run, and one entry to show that processes are visible.
     fn programs(&mut self) -> io::Result<()> {
         for pid in self.names("/proc") {
             if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -291,7 +292,7 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    /// The control groups of this process, whose names may be those of users, jobs and containers.
+    /// The control groups of this process. Their names may name users, jobs and containers.
     fn groups(&mut self) -> io::Result<()> {
         let Ok(text) = self.root.read("/proc/self/cgroup") else { return Ok(()) };
         let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use tree::Tree;
 
-/// Files of `/proc` and `/sys` are short; what is longer is none of theirs.
+/// Files of `/proc` and `/sys` are short; anything longer comes from elsewhere.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
 
 /// Where `/proc` and `/sys` are looked for. Cheap to clone, and safe to share between threads.
 #[derive(Clone, Debug)]
 pub struct Sysroot {
     root: PathBuf,
-    /// The files of an archive, which are on no disk.
+    /// The files of an archive, held in memory.
     archive: Option<Arc<Tree>>,
 }
 
@@ -67,7 +67,7 @@ impl Sysroot {
         Ok(Self { root: path.to_owned(), archive: Some(Arc::new(Tree::read(archive)?)) })
     }
 
-    /// Whether this is the running machine, which sockets and system calls can be asked about, too.
+    /// Whether this is the running machine, where sockets and system calls work, too.
     pub fn is_live(&self) -> bool {
         self.archive.is_none() && self.root == Path::new("/")
     }
@@ -77,8 +77,8 @@ impl Sysroot {
         &self.root
     }
 
-    /// Where `absolute`, like `/proc/stat`, is found, for messages; only if the root is a folder is it
-    /// a path that can be opened: see [`Self::on_disk`]. `..` in it never leads out of the root.
+    /// The path of `absolute`, like `/proc/stat`, for messages. It can be opened only if the root
+    /// is a folder: see [`Self::on_disk`]. `..` in it never leads out of the root.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let mut path = self.root.clone();
         for component in absolute.as_ref().components() {
@@ -89,9 +89,9 @@ impl Sysroot {
         path
     }
 
-    /// A path of `absolute` that can be opened, whether there is something or not. Of an archive all
-    /// files are written to a temporary folder for it, the first time; it lives as long as the last
-    /// clone of the root.
+    /// A path of `absolute` that can be opened if something is there. For an archive, the first
+    /// call writes all files to a temporary folder, which lives as long as the last clone of the
+    /// root.
     ///
     /// # Errors
     /// As the system says, when that folder can't be made.
@@ -118,8 +118,8 @@ impl Sysroot {
         }
     }
 
-    /// Whether the file at `absolute` says by its mode that nobody may write it. Archives say
-    /// nothing of it.
+    /// Whether the file at `absolute` says by its mode that nobody may write it. Archives don't
+    /// record it.
     pub fn is_read_only(&self, absolute: impl AsRef<Path>) -> bool {
         let mode = match &self.archive {
             None => fs::metadata(self.path(absolute)).ok(),
@@ -146,8 +146,8 @@ impl Sysroot {
         Ok(text)
     }
 
-    /// As [`Self::read`]; `None` if the file is not there, or if it has nothing to say: some files
-    /// of `/sys` answer a read with an error when their device has no such property.
+    /// As [`Self::read`]; `None` if the file is not there or has no value: some files of `/sys`
+    /// answer a read with an error when their device lacks the property.
     ///
     /// # Errors
     /// As [`Self::read`], for every other reason.
@@ -292,7 +292,7 @@ pub(crate) fn short(text: &str) -> String {
 fn read_text(path: &Path) -> io::Result<String> {
     use std::io::Read;
     let mut text = String::new();
-    // The sizes that /proc and /sys state are not true, so the limit is on what is read.
+    // /proc and /sys state wrong sizes, so limit the bytes read.
     let mut limited = fs::File::open(path)?.take(LONGEST_FILE_BYTES + 1);
     limited.read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST_FILE_BYTES {

@@ -40,15 +40,15 @@ pub struct Topology {
     pub nvml: Option<NvmlSystem>,
     /// The CPUs that this process may use; `None` unless the machine is the running one.
     pub allowed_cpus: Option<CpuSet>,
-    /// What the machine does not tell and what follows from that, one sentence each.
+    /// What the machine does not tell, and the consequence, one sentence each.
     pub unknown: Vec<String>,
 }
 
 impl Topology {
     /// Reads everything that is in files. Takes some milliseconds on a large machine.
     ///
-    /// NVML of the running machine is not asked, for that may take seconds; what a snapshot has of
-    /// it is read. See [`Topology::add_nvml`].
+    /// Does not ask the running machine's NVML, which may take seconds, but reads the NVML report
+    /// of a snapshot. See [`Topology::add_nvml`].
     ///
     /// # Errors
     /// [`ReadError`] if there are no CPUs to be found or a file says what the kernel never writes;

@@ -66,7 +66,7 @@ fn the_suggestion_for_the_a3_high_is_as_large_as_googles_and_overlaps_nothing() 
         assert_eq!(roles.iter().map(|role| role.len()).sum::<usize>(), together.len());
         assert_eq!(share.irq.len(), 32);
     }
-    // Once interrupts are where the suggestion has them, there is nothing left to say.
+    // With interrupts placed as suggested, nothing is left to report.
     for place in &mut facts.irqs {
         let node = facts.topology.nic(&place.interface).unwrap().node;
         let share = suggestion.nodes.iter().find(|share| share.node == node).unwrap();

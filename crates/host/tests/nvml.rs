@@ -48,7 +48,7 @@ fn links_to_switches_join_every_gpu_with_every_other() {
     assert_eq!(topology.nvml, None);
     assert_eq!(topology.gpu_matrix()[0][1].unwrap().word(), "PIX");
     let mut report = switched(&topology);
-    // GPU 3 has lost two links: what goes there has as many as it has.
+    // GPU 3 has lost two links: every pair with it has only as many as GPU 3 has.
     for link in report.gpus[3].nvlinks.as_mut().unwrap().iter_mut().take(2) {
         link.is_active = Some(false);
     }
@@ -87,7 +87,7 @@ fn direct_links_are_counted_by_pair_and_others_go_over_the_bus() {
     };
     assert_eq!([word(0, 1), word(1, 0), word(0, 4), word(4, 0)], ["NV2", "NV2", "NV1", "NV1"]);
     assert_eq!([word(1, 4), word(0, 2), word(6, 7)], ["SYS", "NODE", "PIX"]);
-    // Those that the library did not list are known to be unknown.
+    // GPUs that the library did not list count as unknown.
     assert_eq!(topology.gpus[2].details, None);
     let unlisted = topology.unknown.iter().filter(|line| line.contains("NVML does not list it"));
     assert_eq!(unlisted.count(), 5, "{:?}", topology.unknown);

@@ -1,4 +1,4 @@
-//! Snapshots: they replay as the machine that they were taken of, and tell nothing else.
+//! Snapshots replay as the machine that they were taken of, and reveal nothing else.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ fn a_snapshot_replays_as_the_machine_it_was_taken_of() {
         let replayed = snapshot::open(&path).unwrap();
         let before = Topology::read(&fixture.root()).unwrap();
         assert_eq!(Topology::read(&replayed).unwrap(), before);
-        // Who needs the files on a disk has them as long as somebody reads from the archive.
+        // The files stay on the disk as long as somebody reads from the archive.
         let on_disk = replayed.on_disk("/").unwrap();
         assert_eq!(Topology::read(&Sysroot::at(&on_disk)).unwrap(), before);
         let clone = replayed.clone();

@@ -17,7 +17,8 @@ fn best(topology: &Topology) -> Vec<Option<String>> {
 fn on_the_a3_high_each_pair_of_gpus_gets_the_interface_behind_its_switch() {
     let fixture = fixtures::a3_high();
     let root = fixture.root();
-    // CPU time, for the cores of a test machine have other work, too; there is no disk to wait for.
+    // Measure CPU time: the cores of a test machine have other work, too, and nothing here waits
+    // for a disk.
     let cpu_time = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

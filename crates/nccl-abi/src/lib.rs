@@ -15,7 +15,7 @@ pub use tables::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
 /// Bytes of the handle that a listener gives and NCCL carries to whoever connects.
 pub const HANDLE_BYTES: usize = 128;
-/// Requests that NCCL has outstanding on a connection at most.
+/// The most requests that NCCL has outstanding on a connection.
 pub const MAX_REQUESTS: usize = 32;
 /// Largest message that NCCL asks for through interfaces of version 9 and later.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 40;
@@ -71,7 +71,7 @@ pub type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *co
 pub type ProfilerCallback =
     unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> c_int;
 
-/// Whatever a plugin wants its callers to pass back.
+/// An opaque pointer that callers pass back to the plugin.
 pub type Opaque = *mut c_void;
 
 /// Configuration of a communicator, since version 10.

@@ -32,7 +32,7 @@ pub const NCCL_RELEASES: &[Release] = &[
     Release { name: "NCCL 2.30", oldest: 6, newest: 12 },
 ];
 
-/// Why a library is no plugin that NCCL can use.
+/// Why NCCL can't use a library as a plugin.
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The dynamic loader refused it.
@@ -49,7 +49,7 @@ pub enum LoadError {
         /// What was asked for.
         name: String,
     },
-    /// It is of a time before version 11, by which devices are asked for here.
+    /// It lacks version 11, which this loader uses to list devices.
     #[error("{name} has no table of version 11: its devices can't be listed")]
     Older {
         /// What was asked for.
@@ -76,7 +76,7 @@ pub struct Library {
     versions: Vec<u32>,
 }
 
-/// What a plugin says of a device.
+/// A device as its plugin describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     /// Its name.
@@ -113,7 +113,7 @@ impl Library {
         if versions.is_empty() {
             return Err(LoadError::NoTable { name: file.to_owned() });
         }
-        // Plugins have threads: unloading them is for those who know that they are gone.
+        // Plugins have threads, and only the plugin knows when they are gone: never unload it.
         Ok(Self { name: file.to_owned(), handle, versions })
     }
 

@@ -1,4 +1,4 @@
-//! What a plugin says of a device.
+//! A device as its plugin describes it.
 
 use std::ffi::{c_char, c_float, c_int};
 
@@ -38,7 +38,7 @@ props! {
 }
 
 props! {
-    /// Version 7: where receives are finished.
+    /// Version 7: where receives finish, on the host or on the GPU.
     PropsV7 {
         /// As in version 6.
         v6: PropsV6,
@@ -118,7 +118,7 @@ props! {
         net_device_type: c_int,
         /// As in version 7.
         net_device_version: c_int,
-        /// What it is made of: itself, unless it is virtual.
+        /// The devices it is made of: itself, unless it is virtual.
         v_devices: VDevices,
         /// Longest message between two ranks, in bytes.
         max_p2p_bytes: usize,
@@ -176,7 +176,7 @@ props! {
         net_device_type: c_int,
         /// As in version 7.
         net_device_version: c_int,
-        /// What it is made of: itself, unless it is virtual.
+        /// The devices it is made of: itself, unless it is virtual.
         v_devices: VDevices12,
         /// As in version 9.
         max_p2p_bytes: usize,

@@ -48,8 +48,8 @@ pub(crate) struct Stream {
     pub(crate) handle: Handle,
 }
 
-/// The driver's own copy from one memory to another, with a wait for it: what any program can do
-/// without a library. Belongs to the thread that made it.
+/// The driver's own copy from one memory to another, and a wait for it, as any program can make it
+/// without a library. Use it on the thread that made it.
 pub struct DriverCopy {
     stream: Stream,
     /// Of the destination.

@@ -1,14 +1,14 @@
-//! Why a reference could not be measured.
+//! Why a baseline could not be measured.
 
 use std::error::Error;
 
 use polyrail_gpu::GpuError;
 
-/// Anything that keeps a reference from being measured.
+/// Any failure to measure a baseline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefError {
-    /// There is no NCCL here, or one without a function that is needed.
+    /// NCCL is missing, or lacks a function that we need.
     #[error("no NCCL: {library} can't be used: {reason}")]
     NoNccl {
         /// What was looked for.
@@ -44,7 +44,7 @@ pub enum RefError {
         /// Size of the memory, in bytes.
         size: u64,
     },
-    /// Something went wrong before, and NCCL has no way back.
+    /// An earlier call failed, and NCCL can't recover.
     #[error("NCCL's communicator was given up after an error, or has no such rank")]
     GivenUp,
     /// The devices or their driver can't be used at all.

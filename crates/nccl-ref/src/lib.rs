@@ -1,11 +1,11 @@
-//! What Polyrail is measured against on GPUs, behind safe types.
+//! The baselines that Polyrail is measured against on GPUs, behind safe types.
 //!
 //! * [`Nccl`]: NVIDIA's library NCCL, opened at run time, and [`Comm`], two processes that send to
 //!   each other with `ncclSend` and `ncclRecv`.
-//! * [`World`]: the same between all devices of one process, into streams of somebody else.
+//! * [`World`]: the same between all devices of one process, on streams of the caller.
 //! * [`DriverCopy`]: `cuMemcpyPeerAsync` and a wait for it, as a program without any library does.
 //!
-//! Nothing here is used to move data for anybody: only benchmarks need it.
+//! Only benchmarks use this crate; it moves no data for users.
 
 mod driver;
 mod error;

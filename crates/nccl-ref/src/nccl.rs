@@ -1,4 +1,4 @@
-//! NCCL between two processes: as many sends and receives as one asks for, and a wait for them.
+//! NCCL between two processes: any number of sends and receives, and a wait for them.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fmt;
@@ -43,7 +43,7 @@ pub struct Nccl {
     _library: Library,
 }
 
-/// What the processes of a communicator know each other by (`ncclUniqueId`).
+/// The identity of a communicator, shared by its processes (`ncclUniqueId`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
@@ -104,7 +104,7 @@ impl Nccl {
         Ok(Comm { nccl: Arc::clone(self), stream, handle, peer: 1 - rank, is_broken: false })
     }
 
-    /// Makes calls as one group; what they are is not begun before its end.
+    /// Makes calls as one group; NCCL begins them at its end.
     pub(crate) fn group(
         &self,
         calls: impl FnOnce(&Self) -> Result<(), RefError>,

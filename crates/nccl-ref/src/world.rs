@@ -1,4 +1,4 @@
-//! NCCL between all devices of one process: what a sender and a receiver put into their streams.
+//! NCCL between all devices of one process: sends and receives on the callers' streams.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ pub struct World {
 unsafe impl Send for World {}
 
 impl World {
-    /// Lets all these devices meet. Takes seconds.
+    /// Makes a communicator of all these devices. Takes seconds.
     ///
     /// # Errors
-    /// What NCCL or the driver refuses.
+    /// If NCCL or the driver refuses a call.
     pub fn open(nccl: &Arc<Nccl>, ends: Vec<WorldEnd>) -> Result<Self, RefError> {
         let driver = Driver::open()?;
         let contexts: Vec<Context> = ends
@@ -62,8 +62,8 @@ impl World {
     /// for neither.
     ///
     /// # Errors
-    /// Ranks or bytes that are not there, and what NCCL refuses; then the communicator is given up,
-    /// for one half without the other would wait for ever.
+    /// If a rank or the bytes don't exist, or NCCL refuses. The latter ends the communicator,
+    /// because one half without the other would wait for ever.
     pub fn send(
         &mut self,
         (src, dst): (usize, usize),
@@ -90,7 +90,7 @@ impl World {
         sent
     }
 
-    /// Ends the communicator with all that it has under way. Nothing can be sent any more.
+    /// Ends the communicator with everything under way. Nothing can be sent afterwards.
     pub fn give_up(&mut self) {
         for comm in self.comms.drain(..) {
             // SAFETY: open until here, and never used again.

@@ -1,5 +1,6 @@
-//! A library for a program of another language that registers memory of its own, as a tensor's, by
-//! pointer and has it written to from another process: `scripts/gpu-torch` does so with PyTorch.
+//! A library for programs in other languages: they register memory of their own, such as a
+//! tensor's, by pointer, and another process writes to it. `scripts/gpu-torch` does so with
+//! PyTorch.
 //!
 //! Each function returns 0, or -1 if it failed; what it says, or why it failed, is in `out` as text.
 
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn polyrail_probe_open(
     unsafe { say(opened, out, room) }
 }
 
-/// Registers device memory by pointer, and says how another engine finds it.
+/// Registers device memory by pointer; describes in `out` how another engine finds it.
 ///
 /// # Safety
 /// `probe` must be of [`polyrail_probe_open`] and not closed, the memory stay until it is, and `out`
@@ -72,8 +73,8 @@ pub unsafe extern "C" fn polyrail_probe_register(
     unsafe { say(register(), out, room) }
 }
 
-/// Writes device memory by pointer to what another engine has said of its own, twice, and says the
-/// path that it took.
+/// Writes device memory by pointer to the memory that another engine has described, twice; `out`
+/// names the path that it took.
 ///
 /// # Safety
 /// As for [`polyrail_probe_register`]; `target` must be text that ends with 0.

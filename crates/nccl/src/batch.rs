@@ -1,8 +1,9 @@
-//! What the receiving ends of a process have to say to another one leaves together.
+//! Batches the messages that the receiving ends of a process send to another process.
 //!
 //! NCCL posts receives on all its channels before it tests them, and each that is large has to say
-//! where its message may land. A notification costs NCCL's thread some microseconds, whatever it says:
-//! so they wait for the first test of anything that is not over yet, and what waits by then is one.
+//! where its message may land. A notification costs NCCL's thread some microseconds, whatever its
+//! size. So these messages wait until NCCL first tests an unfinished request, and then leave as one
+//! notification.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use polyrail::{Engine, Peer, PostError, Request};
 
 use crate::wire::{Body, Message, TOLD_BYTES, put_part};
 
-/// All batches, one for each process that receiving ends have something to say to.
+/// All batches, one for each process that receiving ends talk to.
 #[derive(Default)]
 pub(crate) struct Batches {
     all: Mutex<Vec<Weak<Batch>>>,
@@ -21,7 +22,7 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Where what receiving ends of an engine say to a peer is gathered.
+    /// The batch for a peer of an engine.
     pub(crate) fn of(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|batch| batch.strong_count() > 0);
@@ -33,7 +34,7 @@ impl Batches {
         })
     }
 
-    /// Sends what waits anywhere. Ends of a batch hear themselves what went wrong with it.
+    /// Sends everything that waits, in all batches. If a batch fails, its ends hear the error.
     pub(crate) fn flush(&self) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -55,7 +56,7 @@ pub(crate) struct Batch {
     /// How many notifications wait here, and in all batches.
     count: AtomicUsize,
     of_all: Arc<AtomicUsize>,
-    /// Something could not be said: nobody knows any more what the other side waits for.
+    /// A message could not be sent, so nobody knows any more what the other side waits for.
     broken: OnceLock<PostError>,
 }
 
@@ -84,8 +85,8 @@ impl Batch {
         if count > 1 { self.flush() } else { Ok(()) }
     }
 
-    /// Sends what waits. What the engine has no room for, just now, waits for the next time; a peer
-    /// that is gone is told nothing any more.
+    /// Sends what waits. If the engine has no room now, the rest waits for the next time. If the
+    /// peer is gone, the rest is dropped.
     pub(crate) fn flush(&self) -> Result<(), PostError> {
         while self.count.load(Ordering::Relaxed) > 0 {
             if let Some(error) = self.broken.get() {
@@ -107,7 +108,7 @@ impl Batch {
                     if error.is_busy() {
                         break;
                     }
-                    // All ends that say something here hear of it, as what waits stays.
+                    // Tell all ends of this batch, since their messages stay unsent.
                     return Err(self.broken.get_or_init(|| error).clone());
                 }
             }
@@ -121,7 +122,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Counts what waits. Within the lock, so that it never says less than there is.
+    /// Counts what waits. Call it with the lock held, so that the count is never too low.
     fn note(&self, waiting: &VecDeque<Vec<u8>>) -> usize {
         let before = self.count.swap(waiting.len(), Ordering::Relaxed);
         self.of_all.fetch_add(waiting.len().wrapping_sub(before), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What NCCL sees as network devices, and what it is told of them.
+//! What NCCL sees as network devices, and their properties.
 
 use std::ffi::CString;
 use std::fs;

@@ -18,10 +18,10 @@ pub(crate) struct End {
     /// Number of this end here.
     pub(crate) key: u64,
     requests: Box<[Handle]>,
-    /// Number of the other end there; not known at once.
+    /// The other end's number in its process; unknown at first.
     remote: OnceLock<u64>,
     broken: OnceLock<String>,
-    /// So that the death of the peer is noticed while it is its turn.
+    /// Notice the death of the peer while it is the peer's turn.
     watch: Mutex<Option<Watch>>,
 }
 
@@ -72,8 +72,8 @@ impl End {
         Ok(())
     }
 
-    /// Writes into a place of the other end, which gets the message when all is in place; `target`
-    /// is told then, too, with this token.
+    /// Writes into a place of the other end. When everything is in place, the other end gets the
+    /// message and `target` gets this token.
     pub(crate) fn write(
         &self,
         from: RegionSlice,
@@ -87,16 +87,16 @@ impl End {
         Ok(())
     }
 
-    /// An error if nothing goes on here any more.
+    /// An error if the connection is over.
     pub(crate) fn check(&self) -> Result<(), CallError> {
         self.broken.get().map_or(Ok(()), |why| Err(CallError::Broken(why.clone())))
     }
 
-    /// The connection is over: whatever is under way fails. Said in the log, once.
+    /// Ends the connection: whatever is under way fails. Logs the reason once.
     pub(crate) fn fail(&self, why: &str) -> CallError {
         if self.broken.set(why.to_owned()).is_ok() {
             let text = format!("connection with {} is broken: {why}", self.peer.name());
-            // A connection on which nothing is under way may just be closed a little later here.
+            // A connection with nothing under way may only be a little late to close here.
             if self.requests.iter().any(Handle::is_pending) {
                 log::warn(&text);
             } else {
@@ -107,17 +107,18 @@ impl End {
         CallError::Broken(why.to_owned())
     }
 
-    /// When this returns nothing is read or lands any more. `next`: number of the next message.
+    /// After this returns, nothing is read or lands any more. `next`: number of the next message.
     pub(crate) fn close(&self, next: u64) {
         // What is under way now will not be completed.
         let under_way = (next.saturating_sub(SLOTS as u64)..next)
             .find(|seq| self.request(*seq).is_incomplete());
         let count = under_way.unwrap_or(next);
-        // One that broke here may be whole there, as when memory went before the connection.
+        // A connection that broke here may be whole at the other end, for instance when memory went
+        // before the connection.
         let _ = self.broken.set("closed".to_owned());
         if self.is_connected() {
-            // Whoever waits there for what will not come is told. If that can't be said, the peer
-            // is gone, and they know.
+            // Tell the other end, which may wait for something that will not come. If this fails,
+            // the peer is gone, and the other end knows.
             let _ = self.tell(self.encode(Body::Closed { count }));
         }
         self.regions.clear();

@@ -18,13 +18,13 @@ use crate::request::{Handle, Progress};
 use crate::runtime::{self, HUB};
 use crate::{log, net};
 
-/// What NCCL shows in its log, and what `NCCL_NET` has to say.
+/// The name that NCCL shows in its log, and that `NCCL_NET` selects.
 pub(crate) const NAME: *const c_char = c"Polyrail".as_ptr();
 
-/// Runs a call; errors are said in NCCL's log.
+/// Runs a call; writes errors to NCCL's log.
 pub(crate) fn guard(call: impl FnOnce() -> Result<(), CallError>) -> c_int {
     if runtime::is_forked() {
-        // Not even the log: the lock that it takes may be held by a thread that is not here.
+        // Don't even log: a thread that does not exist in this child may hold the log's lock.
         return CallError::Forked.code() as c_int;
     }
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -484,7 +484,7 @@ pub(crate) unsafe extern "C" fn close(comm: Opaque) -> c_int {
         };
         drop(HUB.remove(key));
         if HUB.is_empty() {
-            // Before version 11 nobody says that it is over, and the program may end next.
+            // Before version 11 NCCL never finalizes, and the program may end next.
             runtime::drain();
         }
         Ok(())

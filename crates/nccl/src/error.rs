@@ -1,9 +1,9 @@
-//! What calls of NCCL may end with.
+//! The errors of calls from NCCL.
 
 use polyrail_nccl_abi::NcclResult;
 use thiserror::Error;
 
-/// Why a call failed; said in NCCL's log, and turned into one of its result codes.
+/// Why a call failed: logged by NCCL's logger, and turned into one of NCCL's result codes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum CallError {
     #[error("{0}")]
@@ -28,7 +28,7 @@ pub(crate) enum CallError {
     Parts(i32),
     #[error("{0}")]
     Handle(String),
-    /// Said in the log already.
+    /// Logged already.
     #[error("{0}")]
     Broken(String),
 }

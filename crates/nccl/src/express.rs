@@ -1,9 +1,9 @@
 //! The express way: small messages that pass through no thread but NCCL's own.
 //!
 //! Beside the engine of a device there is one without proxies. Whoever posts a small message sends
-//! it, and whoever tests a receive looks at the socket. So a message is not handed from thread to
-//! thread, which costs more than its way through the kernel. Large messages, and all that is said
-//! about connections, take the proxies: there many threads copy, and nobody has to test for them.
+//! it, and whoever tests a receive looks at the socket. So no thread hands a message to another
+//! one, which costs more than the way through the kernel. Large messages and everything about
+//! connections take the proxies: there many threads copy, and nobody has to test.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -21,8 +21,8 @@ use crate::log;
 use crate::request::Handle;
 use crate::wire::{Body, ExpressCard, Message, put_part};
 
-/// What of a device's settings holds here, too. The rest is about proxies, or about what a process
-/// can have once.
+/// The settings of a device that this engine takes over. The others are about proxies, or about
+/// things that a process can have only once.
 const TAKEN: [&str; 12] = [
     "rails",
     "bind_device",
@@ -38,32 +38,34 @@ const TAKEN: [&str; 12] = [
     "handshake_limit",
 ];
 
-/// Bytes that may be under way to a process. What comes on top takes the proxies, so that what is
-/// posted here finds room in the socket, mostly, and has left when posting returns. (What finds none
+/// Bytes that may be under way to a process. Messages beyond that take the proxies. So a message
+/// posted here mostly finds room in the socket and has left when posting returns. (Otherwise it
 /// leaves when somebody tests a receive, or within 50 ms.)
 const MOST_UNDER_WAY: u64 = 256 << 10;
-/// Bytes that may wait to be taken along, so that they and a message are not too long together.
+/// Bytes that may wait to travel with the next message, so that both together are not too long.
 const MOST_LEFT: usize = 16 << 10;
-/// How long a look holds for requests other than the one that looked: NCCL tests what it waits for in
-/// turn, mostly within this time, so that each round of it looks once.
+/// How long one request's look at the sockets counts for the others. NCCL tests its requests in
+/// turn, mostly within this time, so each round looks once.
 const WATCH_NS: u64 = 2_000;
-/// Marks tokens; the rest of one is what its message counts for.
+/// The mark in tokens of express messages; the rest of the token is the message's share of the
+/// limit.
 const BY_EXPRESS: u64 = 1 << 63;
-/// What the smallest message counts for.
+/// The share of the smallest message.
 const LEAST_BYTES: u64 = 1 << 10;
 
-/// An engine that whoever calls drives.
+/// An engine that its callers drive.
 pub(crate) struct Express {
     engine: Engine,
     metadata: Vec<u8>,
-    /// Messages up to this size are taken.
+    /// The largest message that it takes.
     bytes: u64,
     /// By the number of the other process's express engine.
     lines: Mutex<HashMap<u128, Arc<Line>>>,
     watch: Watch,
 }
 
-/// All requests of a process look at the same sockets, so one of those that are tested in turn does.
+/// All requests of a process share the sockets, so only one of those that NCCL tests in turn looks
+/// at them.
 #[derive(Default)]
 struct Watch {
     /// Address of the request that looked last, and when.
@@ -72,7 +74,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Whether a request is to look at this moment; it is taken to do so.
+    /// Whether a request should look now. If true, the caller must look.
     fn is_turn_of(&self, request: u64, now_ns: u64) -> bool {
         let is_watched = now_ns.saturating_sub(self.at_ns.load(Ordering::Relaxed)) < WATCH_NS;
         if is_watched && self.by.load(Ordering::Relaxed) != request {
@@ -94,7 +96,7 @@ pub(crate) struct Way {
     line: Arc<Line>,
 }
 
-/// What all connections to a process share.
+/// The state that all connections to a process share.
 #[derive(Default)]
 struct Line {
     /// Bytes that are under way to it.
@@ -104,7 +106,7 @@ struct Line {
 }
 
 impl Express {
-    /// `None` if it is switched off, or can't be had with these settings.
+    /// `None` if it is switched off, or these settings don't allow it.
     pub(crate) fn new(config: &Config, hub: &Arc<Hub>) -> Result<Option<Arc<Self>>, CallError> {
         if config.nccl_express_bytes == 0 {
             return Ok(None);
@@ -129,8 +131,8 @@ impl Express {
         ExpressCard { instance: self.engine.instance(), metadata: &self.metadata }
     }
 
-    /// Connects with another process, which does the same. One of the two does it, so that there is
-    /// one connection for both directions: acknowledgements travel with answers.
+    /// Connects with another process, which calls this, too. Only one of the two really connects,
+    /// so both directions share one connection and acknowledgements travel with answers.
     pub(crate) fn meet(&self, other: ExpressCard<'_>) {
         if self.engine.instance() < other.instance
             && let Err(error) = self.engine.add_peer(other.metadata)
@@ -144,12 +146,12 @@ impl Express {
         &self.engine
     }
 
-    /// Reads what has come, unless somebody does just now.
+    /// Reads what has come, unless another thread is doing so.
     fn progress(&self) {
         self.engine.progress();
     }
 
-    /// The same for a request that is being tested, unless another one looks all the time.
+    /// The same on behalf of a tested request, unless another request looks often enough.
     pub(crate) fn look(&self, request: &Handle) {
         if self.watch.is_turn_of(std::ptr::from_ref(request).addr() as u64, monotonic_ns()) {
             self.progress();
@@ -163,7 +165,7 @@ impl Express {
 }
 
 impl Way {
-    /// To the express engine of this number, which both [meet](Express::meet).
+    /// The way to the express engine of this number, once both have [met](Express::meet).
     pub(crate) fn to(express: &Arc<Express>, instance: u128) -> Self {
         let mut all = express.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // Processes that are gone, with all connections to them.
@@ -183,7 +185,7 @@ impl Way {
         self.instance == peer.instance()
     }
 
-    /// Whom to send a message of this size to; `None` if it has to go another way, just now.
+    /// The peer for a message of this size; `None` if it must go another way now.
     pub(crate) fn take(&self, len: u64) -> Option<&Peer> {
         if len > self.express.bytes {
             return None;
@@ -200,14 +202,14 @@ impl Way {
         }
         let under_way = &self.line.under_way;
         if under_way.load(Ordering::Relaxed) >= MOST_UNDER_WAY / 2 {
-            // Acknowledgements may be there which nobody has read.
+            // Acknowledgements may have come that nobody has read.
             self.express.progress();
         }
         (under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
     }
 
-    /// Leaves a message that has time: it goes with the next one to the process. Says whether it
-    /// could: if the way is lost afterwards, what was left is, too.
+    /// Leaves a message that has time: it travels with the next one to the process. Returns whether
+    /// it could. If the way is lost later, the message is lost, too.
     pub(crate) fn leave(&self, message: &Message<'_>) -> bool {
         let is_open = self.take(0).is_some();
         let mut waiting = self.waiting();
@@ -218,24 +220,24 @@ impl Way {
         leaves
     }
 
-    /// Whether something that was left waits.
+    /// Whether such a message waits.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting().is_empty()
     }
 
-    /// Drops what was left: there is nothing any more that could take it along.
+    /// Drops the messages left: no message can take them along any more.
     pub(crate) fn forget(&self) {
         self.waiting().clear();
     }
 
-    /// Sends what was left, as [`Way::tell`] does.
+    /// Sends the messages left, as [`Way::tell`] does.
     pub(crate) fn flush(&self, peer: &Peer, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
         let left = std::mem::take(&mut *self.waiting());
         self.send_many(peer, left, &[], target)
     }
 
-    /// Sends a message. When it is there `target` is told, with a token of which
-    /// [`Way::is_token`] is true, and calls [`Way::ended`].
+    /// Sends a message. When it has arrived, `target` gets a token for which [`Way::is_token`] is
+    /// true, and must call [`Way::ended`].
     pub(crate) fn tell(
         &self,
         peer: &Peer,
@@ -249,7 +251,7 @@ impl Way {
         self.send_many(peer, left, &message, target)
     }
 
-    /// Sends what was left and a message, if there is one, as one.
+    /// Sends the messages left, and the given message if any, as one.
     fn send_many(
         &self,
         peer: &Peer,
@@ -262,7 +264,7 @@ impl Way {
             put_part(message, &mut left);
         }
         let many = Message { to: 0, body: Body::Many { parts: &left } }.encode();
-        // No lock is held: what comes meanwhile may have something to say, too.
+        // Hold no lock here: a message that arrives meanwhile may want to send, too.
         self.send(peer, many, target).inspect_err(|_| {
             self.waiting().extend_from_slice(&left[..before]);
         })
@@ -283,7 +285,7 @@ impl Way {
         token & BY_EXPRESS != 0
     }
 
-    /// The message of this token is there, or will never be.
+    /// The message of this token has arrived, or never will.
     pub(crate) fn ended(&self, token: u64) {
         self.line.under_way.fetch_sub(token & !BY_EXPRESS, Ordering::Relaxed);
     }
@@ -297,11 +299,11 @@ impl Way {
 fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
     let builder = Config::builder()
         .set("preset", "latency")?
-        // All messages take the first rail, and each of the others is there for when it dies.
+        // All messages take the first rail; the others stand by in case it dies.
         .set("channels", &rails.to_string())?
         // Its messages are few and small, so the window is never what they wait for.
         .set("window_chunks", "1024")?
-        // Nobody waits for what was sent, so it must not wait to be gathered with more.
+        // Nobody waits for a sent message, so the engine must not hold it back to batch it.
         .set("append_batch", "1")?;
     let taken = config.rows().into_iter().filter(|row| TAKEN.contains(&row.name));
     taken.into_iter().try_fold(builder, |builder, row| builder.set(row.name, &row.value))?.build()
@@ -361,7 +363,7 @@ mod tests {
         let looks: Vec<u64> =
             (0..30).filter(|at| watch.is_turn_of(1 + at % 3, 5_000 + at * 100)).collect();
         assert_eq!(looks, (0..30).step_by(3).collect::<Vec<_>>());
-        // The first is over: the others wait no longer than that takes to show.
+        // The first request is over; after the look expires, the others look again.
         let last = 5_000 + 27 * 100;
         assert!(!watch.is_turn_of(2, last + WATCH_NS - 1));
         assert!(watch.is_turn_of(3, last + WATCH_NS));
@@ -388,7 +390,7 @@ mod tests {
         for count in 1..=MOST_UNDER_WAY / LEAST_BYTES {
             let message = Message { to: 1, body: Body::Told { seq: count, bytes: &[7; 100] } };
             way.tell(peer, message.encode(), Arc::new(Ignored)).unwrap();
-            // The thread that looks every 50 ms may have the engine for a moment.
+            // The control thread, which looks every 50 ms, may hold the engine for a moment.
             (0..1000).take_while(|_| sent() < count).for_each(|_| std::thread::yield_now());
             assert_eq!(sent(), count, "it waits for somebody to look");
         }

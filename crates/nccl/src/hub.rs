@@ -12,11 +12,11 @@ use crate::recv::RecvEnd;
 use crate::send::{Clearance, SendEnd};
 use crate::wire::{Body, Message, parts};
 
-/// Whom an engine tells of messages and lost peers.
+/// The observer that an engine tells of messages and lost peers.
 #[derive(Default)]
 pub(crate) struct Hub {
     ends: RwLock<Table>,
-    /// Engines by which to answer; each knows the hub, so they are taken out in the end.
+    /// The engines to answer by. Each refers to the hub, so shutdown removes them.
     engines: Mutex<Vec<Engine>>,
     pub(crate) batches: Arc<Batches>,
 }
@@ -28,7 +28,7 @@ struct Table {
 }
 
 struct Slot {
-    /// Tells an end from those that had the slot before.
+    /// Distinguishes an end from earlier ones in the same slot.
     generation: u32,
     any: Option<Any>,
 }
@@ -91,7 +91,7 @@ impl Hub {
         }
         let any = slot.any.take()?;
         table.free.push(index);
-        // Dropping it may end an engine, which is for the caller to do without the lock.
+        // Dropping it may end an engine, so the caller drops it without the lock.
         Some(any)
     }
 
@@ -118,7 +118,7 @@ impl Hub {
         let engine = self.engines().iter().find(knows).cloned();
         if let Some(engine) = engine {
             let message = Message { to: from, body: Body::Refused }.encode();
-            // If it can't be said, the peer is on its way out.
+            // If this fails, the peer is going away.
             let _ = engine.notify(peer, &message).map(polyrail::Transfer::detach);
         }
     }
@@ -174,7 +174,7 @@ impl Hub {
     fn deliver_many(&self, peer: &Peer, bytes: &[u8]) {
         for part in parts(bytes) {
             match part {
-                // Nobody puts them into each other.
+                // No sender nests them.
                 Ok(Message { body: Body::Many { .. }, .. }) => {}
                 Ok(message) => self.deliver(peer, message),
                 Err(error) => log::warn(&format!("from {}: {error}", peer.name())),
@@ -191,8 +191,8 @@ impl Observer for Hub {
         }
     }
 
-    /// That an express way is lost ends nothing: its messages that are not there fail by
-    /// themselves, and others take the proxies.
+    /// A lost express way ends no connection: its messages that have not arrived fail by
+    /// themselves, and later ones take the proxies.
     fn lost(&self, peer: &Peer, why: &str) {
         let why = format!("peer {} is lost: {why}", peer.name());
         for any in self.all() {
@@ -215,11 +215,11 @@ impl Listener {
         self.queue().pop_front()
     }
 
-    /// Whoever has not been accepted is told that nobody will.
+    /// Tell those who wait to be accepted that nobody will accept them.
     pub(crate) fn close(&self) {
         while let Some(Arrival { peer, from, .. }) = self.pop() {
             let message = Message { to: from, body: Body::Refused }.encode();
-            // If it can't be said, the peer is on its way out.
+            // If this fails, the peer is going away.
             let _ = self.engine.notify(&peer, &message).map(polyrail::Transfer::detach);
         }
     }

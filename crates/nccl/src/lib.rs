@@ -2,8 +2,8 @@
 //!
 //! The library exports a table for each version of NCCL's net plugin interface (`ncclNetPlugin_v6`
 //! to `_v12`), all over one core: one engine for each device and process, whose proxies move the
-//! messages of all communicators. NCCL's threads post messages and look at words of memory; a small
-//! message that finds nobody at work they send themselves.
+//! messages of all communicators. NCCL's threads post messages and look at words of memory; they
+//! also send a small message themselves if no proxy is at work.
 //!
 //! A connection of NCCL goes one way and has an end in each process. Ends are known by numbers, and
 //! tell each other by notifications of the engine what they can take and what has come; see

@@ -12,7 +12,7 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 /// NCCL's logger as an address; 0 while there is none.
 static LOGGER: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on what there is to say goes there; the engine's records, too.
+/// From now on our messages and the engine's records go to this logger.
 pub(crate) fn set(logger: Option<Logger>) {
     let Some(logger) = logger else { return };
     LOGGER.store(logger as usize, Ordering::Release);
@@ -34,7 +34,7 @@ fn write(level: LogLevel, flags: c_ulong, text: &str) {
     let address = LOGGER.load(Ordering::Acquire);
     if address == 0 {
         if level == LogLevel::Warn {
-            // Not `eprintln`, which panics if nobody reads: there is nobody else to tell.
+            // Don't use `eprintln`, which panics if nobody reads.
             let _ = writeln!(io::stderr(), "NET/Polyrail : {text}");
         }
         return;

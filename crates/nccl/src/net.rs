@@ -35,9 +35,10 @@ pub(crate) struct Attempt {
 }
 
 enum Stage {
-    /// Asking at the address of this number who is there.
+    /// Asking who listens at the address of this index.
     Asking { at: usize, connecting: Connecting },
-    /// Known, and not told yet that somebody waits: the engine had no room for it.
+    /// The peer is known but does not know yet that we wait: the engine had no room for the
+    /// message.
     Greeting { peer: Peer },
     /// The other side knows of this end; it has to accept it.
     Waiting { send: Arc<SendEnd> },
@@ -154,7 +155,7 @@ impl Net {
 }
 
 impl Net {
-    /// Waits until what was sent has arrived: a small message counts as sent when it has left.
+    /// Waits until every sent message has arrived: a small one counts as sent once it has left.
     pub(crate) fn drain(&self) {
         if let Some(express) = &self.express {
             express.drain(FAREWELL);
@@ -205,7 +206,7 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
 }
 
 impl Attempt {
-    /// The end that has to be removed if the connection never comes.
+    /// The end to remove if the connection never comes about.
     pub(crate) fn key(&self) -> Option<u64> {
         match &self.stage {
             Stage::Asking { .. } | Stage::Greeting { .. } => None,
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// As NCCL does, which calls again for what it can't have at once.
+    /// Retries as NCCL does when a call can't succeed at once.
     fn taken<'a>(call: impl Fn() -> Result<Option<&'a Request>, CallError>) -> &'a Request {
         let mut taken = None;
         until("it is never taken", || {
@@ -378,7 +379,7 @@ mod tests {
         let proxies_before = by_proxies();
         let start = Instant::now();
         (1..=256).for_each(exchange);
-        // So do the 16 notes of how many receives are posted.
+        // So do the 16 messages that tell how many receives are posted.
         let noted = by_proxies() - proxies_before;
         assert!(noted < 8, "{noted} notes by proxies");
         // One that finds too many which are not acknowledged yet takes a proxy. None waits for the
@@ -495,7 +496,7 @@ mod tests {
         }
         let sent = sent_by_express(&here) + sent_by_express(&there) - before;
         assert_eq!(sent, 8 * WINDOW, "a message for each, and no more");
-        // Where nothing goes the other way, it goes by itself.
+        // With no traffic the other way, it travels alone.
         let before = sent_by_express(&here);
         (0..4 * WINDOW).for_each(|_| ping.exchange());
         let notes = sent_by_express(&here) - before;
@@ -616,7 +617,8 @@ mod tests {
             let into = recv.end.regions.add(&to.engine, memory(), 1000).unwrap();
             let source = send.end.regions.add(&from.engine, memory(), 1000).unwrap();
             taken(|| recv.receive(into, 1000, LEN));
-            // The second one stays under way. A process that has nothing to test would say nothing.
+            // The second one stays under way: a process without a request to test would send
+            // nothing.
             for _ in 0..2 {
                 taken(|| send.send(source, 1000, LEN));
             }

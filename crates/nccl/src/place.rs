@@ -32,7 +32,7 @@ pub(crate) fn near(config: &Config, rails: &[RailInfo]) -> Vec<(&'static str, St
     }
 }
 
-/// In the grammar of the setting `tx_bindings`. An interface of which nothing is known is left out.
+/// In the grammar of the setting `tx_bindings`. Leaves out interfaces of unknown node.
 fn bindings(topology: &Topology, interfaces: &[&str]) -> Option<String> {
     if topology.nodes_with_cpus() < 2 {
         return None;

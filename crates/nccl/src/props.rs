@@ -1,4 +1,4 @@
-//! What NCCL is told of a device, in the words of each version.
+//! The properties of a device, in the layout of each version.
 
 use std::ffi::{c_char, c_int};
 
@@ -11,11 +11,11 @@ use crate::entry::{guard, put};
 use crate::error::CallError;
 use crate::runtime;
 
-/// Microseconds that a message takes at least, for NCCL's choice of algorithm.
+/// The least latency of a message in microseconds, for NCCL's choice of algorithm.
 const LATENCY_US: f32 = 10.0;
 const MAX_COMMS: c_int = 65_536;
 
-/// What all versions say of a device.
+/// The properties that all versions have.
 struct Common {
     name: *const c_char,
     pci_path: *const c_char,

@@ -21,9 +21,9 @@ pub(crate) struct RecvEnd {
     pub(crate) end: End,
     me: Weak<Self>,
     mailbox: Mutex<Option<OpenMailbox>>,
-    /// Where small messages may come from besides the peer, and where they are asked for.
+    /// The express engine, where small messages may come from besides the peer.
     way: Option<Way>,
-    /// Where what it says waits for what others say to the same process.
+    /// The batch that gathers its messages with those of others to the same process.
     batch: Arc<Batch>,
     state: Mutex<State>,
 }
@@ -36,7 +36,7 @@ struct State {
     slots: [Slot; SLOTS],
     /// Memory for messages that land aside, used again.
     spare: Vec<Region>,
-    /// The same for what goes on from there.
+    /// The same for messages that continue into their receive's place.
     copied: Vec<u8>,
     /// The other end is closed; it sent this many messages.
     closed: Option<u64>,
@@ -55,8 +55,9 @@ enum Slot {
         seq: u64,
         bytes: Vec<u8>,
     },
-    /// A mailed message that came before its receive, and lands aside. It has landed if its length
-    /// is known; else it goes on into the receive's place when it has, if there is one by then.
+    /// A mailed message that came before its receive and lands aside. A known length means that it
+    /// has landed. Otherwise it moves into the receive's place once it has landed, if a receive is
+    /// posted by then.
     Aside {
         seq: u64,
         aside: Region,
@@ -76,13 +77,13 @@ enum Here {
 enum Told {
     /// Its message may land there.
     Clear { seq: u64, into: Stretch },
-    /// So many are posted. Said in time for the sender: it need not be at once.
+    /// This many receives are posted. Early enough for the sender, not necessarily at once.
     Posted { count: u64 },
-    /// The same, if it was not said yet.
+    /// The same, if the other end has not heard it yet.
     Hurry { count: u64 },
 }
 
-// A receive that is under way and a message that is ahead of it never share a place.
+// A receive under way and a message ahead of it never share a place.
 const _: () = assert!(MAX_REQUESTS as u64 + WINDOW <= SLOTS as u64);
 
 impl RecvEnd {
@@ -120,14 +121,14 @@ impl RecvEnd {
         description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
     }
 
-    /// Closes the mailbox. As that keeps this end, one that nobody closes has to do so.
+    /// Closes the mailbox. The mailbox keeps this end alive, so every end must close it.
     pub(crate) fn shut(&self) {
         let open = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(open);
     }
 
-    /// Takes a receive. `None`: not now, every request is in use, or somebody holds
-    /// a lock that this thread is not to wait for.
+    /// Takes a receive. `None` means "not now": every request is in use, or another thread holds a
+    /// lock that this thread must not wait for.
     pub(crate) fn receive(
         &self,
         handle: usize,
@@ -138,7 +139,7 @@ impl RecvEnd {
         let Some(into) = self.end.regions.find(handle, address, len)? else { return Ok(None) };
         let Some(mut state) = try_lock(&self.state) else { return Ok(None) };
         let seq = state.next;
-        // The oldest that may be under way has to be over: NCCL tests in order.
+        // The oldest possible one must be over: NCCL tests in order.
         let request = self.end.request(seq);
         let oldest = seq.checked_sub(MAX_REQUESTS as u64).map(|oldest| self.end.request(oldest));
         if !request.is_free() || oldest.is_some_and(|oldest| !oldest.is_free()) {
@@ -177,7 +178,7 @@ impl RecvEnd {
         Ok(Some(request))
     }
 
-    /// What the sender needs for the express way, if it is to take it.
+    /// What the sender needs to take the express way, if it should.
     pub(crate) fn express_card(&self) -> Option<ExpressCard<'_>> {
         self.way.as_ref().map(|way| way.express().card())
     }
@@ -242,7 +243,7 @@ impl RecvEnd {
         self.end.fail(&format!("message {seq} has {len} bytes, more than its receive takes"));
     }
 
-    /// The other end is closed: what it did not send will not come.
+    /// The other end is closed: messages it has not sent will never come.
     pub(crate) fn closed(&self, sent: u64) {
         let mut state = self.state();
         state.closed = Some(sent);
@@ -257,8 +258,8 @@ impl RecvEnd {
         }
     }
 
-    /// The peer is gone. If it closed its end before and everything that it sent is here, what is
-    /// here can still be taken.
+    /// The peer is gone. If it closed its end before and everything it sent has arrived, NCCL can
+    /// still take it.
     pub(crate) fn lost(&self, why: &str) {
         let state = self.state();
         let is_here = |seq: u64| match &state.slots[slot(seq)] {
@@ -280,12 +281,12 @@ impl RecvEnd {
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let taken = state.next;
-        // What still comes finds no receive, and no mailbox.
+        // Later messages find neither a receive nor a mailbox.
         let slots = std::mem::replace(&mut state.slots, [const { Slot::Empty }; SLOTS]);
         let spare = std::mem::take(&mut state.spare);
         drop(state);
         self.shut();
-        // Dropping them waits for system calls that write to them just now.
+        // Dropping them waits for system calls that are writing to them.
         drop((slots, spare));
         self.end.close(taken);
     }
@@ -305,7 +306,7 @@ impl RecvEnd {
             }
             Some(Told::Posted { count }) => {
                 let message = self.end.message(Body::Posted { count });
-                // It goes with the next message, and costs no system call of its own.
+                // It travels with the next message and costs no system call of its own.
                 let is_left = self.way.as_ref().is_some_and(|way| way.leave(&message));
                 if is_left { Ok(()) } else { self.batch.push(&message) }
             }
@@ -319,13 +320,13 @@ impl RecvEnd {
         self.conclude(told);
     }
 
-    /// No message has taken along what was left for it.
+    /// No message has taken the waiting ones along.
     fn flush(&self, way: &Way) -> bool {
         let Some(me) = self.me.upgrade() else { return false };
         way.take(0).is_some_and(|peer| way.flush(peer, me).is_ok())
     }
 
-    /// The express way is lost, and with it what was said last.
+    /// The express way is lost, and with it the last messages.
     pub(crate) fn say_again(&self) {
         let count = self.state().told;
         if let Some(way) = &self.way {
@@ -337,7 +338,8 @@ impl RecvEnd {
     }
 
     fn conclude(&self, told: Result<(), PostError>) {
-        // What it sent before it left can still be taken; whether that is all, `lost` decides.
+        // NCCL can still take what the peer sent before it left; `lost` decides whether that is
+        // everything.
         if let Err(error) = told {
             self.end.fail(&error.to_string());
         }
@@ -417,7 +419,7 @@ impl Owner for RecvEnd {
 }
 
 impl OnEnd for RecvEnd {
-    /// What was said is said again when the way is lost, whoever took it along.
+    /// If the way is lost, say it again, whichever message took it along.
     fn ended(&self, token: u64, _: &Result<Outcome, TransferError>) {
         if let Some(way) = &self.way {
             way.ended(token);
@@ -426,7 +428,8 @@ impl OnEnd for RecvEnd {
 }
 
 impl State {
-    /// What the other end must hear of receive `seq`. `is_here`: its message has come already.
+    /// What the other end must hear about receive `seq`. `is_here`: its message has arrived
+    /// already.
     fn tell_soon(&mut self, seq: u64, into: &Stretch, is_here: bool) -> Option<Told> {
         // A message that can be mailed needs no place, but a window.
         let clears = into.len > MAILED_BYTES as u64 && !is_here;

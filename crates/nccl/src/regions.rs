@@ -7,8 +7,8 @@ use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice};
 use crate::error::CallError;
 use crate::request::try_lock;
 
-/// Registrations of a connection by number; all end with it. NCCL frees memory once it is
-/// deregistered, or the connection closed, though requests may be under way that it gave up.
+/// Registrations of a connection by number; all end with it. NCCL frees memory once it has
+/// deregistered it or closed the connection, even if requests that it gave up are still under way.
 #[derive(Default)]
 pub(crate) struct Regions {
     table: Mutex<Vec<Option<Entry>>>,
@@ -19,7 +19,7 @@ struct Entry {
     region: Region,
 }
 
-/// A part of a registration, of no use once that has ended.
+/// A part of a registration, useless once the registration has ended.
 #[derive(Clone)]
 pub(crate) struct Stretch {
     pub(crate) region: Region,
@@ -34,8 +34,8 @@ impl Stretch {
 }
 
 impl Entry {
-    /// Waits for system calls that use the memory. Requests that were given up still have parts of
-    /// it, so that dropping would not do.
+    /// Waits for system calls that use the memory. Dropping is not enough: requests that NCCL gave
+    /// up still hold parts of it.
     fn end(&self) {
         self.region.end();
     }
@@ -89,7 +89,7 @@ impl Regions {
         Ok(Some(Stretch { region: entry.region.clone(), offset, len: len as u64 }))
     }
 
-    /// The same where nobody registers memory at the same time.
+    /// The same, if no other thread registers memory at the same time.
     #[cfg(test)]
     pub(crate) fn get(&self, handle: usize, address: usize, len: usize) -> Stretch {
         self.find(handle, address, len).unwrap().unwrap()

@@ -11,11 +11,11 @@ const FREE: u32 = 0;
 const PENDING: u32 = 1;
 const DONE: u32 = 2;
 const FAILED: u32 = 3;
-/// To be posted again: the engine's pool was full.
+/// The engine's pool was full: post it again.
 const STALLED: u32 = 4;
 
-/// The lock, unless somebody holds it for longer than it takes to do something with it, as a thread
-/// does that has no CPU. NCCL calls again for what can't be had, and does something else meanwhile.
+/// Takes the lock, unless a thread holds it for long because it has no CPU. NCCL calls again if it
+/// gets nothing, and does something else meanwhile.
 pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
@@ -28,7 +28,7 @@ pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     None
 }
 
-/// A request, as NCCL holds it. To see that it is over costs an atomic load.
+/// A request, as NCCL holds it. Checking whether it is over costs one atomic load.
 pub(crate) struct Handle {
     state: AtomicU32,
     bytes: AtomicU64,
@@ -37,10 +37,10 @@ pub(crate) struct Handle {
 
 /// The end that a request is of.
 pub(crate) trait Owner: Send + Sync {
-    /// Posts again what the engine had no room for. What a receiving end says waits in its batch.
+    /// Posts again what the engine had no room for. Messages of a receiving end wait in its batch.
     fn retry(&self) {}
 
-    /// Looks for what may have come that no proxy reads, for this request.
+    /// Looks, on behalf of this request, at the sockets that no proxy reads.
     fn look(&self, request: &Handle);
 }
 
@@ -83,12 +83,12 @@ impl Handle {
         matches!(self.state.load(Ordering::Acquire), PENDING | STALLED)
     }
 
-    /// Whether it began and did not succeed, or not yet.
+    /// Whether it has begun and has not succeeded (yet).
     pub(crate) fn is_incomplete(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), PENDING | STALLED | FAILED)
     }
 
-    /// Where it stands; once it is over this is told once.
+    /// Its state. The final state is reported only once.
     pub(crate) fn test(&self) -> Progress {
         if self.state.load(Ordering::Acquire) == PENDING
             && let Some(end) = self.end.upgrade()

@@ -1,4 +1,4 @@
-//! What a process has once: configuration, devices, engines, attempts to connect.
+//! The state of the process: configuration, devices, engines, attempts to connect.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -25,8 +25,8 @@ pub(crate) static HUB: LazyLock<Arc<Hub>> = LazyLock::new(Arc::default);
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Of four CPUs that a rank has, three are for proxies, which send and receive as it comes: the rest
-/// is for NCCL's own threads and the program.
+/// Three of four CPUs of a rank go to proxies, which both send and receive. The rest is for NCCL's
+/// own threads and the program.
 const PROXIES_OF_4_CPUS: usize = 3;
 const MOST_PROXIES: usize = 16;
 
@@ -44,7 +44,7 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Reads the configuration and looks for devices, unless that was done.
+/// Reads the configuration and looks for devices, unless done already.
 pub(crate) fn init() -> Result<(), CallError> {
     static AT_FORK: Once = Once::new();
     AT_FORK.call_once(|| {
@@ -89,14 +89,14 @@ pub(crate) fn finalize() {
     if runtime.users == 0 {
         let ended = slot.take();
         drop(slot);
-        // Their ends would keep the engines.
+        // Otherwise their ends would keep the engines alive.
         ended.iter().flat_map(|runtime| runtime.attempts.values()).for_each(abandon);
         // Joins threads, which must not wait for the lock.
         drop(ended);
     }
 }
 
-/// Waits until what was sent has arrived.
+/// Waits until every sent message has arrived.
 pub(crate) fn drain() {
     let nets: Vec<Arc<Net>> =
         lock().iter().flat_map(|r| r.nets.iter().flatten().cloned()).collect();
@@ -162,7 +162,7 @@ fn abandon(attempt: &Attempt) {
     }
 }
 
-/// The same string for ever: NCCL keeps what it is given.
+/// Always return the same string: NCCL keeps the pointer.
 pub(crate) fn intern(text: &CStr) -> &'static CStr {
     static KNOWN: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,8 +185,8 @@ fn of_device(names: &str) -> Result<Config, ConfigError> {
     if near.is_empty() { Ok(config) } else { configure(Some(names), &near) }
 }
 
-/// What the environment says, on top of what suits NCCL's traffic on this machine. `rails`: for the
-/// engine of a device with these. `near`: what keeps its threads near them.
+/// The environment's settings on top of defaults for NCCL's traffic on this machine. `rails`: the
+/// rails of the device. `near`: settings that keep its threads near them.
 fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Config, ConfigError> {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let ranks = local_ranks().min(cpus).max(1);

@@ -1,9 +1,9 @@
 //! The sending end of a connection.
 //!
-//! Message k is for receive k. A small one leaves at once: told, on the express way if there is one,
-//! or mailed, which the other end puts where it belongs. A large one is written into the place that
-//! the other end cleared for receive k, mostly before there is a message. Whichever comes first, the
-//! message or the clearance, waits for the other; no thread does.
+//! Message k is for receive k. A small one leaves at once: it is told (on the express way if there
+//! is one) or mailed, and the other end puts it where it belongs. A large one is written into the
+//! place that the other end has cleared for receive k, mostly before the message exists. Whichever
+//! comes first, message or clearance, waits for the other; no thread waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -24,7 +24,7 @@ pub(crate) struct SendEnd {
     mailbox: OnceLock<RemoteRegion>,
     express: Option<Arc<Express>>,
     batches: Arc<Batches>,
-    /// How small messages travel once the other end has said that it takes them.
+    /// How small messages travel once the other end accepts them.
     way: OnceLock<Way>,
     /// A small message waits for receives to be posted.
     is_held: AtomicBool,
@@ -34,7 +34,7 @@ pub(crate) struct SendEnd {
 struct State {
     /// Number of the next message.
     next: u64,
-    /// Receives that the other end has posted, as far as this one was told.
+    /// Receives that the other end has posted, as far as this end knows.
     posted: u64,
     slots: [Slot; SLOTS],
     /// Messages that the engine had no room for.
@@ -161,12 +161,12 @@ impl SendEnd {
         self.posted(seq + 1);
     }
 
-    /// The other end has posted so many receives.
+    /// The other end has posted this many receives.
     pub(crate) fn posted(&self, count: u64) {
         let mut state = self.state();
         let before = state.posted;
         state.posted = before.max(count);
-        // Small messages that come into the window by this.
+        // The small messages that the window now admits.
         let first = before.saturating_add(WINDOW);
         let end = state.next.min(count.saturating_add(WINDOW));
         let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
@@ -182,7 +182,7 @@ impl SendEnd {
         self.way.get().map_or(self.express.is_some(), |way| way.leads_to(peer))
     }
 
-    /// The other end is closed: what it did not post it will not take.
+    /// The other end is closed: it takes no message beyond its posted receives.
     pub(crate) fn closed(&self, posted: u64) {
         let mut state = self.state();
         state.closed = Some(posted);
@@ -199,7 +199,7 @@ impl SendEnd {
         self.end.close(sent);
     }
 
-    /// Hands a message to the engine. No lock is held: it may end before this returns.
+    /// Hands a message to the engine. Hold no lock: the message may end before this returns.
     fn post(&self, ready: Option<(Waiting, Option<Clearance>)>) {
         let Some((waiting, clearance)) = ready else { return };
         let len = waiting.from.len;
@@ -294,8 +294,8 @@ impl Owner for SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Nothing that no proxy reads comes here but how many receives are posted. What receives have to
-    /// say leaves, too, where only sends are tested for a while.
+    /// The sockets that no proxy reads bring a sender only the number of posted receives. Flush the
+    /// batches here, too: NCCL may test only sends for a while.
     fn look(&self, request: &Handle) {
         self.batches.flush();
         if self.is_held.load(Ordering::Relaxed)

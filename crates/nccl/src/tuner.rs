@@ -1,10 +1,10 @@
-//! Tells NCCL how collectives over the network go best.
+//! Tells NCCL which channels and protocol suit collectives over the network.
 //!
-//! Large collectives want many channels, which `NCCL_MIN_NCHANNELS` gives; middling ones are over
-//! sooner with few, because each channel costs messages of its own, and some by another protocol than
-//! NCCL takes. NCCL finds these tables in the network plugin's library by itself, and asks them for every
-//! communicator: those that go over NVLink or shared memory, too, are left alone. The thresholds are
-//! measured: see `docs/nccl.md`.
+//! Large collectives want many channels, which `NCCL_MIN_NCHANNELS` gives. Medium ones end sooner
+//! with few, because each channel costs messages of its own, and some with another protocol than
+//! NCCL's choice. NCCL finds these tables in the network plugin's library by itself and asks them
+//! for every communicator. They leave communicators alone that also use NVLink or shared memory.
+//! `docs/nccl.md` has the measurements behind the thresholds.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -15,14 +15,14 @@ use polyrail_nccl_abi::{Logger, NcclResult, Opaque};
 const FEW_FROM: usize = (16 << 10) + 1;
 const FEW_TO: usize = 64 << 10;
 const FEW: c_int = 2;
-/// All-reduces of so much for each rank go by the protocol Simple. NCCL takes LL for them, which
-/// doubles the bytes and sends them in messages of 64 KiB, where a network tells 400 Gbit/s. (32 KiB
-/// for each took 158 us by Simple and 110 by LL.)
+/// All-reduces from this size per rank on use the protocol Simple. NCCL would choose LL on a
+/// network that reports 400 Gbit/s; LL doubles the bytes and sends them in messages of 64 KiB. (32
+/// KiB for each took 158 us by Simple and 110 by LL.)
 const SIMPLE_FROM: usize = 48 << 10;
 const SIMPLE_TO: usize = 2 << 20;
 /// Measured up to here; a ring's latency grows with its ranks.
 const SIMPLE_RANKS: usize = 4;
-/// From so much for each rank on they have more channels.
+/// From this size per rank on they get more channels.
 const MORE_FROM: usize = (512 << 10) + 1;
 const MORE: c_int = 4;
 /// Numbers of NCCL's: `tuner.h` of 2.22 to 2.30.
@@ -114,12 +114,12 @@ unsafe extern "C" fn init_v5(
     unsafe { keep(ranks_on_network(ranks, nodes, without_local_ways()), context) }
 }
 
-/// Ranks of a communicator all of which reach each other over the network only; none of others.
+/// The ranks of a communicator that uses only the network; 0 for any other.
 fn ranks_on_network(ranks: usize, nodes: usize, without_local_ways: bool) -> usize {
     if ranks == nodes || without_local_ways { ranks } else { 0 }
 }
 
-/// Whether NCCL is told to take the network between GPUs of one node, too.
+/// Whether the environment makes NCCL use the network between GPUs of one node, too.
 fn without_local_ways() -> bool {
     let is_set = |name: &str| std::env::var(name).is_ok_and(|value| value.trim() == "1");
     is_set("NCCL_P2P_DISABLE") && is_set("NCCL_SHM_DISABLE")
@@ -171,8 +171,8 @@ unsafe extern "C" fn get_v4(
     unsafe { choose(ranks, collective, bytes, &table, channels) }
 }
 
-/// What NCCL thinks that each algorithm with each protocol costs, in us; less than nothing where it
-/// can't be had. Rows of an array, whatever the type in the header says (`getAlgoInfo` of NCCL's
+/// NCCL's estimated cost of each algorithm with each protocol, in us; negative where it is not
+/// available. Rows of an array, whatever the type in the header says (`getAlgoInfo` of NCCL's
 /// `enqueue.cc` passes a `float[][]`, and its example reads one).
 struct Costs {
     first: *mut f32,
@@ -181,7 +181,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// The place of the protocol Simple on a ring, if it can be had and NCCL would take LL.
+    /// The entry of the protocol Simple on a ring, if it is available and NCCL would choose LL.
     ///
     /// # Safety
     /// The table is null or has that many rows and columns.

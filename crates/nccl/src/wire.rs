@@ -1,5 +1,5 @@
-//! What the two ends of a connection tell each other, as notifications of the engine, and the
-//! handle by which they find each other.
+//! The messages between the two ends of a connection, sent as notifications of the engine, and the
+//! handle by which the ends find each other.
 //!
 //! Notifications have no order among each other, so each message names the end that it is for, and
 //! each message of a connection its number. All integers are little-endian.
@@ -9,14 +9,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
-/// Changes with every change of what follows.
+/// Change this with every change of the format below.
 pub(crate) const VERSION: u8 = 3;
-/// Messages up to this size are told: copied, so that they count as sent when they have left.
+/// Messages up to this size are *told*: copied, so that they count as sent once they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
 /// The same on the express way, at most.
 pub(crate) const EXPRESS_BYTES: usize = 32 << 10;
-/// Messages up to this size are mailed: the other end decides on arrival where they belong. Larger
-/// ones wait until a place is cleared for them.
+/// Messages up to this size are *mailed*: on arrival the other end decides where they belong.
+/// Larger ones wait until the other end clears a place for them.
 pub(crate) const MAILED_BYTES: usize = 64 << 10;
 /// Bytes of the description of a region.
 pub(crate) const REGION_BYTES: usize = 46;
@@ -71,7 +71,7 @@ pub(crate) struct ExpressCard<'a> {
     pub(crate) metadata: &'a [u8],
 }
 
-/// Bytes that are no message.
+/// Bytes that are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
     #[error(
@@ -211,7 +211,7 @@ pub(crate) fn put_part(message: &[u8], parts: &mut Vec<u8>) {
     parts.extend_from_slice(message);
 }
 
-/// The messages of [`Body::Many`], up to the first that is none.
+/// The messages of [`Body::Many`], up to the first invalid one.
 pub(crate) fn parts(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message<'_>, WireError>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -374,7 +374,7 @@ mod tests {
         for body in messages() {
             let bytes = Message { to: 77, body }.encode();
             assert_eq!(Message::decode(&bytes), Ok(Message { to: 77, body }));
-            // What these carry at their end may have any length.
+            // The last field of these messages may have any length.
             let is_open =
                 matches!(body, Body::Told { .. } | Body::Hello { .. } | Body::Welcome { .. });
             for cut in 0..bytes.len() {
@@ -384,7 +384,8 @@ mod tests {
         }
     }
 
-    /// Another message is one that says each of its bytes: none was made up, and none ignored.
+    /// A changed message that still decodes accounts for each of its bytes: decoding adds nothing
+    /// and ignores nothing.
     fn assert_refused_or_another(bytes: &[u8], may_be_another: bool) {
         if let Ok(message) = Message::decode(bytes) {
             assert!(may_be_another, "{message:?} of {bytes:?}");
@@ -393,7 +394,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Bytes of others are a message that says the same again, or an error; never a panic.
+        /// Arbitrary bytes decode to a message that encodes back, or to an error; never to a panic.
         #[test]
         fn whatever_comes_is_a_message_or_an_error(
             kind in 0u8..12, words in 0..6usize, odd in 0..2 * REGION_BYTES, is_odd: bool,

@@ -1,6 +1,6 @@
-//! The plugin as NCCL's proxy calls it, by a harness in C that knows its interface by itself. What
-//! it does is in `harness/`; here it is built, and run for every version, under the address
-//! sanitizer and under valgrind. Without a C compiler, `make` or valgrind a test is skipped.
+//! Calls the plugin as NCCL's proxy does, by a harness in C with its own definition of the
+//! interface (`harness/`). These tests build it and run it for every version, under the address
+//! sanitizer and under valgrind. They are skipped without a C compiler, `make` or valgrind.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ const VERSIONS: std::ops::RangeInclusive<u32> = 6..=12;
 /// Harnesses at a time: each has several processes, but waits most of the time.
 const AT_ONCE: usize = 4;
 
-/// Every test uses these rails, so that the machine's NICs make no difference. The timeout is what a
-/// case waits for, and what threads of a loaded machine may be late.
+/// Every test uses these rails, so that the machine's NICs make no difference. The timeout covers
+/// what a case waits for and the delays of a loaded machine.
 const PLUGIN: &[(&str, &str)] =
     &[("POLYRAIL_RAILS", "127.0.0.1,127.0.0.2"), ("POLYRAIL_PEER_TIMEOUT_MS", "4000")];
 
-/// Held by the test whose harnesses run: those under valgrind would take the CPUs from others, which
-/// then measure who else is there.
+/// Held by the test whose harnesses run. Harnesses under valgrind would take the CPUs from others,
+/// which would then measure their neighbours.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A harness and the libraries that are built with it.
@@ -207,9 +207,9 @@ impl Drop for BusyLoops {
     }
 }
 
-/// NCCL's thread drives all connections, so one call that waits holds up all of them. What a call
-/// waits for a CPU that others have is not its doing, and does not count; what it waits for after it
-/// gave its CPU away does (`harness/calltime.c`).
+/// NCCL's thread drives all connections, so one call that waits holds up all of them. Waiting for a
+/// CPU that others use does not count against a call; waiting after it gave its CPU away does
+/// (`harness/calltime.c`).
 #[test]
 fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let built = match Built::plain() {
@@ -259,8 +259,8 @@ fn valgrind_finds_nothing() {
     let (harness, plugin) = (text(&built.harness()), plugin());
     let job = |library: &str, cases: &[&str]| {
         let fixed = ["-q", "--error-exitcode=99", &harness, library, "--quick", "--patience", "10"];
-        // Valgrind lets one thread of a process run at a time: a call waits for the others there,
-        // which is none of the plugin's doing, and no wait for a CPU to the kernel.
+        // Valgrind runs one thread of a process at a time, so a call waits for the other threads.
+        // That is not the plugin's fault, and the kernel does not count it as waiting for a CPU.
         let limit = ["--post-limit-ms", "2000"];
         let arguments = [&fixed[..], &limit, cases].concat();
         let job = Job::new("valgrind", Path::new("valgrind"), &arguments);
@@ -277,7 +277,7 @@ fn valgrind_finds_nothing() {
     assert!(found.contains("Invalid read"), "valgrind does not watch: {found}");
 }
 
-/// The other tests say little if the harness would pass anything.
+/// The other tests prove little if the harness passes everything.
 #[test]
 fn the_harness_finds_each_fault_of_a_plugin() {
     let built = match Built::plain() {
@@ -288,7 +288,8 @@ fn the_harness_finds_each_fault_of_a_plugin() {
     run_all(vec![Job::new("self-test", &script, &[&text(&built.folder)])]);
 }
 
-/// What shows where the time of NCCL's thread goes, on the harness in place of NCCL.
+/// Runs the tool that shows where the time of NCCL's thread goes, with the harness in place of
+/// NCCL.
 #[test]
 fn calls_to_the_plugin_are_noted_and_read() {
     let name = "calls_to_the_plugin_are_noted_and_read";
@@ -296,8 +297,8 @@ fn calls_to_the_plugin_are_noted_and_read() {
         (Ok(built), Ok(())) => built,
         (Err(reason), _) | (_, Err(reason)) => return skipped(&reason),
     };
-    // Each process keeps its last calls. Where one had no CPU for long, those of the other are looks that
-    // found nothing, and no message is in both.
+    // Each process keeps its last calls. If one had no CPU for long, the other's last calls are
+    // looks that found nothing, and no message appears in both.
     let lines = ["receiving", "isend in process 0 until seen", "seen in process 1 until its next"];
     let mut said = String::new();
     let is_whole = (0..3).any(|_| {

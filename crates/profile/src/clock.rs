@@ -1,11 +1,12 @@
-//! Clocks of several devices brought onto one line of time, from raw anchors that are kept: whoever
-//! knows a better method can do it again.
+//! Aligns the clocks of several devices, from raw anchors. The folder keeps the anchors, so whoever
+//! knows a better method can align them again.
 //!
 //! Each clock has a parent, and the parent of all is clock 0, the reference. An anchor brackets a
-//! stamp of a clock by two stamps of its parent, so the offset lies between two bounds. Within a
-//! window the bounds of all anchors are intersected, after the rate that a least-squares line over
-//! all windows gives is taken out; where they contradict each other, the narrowest anchor counts.
-//! Between windows the offset is interpolated, which follows a rate that moves with temperature.
+//! stamp of a clock by two stamps of its parent, so the offset lies between two bounds. A
+//! least-squares line over all windows gives the rate; after removing it, the alignment intersects
+//! the bounds of all anchors within a window. Where bounds contradict each other, the narrowest
+//! anchor counts. Between windows it interpolates the offset, which follows a rate that moves with
+//! temperature.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ pub struct Clock {
     pub name: String,
     /// What it is: `tsc`, `monotonic_raw`, `globaltimer` …
     pub kind: String,
-    /// The endpoint whose clock it is, if it is one's.
+    /// The endpoint that the clock belongs to, if any.
     pub rank: Option<u32>,
     /// Its smallest step, as measured, in ns.
     pub tick_ns: f64,
@@ -36,7 +37,7 @@ pub struct Clock {
 pub enum AnchorMethod {
     /// Parent, clock, parent.
     Bracket,
-    /// As bracket, at the moment the clock steps, so that its tick does not count.
+    /// As bracket, at the moment the clock steps, so that its tick adds no error.
     Edge,
     /// Between two devices: checks the others, and compares these two where that is closer.
     Peer,
@@ -110,7 +111,7 @@ impl ReadRow for Anchor {
 pub struct Aligned {
     /// In ns of the reference clock.
     pub ns: i64,
-    /// How far it may be off, in ns.
+    /// Its error bound, in ns.
     pub uncertainty_ns: f64,
 }
 
@@ -128,7 +129,7 @@ pub struct ClockFit {
     /// The farthest a window is from the line between its neighbours, in ns: what interpolation
     /// may miss.
     pub wander_ns: f64,
-    /// The bound of the least sure place between the first and the last window, in ns.
+    /// The largest error bound between the first and the last window, in ns.
     pub bound_ns: f64,
     /// Windows whose anchors contradict each other, so that only the narrowest was used.
     pub contradictions: u32,
@@ -139,13 +140,13 @@ pub struct ClockFit {
 /// What the anchors of one window say together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// The middle of the window, in ns of the clock.
+    /// The middle of the window, on the clock, in ns.
     pub clock_ns: i64,
-    /// What to add to the clock to have the parent, in ns.
+    /// The offset from the clock to its parent, in ns.
     pub offset_ns: i64,
     /// How far the offset may be off, in ns.
     pub half_width_ns: f64,
-    /// How many anchors it is made of.
+    /// How many anchors it rests on.
     pub anchors: u32,
 }
 
@@ -158,7 +159,7 @@ pub struct Triangle {
     pub peer: u32,
     /// How many comparisons.
     pub anchors: u32,
-    /// The median of how far the way over the host is from the direct one, in ns.
+    /// The median difference between the way over the host and the direct one, in ns.
     pub median_ns: f64,
     /// The farthest, in ns.
     pub max_ns: f64,
@@ -221,8 +222,8 @@ impl Alignment {
         Ok(aligned)
     }
 
-    /// How much later a stamp of one clock is than a stamp of another, in ns, and how far that may be
-    /// off: over the reference, or directly where these two were compared and that is closer.
+    /// How much later a stamp of one clock is than a stamp of another, in ns, with its error bound.
+    /// It goes over the reference, or by direct comparison of the two if that has a smaller bound.
     ///
     /// # Errors
     /// A clock that has no anchors.
@@ -311,7 +312,7 @@ impl ClockFit {
                 let width = before.half_width_ns.max(after.half_width_ns) + self.wander_ns;
                 (before.offset_ns.saturating_add((share * rise).round() as i64), width)
             }
-            // Outside of all windows the rate goes on, and so does what is not known of it.
+            // Outside of all windows the rate continues, and the uncertainty of the rate adds up.
             (_, after) => {
                 let edge = after.copied().unwrap_or_else(|| self.windows[self.windows.len() - 1]);
                 let away = ns.saturating_sub(edge.clock_ns) as f64;
@@ -404,7 +405,7 @@ fn fit(clock: u32, parent: u32, tick_ns: f64, anchors: &[Anchor]) -> ClockFit {
 /// The least and the greatest offset that an anchor allows at `at_ns` of the clock.
 fn bounds(anchor: &Anchor, tick_ns: f64, at_ns: i64, rate: f64) -> (i64, i64) {
     let drift = (rate * anchor.clock_ns.saturating_sub(at_ns) as f64).round() as i64;
-    // What the clock shows may be a tick old, but not where the anchor sits on its step.
+    // A clock may show a value one tick old, except where the anchor sits on its step.
     let tick = if anchor.method == AnchorMethod::Edge { 0 } else { tick_ns.ceil() as i64 };
     let low = anchor.parent_before_ns.saturating_sub(anchor.clock_ns).saturating_sub(tick);
     let high = anchor.parent_after_ns.saturating_sub(anchor.clock_ns);

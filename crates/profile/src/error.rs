@@ -61,7 +61,7 @@ pub enum ProfileError {
         /// The columns, in the order of the documentation.
         allowed: String,
     },
-    /// One line of a table as a whole.
+    /// A fault of a whole line of a table.
     #[error("{file}:{line}: {fault}")]
     Line {
         /// The file as it was named.

@@ -80,8 +80,8 @@ impl Folder {
         folder.recorder(samples, 0, HashSet::new())
     }
 
-    /// Whether a profile can be begun here, tried before minutes go into what comes first; leaves
-    /// nothing behind but folders that it is in.
+    /// Checks that a profile can begin here, before minutes go into preparation. Leaves nothing
+    /// behind but parent folders.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -93,13 +93,13 @@ impl Folder {
         let file = dir.join(SAMPLES);
         let tried = fs::write(&file, "").and_then(|()| fs::remove_file(&file));
         if is_new {
-            // One that is not empty by now is somebody else's.
+            // A folder that is no longer empty belongs to somebody else.
             let _ = fs::remove_dir(dir);
         }
         tried.map_err(ProfileError::io("write", &file))
     }
 
-    /// Goes on with a profile that ended early. A line that was cut short is taken away.
+    /// Goes on with a profile that ended early. Removes a line that was cut short.
     ///
     /// # Errors
     /// A folder that is no profile, that another process fills, or that can't be read.
@@ -186,11 +186,11 @@ impl Folder {
         Ok(samples)
     }
 
-    /// The files that `polyrail profile` always writes and this folder lacks; it can be read without
-    /// them, but for what they hold.
+    /// The files that `polyrail profile` always writes and this folder lacks. Everything but their
+    /// content can still be read.
     ///
     /// # Errors
-    /// What the system refuses, and something that is no file in the place of one.
+    /// If the system refuses, or something other than a file has that name.
     pub fn missing(&self) -> Result<Vec<Part>, ProfileError> {
         let metadata = self.plan.endpoints.iter().map(|one| Part::Metadata { rank: one.rank });
         let mut missing = Vec::new();
@@ -256,7 +256,7 @@ impl Folder {
         Err(field(&path, "rank", format!("{}; allowed: {rank}, as in the name", metadata.rank)))
     }
 
-    /// Whether the plan has a sample; else what it is, and what the plan has.
+    /// Checks that the plan has a sample; otherwise names the sample and what the plan has.
     fn check(&self, sample: &Sample) -> Result<(), (String, String)> {
         let Sample { configuration, repetition, .. } = *sample;
         let last = self.plan.configurations.len() - 1;
@@ -368,7 +368,7 @@ impl Recorder {
         lock(&self.anchors).append(anchor)
     }
 
-    /// Writes what is known of an endpoint in place of what was written before.
+    /// Writes the metadata of an endpoint over what was written before.
     ///
     /// # Errors
     /// A rank that the plan does not have, and what the system refuses.
@@ -456,7 +456,7 @@ impl Appender {
     fn append<R: ReadRow>(&mut self, row: &R) -> Result<(), ProfileError> {
         self.line.clear();
         write_row(row, &mut self.line);
-        // A number that no reader takes would cost the whole folder; not a number is one.
+        // A number that no reader accepts, such as NaN, would make the whole folder unreadable.
         read_row::<R>(&self.line, &self.path, self.lines + 1)?;
         self.write()
     }
@@ -487,7 +487,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
     let new = PathBuf::from(new);
     let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
     written.map_err(|source| {
-        // What is left of it only takes space.
+        // A leftover temporary file only takes space.
         let _ = fs::remove_file(&new);
         ProfileError::io("write", path)(source)
     })
@@ -507,7 +507,7 @@ fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
     Ok(plan)
 }
 
-/// The same fault with the file that it is in.
+/// Adds the file name to a fault.
 fn in_file(path: &Path, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Value { field: name, value, allowed } => {
@@ -533,7 +533,7 @@ fn refuse_full(dir: &Path) -> Result<(), ProfileError> {
     }
 }
 
-/// Whether there is a file; what is there and no file would be read for ever, or not at all.
+/// Whether a regular file exists. Anything else might be read for ever, or not at all.
 fn is_there(path: &Path) -> Result<bool, ProfileError> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),

@@ -191,7 +191,7 @@ fn faults_of_tables_name_file_line_and_column() {
     assert!(wrong.starts_with("DIR/samples.csv:2, column flags: `tired|idle`; allowed: any of"));
     let (_root, dir) = filled(1);
     let wrong = fault(&dir, SAMPLES, |text| text.replacen("repetition", "rep", 1));
-    assert!(wrong.starts_with("DIR/samples.csv:1: `rep` is no column of this table"), "{wrong}");
+    assert!(wrong.starts_with("DIR/samples.csv:1: `rep` is not a column of this table"), "{wrong}");
     let (_root, dir) = filled(1);
     let wrong = fault(&dir, SAMPLES, |text| {
         let last = text.lines().last().unwrap().to_owned();

@@ -4,7 +4,7 @@
 //! * [`PlanBuilder`] makes a [`Plan`]; [`Plan::steps`] is its pseudo-random order.
 //! * [`Folder::create`] begins a folder, [`Folder::resume`] goes on with one; both give a
 //!   [`Recorder`] that takes each [`Sample`], [`Temperature`] and [`Anchor`] as it comes.
-//! * [`Folder::open`] reads one, strictly: what is wrong is named with file, line and column.
+//! * [`Folder::open`] reads one strictly: errors name file, line and column.
 //! * [`Alignment`] brings raw clocks onto one line of time, with a bound.
 //! * [`Folder::write_derived`] writes the execution log and the traces.
 //!
@@ -39,7 +39,7 @@
 //! # Ok::<(), ProfileError>(())
 //! ```
 //!
-//! There is no I/O but that on files. All types are `Send + Sync`.
+//! The only I/O is on files. All types are `Send + Sync`.
 #![forbid(unsafe_code)]
 
 pub mod protobuf;

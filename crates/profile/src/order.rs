@@ -27,7 +27,7 @@ impl SplitMix64 {
     /// A number below `n`, each with the same chance.
     ///
     /// # Panics
-    /// If `n` is zero, for there is no such number.
+    /// If `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "no number is below zero");
         // 2^64 mod n numbers at the end would make small results more likely.

@@ -288,8 +288,8 @@ impl Plan {
         self.remaining(&HashSet::new())
     }
 
-    /// The steps that are not in `done`, a set of configuration and repetition, with warm-ups
-    /// anew where a configuration comes for the first time.
+    /// The steps that are not in `done`, a set of pairs of configuration and repetition. A
+    /// configuration gets warm-ups again where it first appears.
     pub fn remaining(&self, done: &HashSet<(u32, u32)>) -> Vec<Step> {
         let mut warm = HashSet::new();
         let numbered = self.order().into_iter().enumerate();
@@ -309,7 +309,7 @@ impl Plan {
         self.configurations.get(id as usize)
     }
 
-    /// Whether a repetition is the sentinel's and so no sample of its configuration's own.
+    /// Whether a repetition belongs to the sentinel and not to its configuration's own samples.
     pub fn is_sentinel(&self, repetition: u32) -> bool {
         repetition >= self.repetitions
     }

@@ -93,7 +93,7 @@ pub enum Value<'a> {
     Fixed32(u32),
 }
 
-/// Bytes that are no message.
+/// If the bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Where, counted from 0.
@@ -111,7 +111,7 @@ impl std::error::Error for Malformed {}
 /// The fields of a message, in the order of the bytes.
 ///
 /// # Errors
-/// Bytes that are no message.
+/// If the bytes are not a valid message.
 pub fn fields(bytes: &[u8]) -> Result<Vec<(u32, Value<'_>)>, Malformed> {
     let mut reader = Reader { bytes, at: 0 };
     let mut fields = Vec::new();

@@ -14,7 +14,7 @@ pub const RUN_VERSION: u32 = 1;
 
 /// How a profile was made.
 ///
-/// Fields that nobody filled in are `null` or empty; [`Run::default`] is such a one.
+/// Fields that nobody filled in are `null` or empty, as in [`Run::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -42,10 +42,11 @@ pub struct Run {
     pub reference_ns: i64,
     /// Every clock; the one with id 0 is the reference.
     pub clocks: Vec<Clock>,
-    /// The least that each metric's timer can show, as measured with nothing to transfer, in ns.
+    /// The floor of each metric's timer, measured without a transfer, in ns.
     #[serde(default)]
     pub timer_floor_ns: BTreeMap<String, f64>,
-    /// What measuring adds to a transfer, in percent, by size in bytes; empty if not measured.
+    /// The overhead of measuring, in percent of a transfer, by size in bytes; empty if not
+    /// measured.
     #[serde(default)]
     pub overhead_percent: BTreeMap<String, f64>,
     /// Settings in effect.
@@ -54,7 +55,7 @@ pub struct Run {
     /// Variables of the environment; only those that [`allowed_environment`] lets through.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What switched itself off or differs from what was asked, one sentence each.
+    /// What was switched off or differs from the request, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -166,8 +167,8 @@ impl Run {
 
 const SECOND_NS: f64 = 1e9;
 
-/// The variables that may stand in a folder that people pass on: those that change what is
-/// measured, and none whose name speaks of a secret.
+/// The variables that a folder may hold, since people pass folders on: those that affect the
+/// measurement, and none whose name hints at a secret.
 pub fn allowed_environment(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {

@@ -159,7 +159,7 @@ impl Flags {
     pub const FOREIGN_PROCESS: Self = Self(1 << 3);
     /// The time is within three times of the timer's floor.
     pub const NEAR_FLOOR: Self = Self(1 << 4);
-    /// The transfer failed and was made again, or one end has no stamps.
+    /// The transfer failed and was repeated, or one end has no stamps.
     pub const INCOMPLETE: Self = Self(1 << 5);
     /// Link or PCIe error counters moved.
     pub const LINK_ERRORS: Self = Self(1 << 6);
@@ -241,7 +241,8 @@ impl Sample {
         }
         let Ok((since_sent_ns, uncertainty_ns)) = alignment.later(seen, sent) else { return };
         let since_ready_ns = sink.start_ns.map(|ready_ns| seen.1.saturating_sub(ready_ns) as f64);
-        // A sink that was ready after the source is what it began with, and has one clock.
+        // If the sink was ready later than the source, the time begins at the sink and needs only
+        // its clock.
         let (oneway_ns, uncertainty_ns) = match since_ready_ns {
             Some(since_ready_ns) if since_ready_ns < since_sent_ns => (since_ready_ns, 0.0),
             _ => (since_sent_ns, uncertainty_ns),
@@ -357,10 +358,10 @@ pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileErro
 
 /// Windows of anchors are counted in millions by session, in 32 bits.
 const SESSION_MAX: u32 = 4_000;
-/// 146 years, so that the distance of two stamps is a number, too.
+/// 146 years, so that the difference of two stamps still fits.
 const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 
-/// Nothing takes no time, and a rate is a quotient by it.
+/// No transfer takes zero time, and rates divide by the time.
 const TIME_MIN_NS: f64 = 1e-3;
 /// A transfer that took a month was not measured.
 const TIME_MAX_NS: f64 = 2.6e15;

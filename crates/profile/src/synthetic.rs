@@ -1,6 +1,6 @@
-//! Profiles of a machine that does not exist, for tests, demonstrations and figures: every regime,
-//! an asymmetric link, modes, outliers, drift with temperature, and clocks that run apart. All of
-//! it follows from the seed.
+//! Synthetic profiles of an imaginary machine, for tests, demonstrations and figures: every regime,
+//! an asymmetric link, modes, outliers, drift with temperature, and clocks that run apart. The seed
+//! determines everything.
 
 use std::path::Path;
 

@@ -39,7 +39,7 @@ pub(crate) trait Row {
     fn write(&self, line: &mut Line<'_>);
 }
 
-/// One that it reads, too.
+/// A row that this crate reads, too.
 pub(crate) trait ReadRow: Row + Sized {
     /// Reads a line whose columns are all there.
     fn read(cells: &Cells<'_>) -> Result<Self, ProfileError>;
@@ -118,10 +118,10 @@ pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileE
     })
 }
 
-/// What to do with a column that nobody asked for.
+/// What to do with an unknown column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// The file is not what it should be.
+    /// Refuse it: the file has another format.
     Refuse,
     /// Other programs may add columns of their own.
     Ignore,
@@ -168,7 +168,7 @@ impl<'a> Table<'a> {
         for heading in &headings {
             let place = names.iter().position(|name| *name == heading.trim());
             if place.is_none() && unknown == Unknown::Refuse {
-                return Err(fault(format!("`{}` is no column of this table", short(heading))));
+                return Err(fault(format!("`{}` is not a column of this table", short(heading))));
             }
             if place.is_some() && places.contains(&place) {
                 return Err(fault(format!("column {heading} is there twice")));
@@ -185,7 +185,7 @@ impl<'a> Table<'a> {
         Ok(Self { text: rest, file, places, names, first_line: 1 + lines })
     }
 
-    /// Gives each line to `each`, until that fails.
+    /// Calls `each` with each line, until it fails.
     ///
     /// # Errors
     /// A line with too many or too few cells, and what `each` returns.
@@ -271,7 +271,7 @@ impl Cells<'_> {
         }
     }
 
-    /// A finite number in a range, `limit` bounding it on both sides by what it says.
+    /// A finite number in `range`.
     ///
     /// # Errors
     /// Anything else.
@@ -338,8 +338,8 @@ fn split_record<'a>(text: &'a str, cells: &mut Vec<Cow<'a, str>>) -> Option<(&'a
         match bytes.get(at) {
             Some(b',') => at += 1,
             Some(b'\n') => return Some((&text[at + 1..], lines)),
-            // Behind a closing quote only a separator makes sense; what else stands there becomes
-            // a cell too many, which the caller refuses by its number.
+            // Only a separator may follow a closing quote. Anything else becomes an extra cell, and
+            // the caller refuses the wrong number of cells.
             Some(b'\r') => at += 1,
             Some(_) => {}
             None => return Some(("", lines)),

@@ -1,4 +1,4 @@
-//! What devices said of themselves while they were measured: `temperatures.csv`.
+//! What devices reported during the measurement: `temperatures.csv`.
 
 use crate::error::ProfileError;
 use crate::sample::stamp;

@@ -1,4 +1,4 @@
-//! What follows from the samples and is written for other programs: the execution log and traces.
+//! Files derived from the samples for other programs: the execution log and traces.
 
 mod chrome;
 mod log;

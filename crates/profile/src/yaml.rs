@@ -28,7 +28,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Pr
     let value = reader.document()?;
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
-        // A field that is missing has no line; that of what it is missing from will do.
+        // A missing field has no line; use the line of its parent.
         let line = reader.lines.get(&field).copied().unwrap_or(1);
         reader.fault(line, &field, error.inner().to_string())
     })
@@ -70,8 +70,8 @@ fn nested(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// Text stands without quotes only where no reader could take it for anything else; JSON's
-/// quotes mean the same in YAML.
+/// Write text without quotes only where every reader takes it for text. JSON's quotes mean the same
+/// in YAML.
 fn scalar(value: &Value) -> String {
     let Value::String(text) = value else { return value.to_string() };
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! What moves bytes on one path and times it.
+//! A carrier moves bytes on one path and times the transfers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use polyrail_profile::{End, Verify};
 
 use crate::error::ProfilerError;
 
-/// What one measurement found; what it did not measure is `None`.
+/// The result of one measurement; `None` where it measured nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// When the transfer of `t_host_ns` was posted, reference clock.
@@ -33,7 +33,7 @@ pub struct Measured {
 /// Moves bytes on one path. Endpoints are ranks of the plan; bytes go from the start of the source's
 /// memory to the start of the sink's.
 pub trait Carrier: Send {
-    /// One transfer that nobody looks at.
+    /// One untimed transfer.
     ///
     /// # Errors
     /// A transfer that failed.
@@ -42,7 +42,7 @@ pub trait Carrier: Send {
     /// One measurement of all metrics that the path has, every byte compared if `verify`.
     ///
     /// # Errors
-    /// A transfer that failed. Bytes that are wrong are no error but [`Measured::verify`].
+    /// If a transfer failed. Wrong bytes are not an error; [`Measured::verify`] reports them.
     fn measure(
         &mut self,
         src: u32,
@@ -54,10 +54,10 @@ pub trait Carrier: Send {
     /// Begins transfers between these pairs that go on for at least about this long, and returns.
     ///
     /// # Errors
-    /// A path that has no background load, and a transfer that failed.
+    /// If the path has no background load, or a transfer failed.
     fn begin_load(&mut self, pairs: &[(u32, u32)], time: Duration) -> Result<(), ProfilerError>;
 
-    /// Waits until that load is over.
+    /// Waits until the background load ends.
     ///
     /// # Errors
     /// A transfer that failed.

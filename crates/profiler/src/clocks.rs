@@ -7,7 +7,7 @@ use polyrail_profile::{Anchor, AnchorMethod, Clock, Recorder};
 use crate::cuda::{SharedMeter, brackets, flags, lock};
 use crate::error::ProfilerError;
 
-/// Questions of a window, of which the quickest answers are kept. They take about a millisecond.
+/// Questions per window; the quickest answers are kept. A window takes about a millisecond.
 const QUESTIONS: u32 = 200;
 const KEPT: usize = 8;
 const TURNS: u32 = 24;
@@ -28,7 +28,7 @@ pub struct ClockSource {
     pub(crate) tick_ns: u64,
 }
 
-/// How long a flag takes from one device to another: half of its way there and back.
+/// How long a flag takes from one device to another: half of its round trip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerLatency {
     /// Sender.
@@ -41,10 +41,10 @@ pub struct PeerLatency {
     pub min_ns: f64,
 }
 
-/// Compares the clocks when it is time to.
+/// Compares the clocks once a second.
 pub(crate) struct Anchoring<'a> {
     sources: &'a [ClockSource],
-    /// Whether devices see each other's memory.
+    /// Whether the devices can access each other's memory.
     peers: bool,
     next: Instant,
     window: u32,
@@ -124,7 +124,7 @@ impl ClockSource {
             clock_ns: bracket.device_ns,
             parent_after_ns: bracket.after_ns,
         };
-        // What bounds the offset most closely from either side is not always among the quickest.
+        // The answers that bound the offset most closely are not always among the quickest.
         let lowest = found.iter().min_by_key(|one| one.after_ns - one.device_ns).copied();
         let highest = found.iter().max_by_key(|one| one.before_ns - one.device_ns).copied();
         found.truncate(KEPT);
@@ -158,7 +158,7 @@ fn peer_anchors(
     Ok(anchors.collect())
 }
 
-/// Half of the way of a flag, for all directed pairs.
+/// Half the round trip of a flag, for all directed pairs.
 pub(crate) fn latencies(sources: &[ClockSource]) -> Result<Vec<PeerLatency>, ProfilerError> {
     let mut found = Vec::new();
     for one in sources {

@@ -1,5 +1,5 @@
-//! The path `host_memory`: a plain copy inside the process, what every other path of a host can be
-//! measured against.
+//! The path `host_memory`: a plain copy inside the process, the baseline for every other path of a
+//! host.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
 pub(crate) const STREAM_BYTES: u64 = 64 << 20;
-/// A sink that is not told for so long was forgotten.
+/// A sink that waits longer than this was forgotten.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Copies between host endpoints.
@@ -23,7 +23,7 @@ pub(crate) struct Copier {
     sources: HashMap<u32, (Memory, u64)>,
     /// Each rank's sink.
     sinks: HashMap<u32, Vec<u8>>,
-    /// Whether there is one CPU only, so that nobody may look at a word all the time.
+    /// Whether there is only one CPU, so that no thread may poll.
     is_alone: bool,
 }
 
@@ -52,15 +52,15 @@ fn copy(source: &Memory, sink: &mut [u8]) -> Result<(), ProfilerError> {
     source.read_at(0, sink).map_err(outside)
 }
 
-/// When a copy began, when its source was done, and when the sink was ready and was told: a second
-/// thread that looks at a word all the time, which is written behind the copy.
+/// When a copy began, when its source was done, and when the sink was ready and heard of it. The
+/// sink is a second thread that polls a word written after the copy.
 struct OneWay {
     source_ns: [i64; 2],
     sink_ns: [i64; 2],
 }
 
-/// Made again, a few times, if both threads were on one CPU before it began: then the time would be
-/// that of a switch between them.
+/// Repeats it a few times if both threads were on one CPU before it began: the time would then be
+/// that of a context switch.
 fn one_way(source: &Memory, sink: &mut [u8], is_alone: bool) -> Result<OneWay, ProfilerError> {
     const TIMES: u32 = 4;
     const APART_NS: i64 = 200_000;
@@ -81,7 +81,8 @@ fn try_one_way(
     apart_ns: i64,
 ) -> Result<Option<OneWay>, ProfilerError> {
     let (ready_ns, is_there) = (AtomicI64::new(0), AtomicBool::new(false));
-    // Neither sleeps: who is woken may be put on the CPU of who wakes him, and both have to be apart.
+    // Neither thread sleeps: the kernel may place a woken thread on the waker's CPU, and the two
+    // must run apart.
     let until = |is: &dyn Fn() -> bool| {
         let begin = Instant::now();
         while !is() && begin.elapsed() < PATIENCE {
@@ -112,7 +113,7 @@ fn try_one_way(
     })
 }
 
-/// How long two threads take to meet for a transfer on this machine as it is now: the mean of some.
+/// How long two threads take to meet for a transfer on this machine now: the mean of several tries.
 pub(crate) fn meeting_s() -> f64 {
     const MEETINGS: u32 = 64;
     const LONG_ENOUGH: Duration = Duration::from_millis(500);
@@ -120,7 +121,7 @@ pub(crate) fn meeting_s() -> f64 {
     let (source, mut sink) = (Memory::from(vec![1; 8]), [0; 8]);
     let (begin, mut met) = (Instant::now(), 0);
     while met < MEETINGS && begin.elapsed() < LONG_ENOUGH {
-        // How one ends does not matter here; a machine that starts no thread says so when it measures.
+        // Ignore failures here: a machine that can't start a thread reports that when it measures.
         let _ = one_way(&source, &mut sink, is_alone);
         met += 1;
     }
@@ -196,7 +197,7 @@ impl Carrier for Copier {
     }
 }
 
-/// What a sample says of its bytes.
+/// The verdict of a sample on its bytes.
 pub(crate) fn verdict(verify: bool, right: bool) -> Verify {
     match (verify, right) {
         (false, _) => Verify::Off,

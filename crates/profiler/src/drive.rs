@@ -1,7 +1,7 @@
 //! Keeps a number of transfers outstanding until all are done, and times each.
 //!
-//! `polyrail bench` and the path `tcp` of a profile both drive transfers with this and by these numbers,
-//! so that their figures are of the same thing.
+//! `polyrail bench` and the path `tcp` of a profile both drive transfers with this code and these
+//! numbers, so that they measure the same thing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use polyrail_sys::threads::thread_cpu_time;
 
 /// Memory that transfers of a size walk through: well above what a cache holds.
 pub const WORKING_SET_BYTES: u64 = 256 << 20;
-/// Transfers that are outstanding at once, as long as they are of the working set.
+/// Transfers outstanding at once, as long as they fit the working set.
 pub const DEFAULT_DEPTH: u64 = 16;
 const SLOTS_MAX: u64 = 4096;
 
-/// Transfers of a size that are outstanding at once, unless somebody says otherwise.
+/// Transfers of a size that are outstanding at once by default.
 pub fn default_depth(size: u64, most: u64) -> u64 {
     (WORKING_SET_BYTES / size.max(1)).clamp(1, DEFAULT_DEPTH.min(most).max(1))
 }
@@ -50,7 +50,7 @@ pub enum DriveError {
     },
 }
 
-/// Transfers that are prepared once, one for each slot, and posted round and round.
+/// Transfers that are prepared once, one for each slot, and posted in turn again and again.
 pub struct Driver<'a> {
     engine: &'a Engine,
     prepared: Vec<PreparedTransfer>,
@@ -90,16 +90,17 @@ pub struct Ran {
     pub times: Histogram,
     /// CPU time of the thread that posted and waited.
     pub cpu: Duration,
-    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
-    /// but no work, unless callers move the data.
+    /// How long it waited for transfers to end. It may poll meanwhile, which takes CPU time but is
+    /// not work, unless callers move the data.
     pub waited: Duration,
 }
 
 impl Ran {
-    /// Two that ran at once: the longer time of each, and the times of this one's transfers.
+    /// Merges two drivers that ran at once: the longer time of each kind, and this one's transfer
+    /// times.
     pub fn together_with(mut self, other: &Self) -> Self {
         self.seconds = self.seconds.max(other.seconds);
-        // Of the thread that had less time to spare.
+        // Take the busier of the two threads.
         if other.waited < self.waited {
             (self.cpu, self.waited) = (other.cpu, other.waited);
         }
@@ -124,7 +125,7 @@ impl<'a> Driver<'a> {
     /// Posts as many transfers as may be outstanding.
     ///
     /// # Errors
-    /// A transfer that is not taken.
+    /// If the engine refuses a transfer.
     pub fn start(&self, transfers: u64) -> Result<Running<'_>, DriveError> {
         let mut running = Running {
             driver: self,
@@ -149,8 +150,8 @@ impl Running<'_> {
     /// Posts and waits until all are done.
     ///
     /// # Errors
-    /// Whatever a transfer fails with; [`DriveError::Interrupted`] once `stop` says so, which is
-    /// asked while nothing happens.
+    /// The error of a transfer; [`DriveError::Interrupted`] once `stop` returns true. It is called
+    /// while nothing happens.
     pub fn finish(mut self, stop: impl Fn() -> bool) -> Result<Ran, DriveError> {
         let cpu = thread_cpu_time();
         while !self.outstanding.is_empty() {
@@ -172,7 +173,7 @@ impl Running<'_> {
         })
     }
 
-    /// Posts the next transfer; `false` when the engine takes no more until one is over.
+    /// Posts the next transfer; `false` if the engine takes no more until one ends.
     fn post(&mut self) -> Result<bool, DriveError> {
         let Some(slot) = self.free.pop_front() else { return Ok(false) };
         match self.driver.prepared[slot].post() {
@@ -181,7 +182,8 @@ impl Running<'_> {
                 self.posted += 1;
                 Ok(true)
             }
-            // Others may hold the rest of the pool; with none of ours out, try until it is free.
+            // Others may hold the whole pool. With none of ours outstanding, retry until there is
+            // room.
             Err(error) if error.is_busy() => {
                 self.free.push_front(slot);
                 if self.outstanding.is_empty() {
@@ -276,7 +278,8 @@ pub fn wait(
         if now != moved {
             (moved, since) = (now, Instant::now());
         }
-        // The engine's deadlines end a transfer whose peer is gone. This one is for its bugs.
+        // The engine's own deadlines end a transfer whose peer is gone. This one guards against
+        // bugs of the engine.
         if since.elapsed() > STUCK {
             return Err(DriveError::Stuck { waited: since.elapsed(), dump: engine.dump() });
         }

@@ -30,7 +30,7 @@ pub enum ProfilerError {
         /// Why not.
         reason: String,
     },
-    /// Something that this machine has not or can't.
+    /// This machine lacks something.
     #[error("{what}")]
     Machine {
         /// What, in words.
@@ -38,7 +38,7 @@ pub enum ProfilerError {
         /// What to do about it.
         help: String,
     },
-    /// What was asked for does not fit together.
+    /// The options contradict each other.
     #[error("{what}")]
     Choice {
         /// What, in words.

@@ -19,26 +19,26 @@ const MEETING_S: f64 = 100e-6;
 const RECORD_S: f64 = 60e-6;
 /// Opening engines and the folder.
 const OPEN_S: f64 = 0.1;
-/// Memory that is touched for the first time and filled.
+/// The rate of touching memory for the first time and filling it.
 const FILL_BYTES_PER_S: f64 = 1e9;
-/// Less memory than this is filled in no time, busy or not.
+/// Filling less memory than this takes next to no time, busy or not.
 const MUCH_BYTES: u64 = 64 << 20;
 /// Setting a sink to 0, and comparing it with the pattern.
 const CHECK_BYTES_PER_S: f64 = 2e9;
-/// The same by kernels of a GPU.
+/// The same, by kernels on a GPU.
 const GPU_CHECK_BYTES_PER_S: f64 = 500e9;
 /// One write over rails.
 const WRITE_S: f64 = 25e-6;
 const WRITE_BYTES_PER_S: f64 = 7e9;
-/// What is tried on this machine, in bytes.
+/// The sizes to try on this machine, in bytes.
 const TRIED_SIZES: [u64; 5] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const TRIED_TIMES: u32 = 2;
-/// What stays in a processor's caches.
+/// Bytes that stay in a processor's caches.
 const CACHED_BYTES: u64 = 4 << 20;
 
-/// How long a plan takes on this machine: what is made and how often is known. How long threads wait for
-/// each other, how fast memory is filled and compared, and what writes over rails take is measured; rates
-/// of GPUs are usual ones.
+/// How long a plan takes on this machine. The plan tells what is made and how often. A short trial
+/// measures how long threads wait for each other, how fast memory is filled and compared, and how
+/// long writes over rails take. Rates of GPUs are typical values.
 #[derive(Clone, Debug)]
 pub struct Estimate<'a> {
     plan: &'a Plan,
@@ -46,7 +46,7 @@ pub struct Estimate<'a> {
     meeting_s: f64,
     fill_bytes_per_s: f64,
     check_bytes_per_s: f64,
-    /// What one write over rails takes, in seconds, by size in bytes, which rises. Empty: as usual.
+    /// Seconds for one write over rails, by ascending size in bytes. Empty: typical values.
     writes_s: Vec<(u64, f64)>,
 }
 
@@ -54,12 +54,12 @@ pub struct Estimate<'a> {
 struct Work {
     /// Transfers of a sample.
     transfers: f64,
-    /// What one takes beside its bytes.
+    /// The fixed cost of one transfer, beside its bytes.
     transfer_s: f64,
     bytes_per_s: f64,
     /// Bytes that are cleared and compared.
     checked_bytes: f64,
-    /// What a sample takes beside its transfers.
+    /// The fixed cost of a sample, beside its transfers.
     sample_s: f64,
 }
 
@@ -76,8 +76,8 @@ impl<'a> Estimate<'a> {
         }
     }
 
-    /// On this machine as it is now: where others have its CPUs, all takes longer. Writes over rails with
-    /// these settings are tried for about a second, between memory of its own.
+    /// Estimates for this machine now, since everything takes longer where others use the CPUs.
+    /// Tries writes over rails with these settings for about a second, between memory of its own.
     pub fn here(plan: &'a Plan, verify: bool, config: &Config) -> Self {
         let mut here = Self::usual(plan, verify);
         let has = |path| plan.configurations.iter().any(|one| one.path == path);
@@ -88,7 +88,7 @@ impl<'a> Estimate<'a> {
             here.check_bytes_per_s = check_bytes_per_s().unwrap_or(CHECK_BYTES_PER_S);
         }
         if has(PathKind::Tcp) {
-            // What can't be opened says why when it is measured.
+            // Ignore failures to open: the measurement reports them.
             here.writes_s = tried_writes_s(config, here.largest_bytes()).unwrap_or_default();
         }
         if here.filled_bytes() > MUCH_BYTES {
@@ -108,7 +108,7 @@ impl<'a> Estimate<'a> {
         self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0)
     }
 
-    /// About how long the steps take, with what is written at the end.
+    /// About how long the steps take, with the files written at the end.
     pub fn steps(&self, steps: &[Step]) -> Duration {
         let known = steps
             .iter()
@@ -116,7 +116,7 @@ impl<'a> Estimate<'a> {
         Duration::from_secs_f64(known.map(|(one, step)| self.step_s(one, step)).sum())
     }
 
-    /// About how long it takes until the first step: memory of the host is taken and filled.
+    /// About how long preparation takes: allocating and filling host memory.
     pub fn start(&self) -> Duration {
         Duration::from_secs_f64(OPEN_S + self.filled_bytes() as f64 / self.fill_bytes_per_s)
     }
@@ -143,7 +143,8 @@ impl<'a> Estimate<'a> {
         warm_s + work.transfers * one_s + check_s + work.sample_s + RECORD_S
     }
 
-    /// What one write takes, between those that were tried; beyond them as its bytes.
+    /// Seconds for one write: interpolated between the sizes tried, proportional to bytes beyond
+    /// them.
     fn write_s(&self, bytes: u64) -> f64 {
         let after = self.writes_s.iter().position(|(size, _)| bytes <= *size);
         let size = bytes as f64;
@@ -183,8 +184,8 @@ impl<'a> Estimate<'a> {
                     sample_s: 0.0,
                 }
             }
-            // Trains of gated transfers, and kernels that verify at the speed of the memory: as
-            // many transfers as were seen on H200.
+            // Trains of gated transfers, and kernels that verify at the speed of the memory; counts
+            // as seen on H200.
             path @ (PathKind::CopyEngine | PathKind::Kernel | PathKind::Nccl) => Work {
                 transfers: 8.0,
                 transfer_s: if path == PathKind::Nccl { 100e-6 } else { 300e-6 },
@@ -212,14 +213,14 @@ pub fn memory_bytes(plan: &Plan) -> u64 {
     plan.configurations.iter().map(bytes).max().unwrap_or(0)
 }
 
-/// How long a write of some sizes takes as a sample makes them, by size; `None` where no engine opens.
+/// How long writes of some sizes take when made as in a sample, by size; `None` if no engine opens.
 fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>> {
     let after = TRIED_SIZES.iter().position(|size| *size >= largest_bytes);
     let sizes = &TRIED_SIZES[..after.map_or(TRIED_SIZES.len(), |after| after + 1)];
     let span = sizes.iter().map(|size| span_bytes(*size)).max()?;
     let memory = || Memory::anonymous(span).ok();
     let (source, sink) = (memory()?, memory()?);
-    // Pages that nobody wrote to are all one, which is in a cache.
+    // Untouched pages all map to the same zero page, which stays in a cache.
     crate::pattern::fill(&source, span, 1);
     crate::pattern::clear(&sink, span);
     // Messages go back, too, and these are small.
@@ -228,7 +229,7 @@ fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>
     let mut rails = Rails::new(config, ends, 1).ok()?;
     let mut tried = Vec::new();
     for &size in sizes {
-        // The first one opens windows.
+        // The first one opens the TCP windows.
         rails.measure(0, 1, size, false).ok()?;
         let begin = Instant::now();
         for _ in 0..TRIED_TIMES {

@@ -1,9 +1,9 @@
 //! Measures every link between endpoints and fills a profile with it: what `polyrail profile` runs.
 //!
 //! A [`Station`] has endpoints, each with a source and a sink of memory, and a [`Carrier`] for each
-//! path between them. [`run`] makes the steps of a plan that a folder lacks: warm-ups, a measurement
-//! with every byte verified, the clocks compared about once a second, and the devices' temperatures
-//! logged by a thread of its own. What fails takes its link out of the run and nothing else.
+//! path between them. [`run`] makes the steps of a plan that a folder lacks: warm-ups, a
+//! measurement with every byte verified, the clocks compared about once a second, and the devices'
+//! temperatures logged by a thread of its own. A failure takes only its own link out of the run.
 //!
 //! One process drives all endpoints. `docs/profile.md` says what exactly is timed.
 #![forbid(unsafe_code)]

@@ -1,19 +1,19 @@
-//! Locked clocks, and back again whatever happens.
+//! Locks clocks, and unlocks them whatever happens.
 //!
-//! A lock outlives the process that sets it. So before it is set a second process is there, the guard,
-//! which waits for the end of a pipe that this one holds, and takes the lock away then: also when this
-//! one was killed.
+//! A lock outlives the process that sets it. So this process first starts a second one, the guard.
+//! The guard waits for the end of a pipe that this process holds, and then takes the lock away,
+//! even if this process was killed.
 
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::error::ProfilerError;
 use crate::thermal::lock_clocks;
 
-/// Clocks are locked as long as this lives.
+/// Keeps clocks locked as long as this lives.
 #[derive(Debug)]
 pub struct ClockLock {
     guard: Child,
-    /// Its end tells the guard to restore.
+    /// Closing it tells the guard to restore the clocks.
     pipe: Option<ChildStdin>,
 }
 
@@ -22,21 +22,22 @@ impl ClockLock {
     /// [`unlock_clocks`](crate::unlock_clocks), and locks the processors' clocks of these devices.
     ///
     /// # Errors
-    /// A guard that does not start; then nothing is locked. No NVML, no permission, a device that can't;
-    /// then the guard restores what there is to restore.
+    /// If the guard does not start; then nothing is locked. If NVML or a permission is missing, or
+    /// a device can't; then the guard restores the clocks.
     pub fn lock(mut guard: Command, names: &[String], mhz: u32) -> Result<Self, ProfilerError> {
         let machine = |what: String| ProfilerError::Machine {
             what,
             help: "it takes root; without --lock-clocks nothing is changed".into(),
         };
         let guard = guard.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        let mut guard = guard
-            .map_err(|error| machine(format!("can't start who restores the clocks: {error}")))?;
+        let mut guard = guard.map_err(|error| {
+            machine(format!("can't start the process that restores clocks: {error}"))
+        })?;
         let mut locked = Self { pipe: guard.stdin.take(), guard };
         match lock_clocks(names, mhz) {
             Ok(()) => Ok(locked),
             Err(why) => {
-                // What it says of a lock that was never set is of no use.
+                // Ignore its complaint about a lock that was never set.
                 let _ = locked.restore();
                 Err(machine(format!("can't lock the clocks at {mhz} MHz: {why}")))
             }
@@ -46,13 +47,13 @@ impl ClockLock {
     /// Restores them, and waits until that is done.
     ///
     /// # Errors
-    /// A guard that did not restore them.
+    /// If the guard did not restore them.
     pub fn restore(&mut self) -> Result<(), String> {
         drop(self.pipe.take());
         match self.guard.wait() {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("who restores the clocks ended with {status}")),
-            Err(error) => Err(format!("who restores the clocks is lost: {error}")),
+            Ok(status) => Err(format!("the process that restores the clocks ended with {status}")),
+            Err(error) => Err(format!("the process that restores the clocks is lost: {error}")),
         }
     }
 }

@@ -20,22 +20,23 @@ use crate::reference_ns;
 
 /// Bytes of a stream, when transfers are small.
 const STREAM_BYTES: u64 = 512 << 20;
-/// Messages up to this size are also sent to and fro, so often in a sample.
+/// Messages up to this size also make round trips, this many per sample.
 const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 const TRIPS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For all ranks to meet.
+/// The time for all ranks to meet.
 const MEETING: Duration = Duration::from_secs(90);
 
-/// Who sends by NCCL; tests have others.
+/// The senders; tests replace NCCL here.
 pub(crate) trait Messenger: Send {
-    /// Sends so many times, and returns when all are in place.
+    /// Sends `count` times, and returns when all bytes are in place.
     fn send(&mut self, src: u32, dst: u32, bytes: u64, count: u64) -> Result<(), ProfilerError>;
 
-    /// Sends once behind a gate.
+    /// Sends once, behind a gate.
     fn one_way(&mut self, src: u32, dst: u32, bytes: u64) -> Result<TwoEnds, ProfilerError>;
 
-    /// Sends to and fro so many times behind a gate; how long that took by the source's clock, in ns.
+    /// Makes `count` round trips behind a gate; returns how long they took by the source's clock,
+    /// in ns.
     fn trips(&mut self, src: u32, dst: u32, bytes: u64, count: u32) -> Result<f64, ProfilerError>;
 
     /// The number of a rank's clock in the profile.
@@ -112,7 +113,8 @@ impl Carrier for NcclPath {
                 self.clear(dst, bytes)?;
                 self.clear(src, bytes)?;
             }
-            // What was never sent this way is connected first, and not behind a gate.
+            // Connect a pair that has never sent before opening a gate: NCCL would connect behind
+            // it.
             self.messenger.send(dst, src, bytes, 1)?;
             let took_ns = self.messenger.trips(src, dst, bytes, TRIPS)?;
             t_rtt2_ns = Some(took_ns / f64::from(2 * TRIPS));
@@ -170,7 +172,7 @@ pub(crate) struct Member {
 /// NCCL itself, on the streams of meters.
 pub(crate) struct CudaMessenger {
     world: World,
-    /// By the rank that they have in NCCL.
+    /// Indexed by NCCL rank.
     members: Vec<Member>,
 }
 
@@ -267,7 +269,7 @@ impl Messenger for CudaMessenger {
     }
 }
 
-/// Why something behind a gate did not come about.
+/// Why a gated transfer failed.
 enum Refused {
     Nccl(RefError),
     Gpu(GpuError),

@@ -1,5 +1,5 @@
-//! What memory is filled with: no byte is 0, so a cleared sink never looks right. The same words as
-//! the kernels of `polyrail_gpu::cuda::measure` write.
+//! The pattern that fills memory. No byte of it is 0, so a cleared sink never looks right. The
+//! kernels of `polyrail_gpu::cuda::measure` write the same words.
 
 use polyrail_sys::Memory;
 
@@ -38,7 +38,7 @@ pub(crate) fn fill(memory: &Memory, len: u64, seed: u64) {
     let mut block = vec![0; BLOCK_BYTES];
     for (offset, size) in blocks(len) {
         fill_block(&mut block[..size], offset, seed);
-        // Callers give at most the memory's length; what is beyond it stays as it is.
+        // Callers pass at most the memory's length; bytes beyond it stay unchanged.
         let _ = memory.write_at(offset, &block[..size]);
     }
 }

@@ -1,4 +1,4 @@
-//! Copies between GPUs by themselves: the paths `copy_engine` and `kernel`.
+//! Copies that GPUs make by themselves: the paths `copy_engine` and `kernel`.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,13 +18,13 @@ use crate::{pattern, reference_ns};
 const STREAM_BYTES: u64 = 512 << 20;
 /// One background transfer.
 const LOAD_BYTES: u64 = 64 << 20;
-/// A pair copies at most about this fast, for how much load lasts how long.
+/// The most that a pair copies per second, to size the background load.
 const LOAD_BYTES_PER_S: f64 = 450e9;
-/// Gated transfers of a sample, up to a size: a copy engine starts within some µs, at random, which is
-/// much of what a short transfer takes.
+/// Gated transfers per sample, by size: a copy engine starts with a random delay of some µs, which
+/// is a large part of a short transfer.
 const TRAINS: [(u64, usize); 2] = [(4 << 20, 64), (32 << 20, 16)];
-/// Of a train, one in so many comes first and does not count: what was before it, such as the
-/// verification of a GiB, is not to be seen.
+/// One in this many transfers of a train runs first and does not count, so that earlier work, such
+/// as verifying a GiB, leaves no trace in the result.
 const UNCOUNTED: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -35,7 +35,7 @@ pub struct Gated {
     pub start_ns: i64,
     /// The device's clock at the end, in ns.
     pub end_ns: i64,
-    /// What [`polyrail_profile::Metric::Gpu`] is of it, in ns.
+    /// Its [`polyrail_profile::Metric::Gpu`], in ns.
     pub took_ns: f64,
 }
 
@@ -62,8 +62,8 @@ pub trait Accelerator: Any + Send {
     /// Where it arrives.
     fn sink(&self) -> &DeviceMemory;
 
-    /// Makes so many gated copies of the source's first bytes to `sink`, which may be another
-    /// device's. Without any it is what the timer itself takes. `None` if the device has no gates.
+    /// Makes `count` gated copies of the source's first bytes to `sink`, which may be on another
+    /// device. With zero copies it measures the timer itself. `None` if the device has no gates.
     ///
     /// # Errors
     /// What the device refuses.
@@ -76,8 +76,8 @@ pub trait Accelerator: Any + Send {
         stamp_each: bool,
     ) -> Result<Option<Gated>, GpuError>;
 
-    /// Makes one gated copy of the source's first bytes to the sink of `other`, which looks at its own
-    /// clock when it is told. `None` if these two have no such clocks.
+    /// Makes one gated copy of the source's first bytes to the sink of `other`, which reads its own
+    /// clock on arrival. `None` if these two have no such clocks.
     ///
     /// # Errors
     /// What the device refuses.
@@ -113,7 +113,7 @@ pub struct Peer {
     seed: u64,
     gpus: HashMap<u32, SharedAccelerator>,
     queues: HashMap<u32, Queue>,
-    /// Queues of the background, and what is under way on them.
+    /// Queues of the background load, and the transfers under way on them.
     load_queues: HashMap<u32, Queue>,
     load: Vec<Ticket>,
     /// Why there are no one-way times, if there are none.
@@ -148,8 +148,8 @@ impl Peer {
         Some(format!("{} has no t_oneway: {why}", self.path))
     }
 
-    /// One transfer between the first two: what a driver refuses at all, it refuses here, and all
-    /// else is still measured.
+    /// Try one transfer between the first two: if the driver refuses it, leave this out and still
+    /// measure everything else.
     fn try_one_way(&mut self) {
         let mut ranks: Vec<u32> = self.gpus.keys().copied().collect();
         ranks.sort_unstable();
@@ -169,7 +169,7 @@ impl Peer {
         gpu.ok_or_else(|| ProfilerError::Choice { what: format!("rank {rank} is no GPU") })
     }
 
-    /// One copy that nobody times.
+    /// One untimed copy.
     fn copy(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
         let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
@@ -295,8 +295,8 @@ impl Carrier for Peer {
                 self.load_queues.insert(src, queue);
             }
             let Some(queue) = self.load_queues.get_mut(&src) else { continue };
-            // It goes to the end of the sink, which a measured transfer of the same sink does not
-            // need: the station makes sinks that much larger.
+            // The background writes to the end of the sink, beyond the reach of measured transfers:
+            // the station makes sinks that much larger.
             let Some(offset) = sink.len().checked_sub(LOAD_BYTES) else { continue };
             let bytes = LOAD_BYTES.min(source.len());
             let count = (time.as_secs_f64() * LOAD_BYTES_PER_S / LOAD_BYTES as f64).ceil() as u64;
@@ -327,8 +327,8 @@ fn one_way(
     timed.map_err(ProfilerError::gpu("a one-way copy"))
 }
 
-/// Gated transfers, each alone, until what one takes is known well enough: the median of what they
-/// took. `None` if the device has no gates.
+/// Makes gated transfers, each alone, and returns their median once there are enough. `None` if the
+/// device has no gates.
 fn gated_train(
     from: &SharedAccelerator,
     path: PathKind,

@@ -17,25 +17,25 @@ use crate::pattern::{self, seed_of};
 use crate::peer::{SharedAccelerator, lock};
 use crate::reference_ns;
 
-/// Bytes of a stream: as many as take some milliseconds, in which its beginning and its end are lost.
+/// Bytes of a stream: enough for some milliseconds, so that its beginning and its end hardly count.
 const STREAM_BYTES: u64 = 128 << 20;
-/// Transfers of a stream, of which there are to be more than are outstanding at once.
+/// Transfers of a stream: more than are outstanding at once.
 const STREAM_MOST: u64 = 1024;
 const STREAM_LEAST: u64 = 3;
 /// Up to this size a transfer that nobody times comes first: flows that rested for long begin slowly.
 pub(crate) const WAKING_MAX_BYTES: u64 = 16 << 20;
-/// Messages up to this size are also sent to and fro.
+/// Messages up to this size also make round trips.
 pub(crate) const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 /// Round trips of one sample.
 pub(crate) const TRIPS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A load of tcp moves at most about this fast.
+/// The most that background load over tcp moves per second.
 const LOAD_BYTES_PER_S: f64 = 20e9;
 const LOAD_BYTES: u64 = 16 << 20;
 
-/// The memory of an endpoint, as a carrier of rails needs it.
+/// The memory of an endpoint, for transfers over rails.
 pub(crate) enum EndMemory {
-    /// Of the machine: source and sink.
+    /// Host memory: source and sink.
     Host(Memory, Memory),
     /// Of a GPU.
     Gpu(SharedAccelerator),
@@ -124,7 +124,7 @@ impl Rails {
         self.prepare_at(src, dst, 0, bytes, notifies)
     }
 
-    /// A write to where the bytes are in the source, too.
+    /// A write to the same offset as in the source.
     fn prepare_at(
         &self,
         src: u32,
@@ -215,12 +215,12 @@ impl Rails {
     }
 }
 
-/// What a stream of a size is made of.
+/// The transfers of a stream of this size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) depth: u64,
     pub(crate) transfers: u64,
-    /// Places that they are posted from and to in turn.
+    /// The places that transfers go from and to, in turn.
     pub(crate) slots: u64,
 }
 
@@ -308,7 +308,7 @@ impl Carrier for Rails {
             let peer = self.peers.get(&(src, dst)).ok_or_else(unknown)?;
             let remote = self.remotes.get(&dst).ok_or_else(unknown)?;
             let outside = |error| ProfilerError::engine("a slice of memory")(&error);
-            // The end of the sink is the background's, see the copies between GPUs.
+            // The background load owns the end of the sink, as for copies between GPUs.
             let Some(offset) = remote.len().checked_sub(bytes) else { continue };
             let local = self.end(src)?.source.slice(0, bytes).map_err(outside)?;
             let remote = remote.slice(offset, bytes).map_err(outside)?;
@@ -324,10 +324,10 @@ impl Carrier for Rails {
     }
 
     fn end_load(&mut self) -> Result<(), ProfilerError> {
-        // What has not begun yet need not.
+        // Transfers that have not begun need not begin.
         self.load.iter().for_each(Transfer::cancel);
         for transfer in self.load.drain(..) {
-            // A cancelled one has failed, as it should.
+            // A cancelled transfer fails, as intended.
             let _ = transfer.wait(PATIENCE);
         }
         Ok(())
@@ -387,7 +387,7 @@ mod tests {
         let measured = rails.measure(0, 1, size, true).unwrap();
         assert_eq!(measured.verify, Verify::Ok);
         assert!(measured.bandwidth_bytes_per_s.unwrap() > 0.0);
-        // The source differs from the pattern in a place that only the stream sends.
+        // Break the pattern of the source in a place that only the stream sends.
         let EndMemory::Host(source, _) = &rails.ends[0].memory else { panic!("of the host") };
         source.write_at(span_bytes(size) - 1, &[0]).unwrap();
         assert_eq!(rails.measure(0, 1, size, true).unwrap().verify, Verify::Failed);
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_profile_and_a_driver_in_its_place_move_a_stream_at_the_same_rate() {
-        // In turn, and the best of each: whatever else runs disturbs both.
+        // Take turns and keep the best of each: other programs disturb both.
         let size = 64 << 10;
         let Stream { depth, transfers, slots } = Stream::of(size);
         let mut rails = rails(span_bytes(size));

@@ -1,4 +1,4 @@
-//! Warms GPUs again when they have cooled down since they were warmed first.
+//! Warms GPUs again when they have cooled down since the first warming.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::thermal::Watcher;
 /// When GPUs are warmed again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rewarm {
-    /// One is so much colder than at the start, in °C.
+    /// A GPU this much colder than at the start triggers it, in °C.
     pub colder_c: f64,
-    /// It is looked at so often.
+    /// The time between two looks.
     pub every: Duration,
-    /// Copies between two looks while they are warmed.
+    /// The time that GPUs copy between two looks while warming.
     pub turn: Duration,
-    /// What was not reached after so long is taken for the new state.
+    /// After this time the temperature reached counts as the new state.
     pub most: Duration,
 }
 
@@ -40,7 +40,8 @@ pub struct Rewarmed {
 }
 
 impl Rewarm {
-    /// Colder by so many degrees, looked at once a second, half a minute at most.
+    /// Warm GPUs that are this many degrees colder. Looks once a second and warms for at most half
+    /// a minute.
     pub fn colder(colder_c: f64) -> Self {
         let second = Duration::from_secs(1);
         Self { colder_c, every: second, turn: second, most: Duration::from_secs(30) }
@@ -56,13 +57,13 @@ pub(crate) struct Warmth {
 }
 
 impl Warmth {
-    /// The state is that of now.
+    /// Takes the current temperatures as the state.
     pub(crate) fn new(rewarm: Rewarm, watcher: &Watcher) -> Self {
         Self { rewarm, warm: watcher.look(), next: Instant::now() }
     }
 
-    /// Looks, if it is time to, and warms all GPUs if one is cold, until that one is as warm as it was
-    /// but for half of what is allowed.
+    /// Looks when it is time. If a GPU is cold, warms all GPUs until that one has made up half of
+    /// the allowed difference.
     pub(crate) fn keep(
         &mut self,
         station: &mut Station,
@@ -82,7 +83,7 @@ impl Warmth {
             to_c = temperature_of(&watcher.look(), rank).unwrap_or(warm_c);
         }
         if to_c < warm_c - colder_c / 2.0 {
-            // Somebody opened a window; it would be warmed for ever.
+            // The room has become colder: warming would never end.
             self.warm = watcher.look();
         }
         self.next = Instant::now() + every;
@@ -90,7 +91,8 @@ impl Warmth {
         Ok(Some(Rewarmed { at_ns, rank, from_c, to_c, warm_c, took_s }))
     }
 
-    /// The rank that is colder by most, if that is enough: it, its temperature, and the one at the start.
+    /// The coldest rank relative to the start, if it is cold enough: the rank, its temperature, and
+    /// the one at the start.
     fn coldest(&self, looks: &[Temperature]) -> Option<(u32, f64, f64)> {
         let now = |warm: &Temperature| {
             Some((warm.rank, temperature_of(looks, warm.rank)?, warm.temperature_c?))

@@ -17,25 +17,25 @@ use crate::rewarm::{Rewarm, Rewarmed, Warmth};
 use crate::station::Station;
 use crate::thermal::Watcher;
 
-/// Warm-ups of one configuration end early after so long.
+/// Warm-ups of one configuration end early after this time.
 pub(crate) const WARM_TIME: Duration = Duration::from_millis(500);
-/// Background load lasts so many times as long as a step without it.
+/// Background load lasts this many times as long as a step without it.
 const LOAD_LASTS: f64 = 4.0;
-/// Times within so many floors are flagged.
+/// Times below this many timer floors are flagged.
 const NEAR: f64 = 3.0;
 /// A clock below this part of the highest seen is flagged.
 const CLOCK_DROP: f64 = 0.75;
 
-/// What holds for every step.
+/// Options that hold for every step.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// Whether all bytes are compared.
     pub verify: bool,
     /// Whether other processes were seen on a GPU.
     pub is_foreign: bool,
-    /// The least that the host's timer shows, in ns.
+    /// The floor of the host's timer, in ns.
     pub floor_host_ns: Option<f64>,
-    /// The least that gated times of a path show, in ns.
+    /// The floor of gated times, by path, in ns.
     pub floor_gpu_ns: HashMap<PathKind, f64>,
     /// When GPUs are warmed again, if they are.
     pub rewarm: Option<Rewarm>,
@@ -43,10 +43,10 @@ pub struct Limits {
 
 /// Who is told.
 pub struct Hooks<'a> {
-    /// Whether somebody wants it to end.
+    /// Whether the run should stop.
     pub is_interrupted: &'a dyn Fn() -> bool,
-    /// Called before each step with the share of the work that is done, by expected time, and what
-    /// comes.
+    /// Called before each step with the share of the work done (by expected time) and the next
+    /// step.
     pub progress: &'a dyn Fn(f64, &str),
 }
 
@@ -65,7 +65,7 @@ pub struct Outcome {
     pub failures: Vec<String>,
     /// Each time that GPUs were warmed again.
     pub rewarmed: Vec<Rewarmed>,
-    /// What ended the run, if the folder could not be written.
+    /// The error that ended the run, if the folder could not be written.
     pub error: Option<ProfilerError>,
 }
 
@@ -176,7 +176,7 @@ fn steps(
         }
         outcome.samples += 1;
     }
-    // The last window is what the end of the run is aligned by.
+    // The last window aligns the end of the run.
     if outcome.error.is_none()
         && !clocks.is_empty()
         && let Err(error) = anchoring.now(recorder)
@@ -209,7 +209,7 @@ fn measure(
     let Configuration { src, dst, path, size_bytes, load, .. } = *configuration;
     let load_pairs = load_pairs(station, configuration)?;
     let carrier = station.carriers.get_mut(&path).ok_or_else(|| ProfilerError::Choice {
-        what: format!("the path {path} is in the plan and was not opened"),
+        what: format!("the path {path} is in the plan but was not opened"),
     })?;
     let begin = Instant::now();
     for _ in 0..step.warmups {
@@ -302,7 +302,7 @@ fn sample_of(
     if by_gpu.or_else(|| near(measured.t_host_ns, limits.floor_host_ns)).unwrap_or(false) {
         flags = flags | Flags::NEAR_FLOOR;
     }
-    // What takes less than the step of a clock was not measured; a table has no times of zero.
+    // A time below the clock's step was not measured; tables hold no zero times.
     let time = |ns: Option<f64>| ns.filter(|ns| *ns > 0.0);
     let t_oneway_ns = time(measured.t_oneway_ns);
     let mut sample = Sample {
@@ -312,7 +312,7 @@ fn sample_of(
         repetition: step.repetition,
         posted_ns: measured.posted_ns,
         t_oneway_ns,
-        // One clock agrees with itself.
+        // A clock agrees with itself.
         clock_uncertainty_ns: t_oneway_ns.map(|_| 0.0),
         t_rtt2_ns: time(measured.t_rtt2_ns),
         t_gpu_ns: time(measured.t_gpu_ns),

@@ -22,14 +22,15 @@ const SEED: u64 = 42;
 const BYTES: u64 = 8 << 10;
 const SOON: Duration = Duration::from_secs(10);
 
-/// A GPU of host memory. Its gated copies are copies by a queue, timed by a clock that ticks with them.
+/// A GPU made of host memory. A queue makes its gated copies, and a clock that ticks with them
+/// times them.
 struct FakeGpu {
     device: Arc<FakeDevice>,
     /// For all but the timed transfers.
     queue: Mutex<Queue>,
     source: DeviceMemory,
     sink: DeviceMemory,
-    /// What arrives is said to be wrong.
+    /// Verification fails.
     is_wrong: bool,
     /// It can't raise flags in another's memory.
     has_no_flags: bool,
@@ -105,7 +106,7 @@ impl Accelerator for FakeGpu {
         self.copy(Place::Device(&other.sink, 0), Place::Device(&self.source, 0), bytes)?;
         let start_ns = self.now_ns;
         self.now_ns += 700 + bytes as i64;
-        // The source's stream knows later than the sink.
+        // The source's stream learns of the end later than the sink.
         let seen_ns = self.now_ns - 50;
         let sink_ns = [start_ns - 100_000, seen_ns];
         Ok(Some(TwoEnds { source_ns: [start_ns, self.now_ns], sink_ns }))
@@ -367,7 +368,7 @@ fn nccl_is_measured_one_way_there_and_back_and_as_a_stream() {
 #[test]
 fn nccls_wrong_bytes_and_broken_links_are_told_like_all_others() {
     let mut wrong = nccl_bench(None, Some(2));
-    // To and fro is verified at both ends, so no link of that rank is right.
+    // Round trips are verified at both ends, so every link of that rank fails.
     assert_eq!(wrong.run(&|| false).wrong, 4 * 6);
     let mut broken = nccl_bench(Some(1), None);
     let outcome = broken.run(&|| false);
@@ -379,7 +380,7 @@ fn nccls_wrong_bytes_and_broken_links_are_told_like_all_others() {
 /// Devices that cool down once, and become warmer while the station copies more than it measures.
 struct FakeThermometer {
     gated: Arc<AtomicU32>,
-    /// What was gated when it became cold.
+    /// The number of gated transfers when it became cold.
     cold: Mutex<Option<u32>>,
     /// Whether copies warm it.
     warms: bool,

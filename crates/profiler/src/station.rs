@@ -1,4 +1,4 @@
-//! Everything that a profile is made with: endpoints, their memory, paths and clocks.
+//! Everything that a profile needs: endpoints, their memory, paths and clocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::rails::{EndMemory, Rails};
 use crate::reference_ns;
 use crate::thermal::uuid_text;
 
-/// An endpoint that is yet to be opened.
+/// An endpoint before it is opened.
 #[derive(Clone, Debug)]
 pub enum Spot {
     /// A GPU.
@@ -33,10 +33,10 @@ pub enum Spot {
     Host,
 }
 
-/// By what GPUs are warmed: the first of these that is measured.
+/// The paths that can warm GPUs; the first one in use does.
 const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl];
 
-/// What a station is to have.
+/// Options of a station.
 #[derive(Clone, Debug)]
 pub struct StationOptions {
     /// Endpoints in the order of their ranks.
@@ -47,9 +47,9 @@ pub struct StationOptions {
     pub config: Config,
     /// The largest transfer, in bytes.
     pub max_bytes: u64,
-    /// What the pattern comes from.
+    /// The seed of the pattern.
     pub seed: u64,
-    /// Whether there is to be background load.
+    /// Whether to prepare for background load.
     pub has_load: bool,
     /// The library of the path nccl.
     pub nccl: Option<Arc<Nccl>>,
@@ -145,8 +145,8 @@ impl Station {
     /// Takes the memory, fills it, opens the paths, and lets all GPUs reach each other.
     ///
     /// # Errors
-    /// Memory that is not there, GPUs that don't reach each other while a path needs it, and engines
-    /// that don't start.
+    /// If memory is short, GPUs don't reach each other although a path needs it, or an engine does
+    /// not start.
     pub fn open(options: &StationOptions, paths: &[PathKind]) -> Result<Self, ProfilerError> {
         let mut station = Self {
             endpoints: options.endpoints(),
@@ -240,7 +240,7 @@ impl Station {
         })
     }
 
-    /// The same with something else for a path.
+    /// The same with another carrier for a path.
     #[cfg(test)]
     pub(crate) fn with(mut self, path: PathKind, carrier: Box<dyn Carrier>) -> Self {
         self.carriers.insert(path, carrier);
@@ -258,7 +258,7 @@ impl Station {
         &self.clocks
     }
 
-    /// What could not be opened as one might expect, one sentence each.
+    /// What could not be opened, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -268,7 +268,7 @@ impl Station {
         &self.rails
     }
 
-    /// The least that the host's timer shows with nothing to transfer, in ns.
+    /// The floor of the host's timer, measured without a transfer, in ns.
     pub fn host_floor_ns(&self) -> f64 {
         let apart = (0..1000).map(|_| {
             let before = reference_ns();
@@ -277,7 +277,7 @@ impl Station {
         median(apart).unwrap_or(0.0)
     }
 
-    /// The least that gated times of a path show with nothing to transfer, in ns; `None` without GPUs.
+    /// The floor of gated times of a path, measured without a transfer, in ns; `None` without GPUs.
     ///
     /// # Errors
     /// What a device refuses.
@@ -296,7 +296,7 @@ impl Station {
         Ok(median(empty))
     }
 
-    /// What stamps between copies add to eight copies in a row between the first two GPUs, in
+    /// The cost of stamps between copies, for eight copies in a row between the first two GPUs, in
     /// percent, by size in bytes. Empty without GPUs.
     ///
     /// # Errors
@@ -365,12 +365,12 @@ impl Station {
         self.endpoints.iter().map(metadata).collect()
     }
 
-    /// Whether there are transfers between GPUs, by which [`Self::warm_gpus`] warms them.
+    /// Whether some path between GPUs can warm them, see [`Self::warm_gpus`].
     pub fn can_warm(&self) -> bool {
         WARMING.iter().any(|path| self.carriers.contains_key(path))
     }
 
-    /// Copies between all GPUs for so long, to warm them.
+    /// Copies between all GPUs for this time, to warm them.
     ///
     /// # Errors
     /// A copy that failed.
@@ -422,7 +422,7 @@ impl Station {
         Ok(NcclPath::new(Box::new(messenger), self.gpus.clone(), options.seed))
     }
 
-    /// Lets all GPUs reach each other; whether they do.
+    /// Enables access between all GPUs; returns whether all reach each other.
     fn reach(&self, options: &StationOptions) -> Result<bool, ProfilerError> {
         let devices: Vec<&Arc<CudaDevice>> = options
             .spots
@@ -468,7 +468,7 @@ fn host_memory(options: &StationOptions, rank: u32) -> Result<(Memory, Memory), 
     Ok((source, sink))
 }
 
-/// How fast memory of this machine is taken and filled as it is now; `None` where there is none.
+/// How fast this machine allocates and fills memory now; `None` without memory.
 pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     const TRIED_BYTES: u64 = 16 << 20;
     let begin = std::time::Instant::now();
@@ -479,11 +479,11 @@ pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     Some(2.0 * TRIED_BYTES as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// How fast memory of this machine is set to 0 and compared with the pattern; `None` where there is none.
+/// How fast this machine clears memory and compares it with the pattern; `None` without memory.
 pub(crate) fn check_bytes_per_s() -> Option<f64> {
     const TRIED_BYTES: u64 = 16 << 20;
     let sink = Memory::anonymous(TRIED_BYTES).ok()?;
-    // The first time takes its pages.
+    // The first pass allocates the pages.
     pattern::clear(&sink, TRIED_BYTES);
     let begin = std::time::Instant::now();
     pattern::fill(&sink, TRIED_BYTES, 1);

@@ -1,5 +1,5 @@
-//! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which is
-//! opened at run time. Nothing is set but by [`crate::ClockLock`].
+//! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which
+//! is opened at run time. Only [`crate::ClockLock`] changes settings.
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Five looks a second: power is a mean over a second anyway, and a look takes some 100 µs.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// What devices say of themselves; tests have others than NVML.
+/// The source of device readings; tests replace NVML here.
 pub trait Thermometer: Send + Sync {
     /// One look at each device, by rank.
     fn look(&self) -> Vec<Temperature>;
@@ -47,16 +47,16 @@ pub struct Foreign {
     pub device: u32,
     /// The process, as this machine counts; others can't be seen from inside a container.
     pub pid: u32,
-    /// What it is called, if that is known.
+    /// Its name, if known.
     pub name: Option<String>,
 }
 
 impl Watcher {
-    /// Opens the library for these devices, by rank. The error is a sentence: without NVML a profile
-    /// has no temperatures and is as good otherwise.
+    /// Opens the library for these devices, by rank. The error is a sentence: without NVML a
+    /// profile only lacks temperatures.
     ///
     /// # Errors
-    /// A library that is not there or that does not start.
+    /// If the library is missing or does not start.
     pub fn open(devices: &[(u32, Identity)]) -> Result<Self, String> {
         let nvml = open_library()?;
         let devices = devices.iter().map(|(rank, identity)| (*rank, uuid_text(identity))).collect();
@@ -86,8 +86,8 @@ impl Watcher {
         looks
     }
 
-    /// Writes a look at each device five times a second, until `stop`. Ends silently when the folder
-    /// can't be written: whoever measures finds that out, too.
+    /// Writes a look at each device five times a second, until `stop`. Ends silently if the folder
+    /// can't be written: the measuring thread reports that.
     pub(crate) fn log(&self, recorder: &Recorder, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             for look in self.look() {
@@ -149,7 +149,7 @@ pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
     found
 }
 
-/// The names of devices for [`crate::ClockLock`], which they keep in every process.
+/// The identities of devices for [`crate::ClockLock`], valid in every process.
 pub fn device_names(devices: &[Identity]) -> Vec<String> {
     devices.iter().map(uuid_text).collect()
 }
@@ -170,7 +170,7 @@ pub(crate) fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes the locks of all these devices away; it goes on where one refuses.
+/// Removes the locks of all these devices; goes on if one refuses.
 ///
 /// # Errors
 /// A sentence with the reason, of the first device that refused.

@@ -144,7 +144,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    // At most u16::MAX by the line above.
+    // The line above keeps it at or below u16::MAX.
     out.extend_from_slice(&(end as u16).to_le_bytes());
     out.extend_from_slice(&text.as_bytes()[..end]);
 }

@@ -40,9 +40,9 @@ impl Capabilities {
     /// The accepting side may send on the same connection: its flow of the same number needs none
     /// of its own. The reply's card has the bit if it will.
     pub const DUPLEX: Self = Self(2);
-    /// Between processes of one host: payload in memory that both have open, and the messages by
-    /// which they find out whether they can. Either end may use it towards a peer whose card has
-    /// the bit; no flow needs it.
+    /// Shared memory between processes of one host: payload in memory that both have open, and the
+    /// messages that test whether they can open it. Either end may use it towards a peer whose card
+    /// has the bit; no flow needs it.
     pub const SHARED_MEMORY: Self = Self(4);
 
     /// Either's.
@@ -80,7 +80,7 @@ pub struct Card {
     pub name: String,
     /// What it can do.
     pub capabilities: Capabilities,
-    /// Where it listens, a rail each.
+    /// The addresses it listens on, one for each rail.
     pub rails: Vec<RailCard>,
 }
 

@@ -5,7 +5,8 @@ use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::{RegionKey, TransferId};
 use crate::wire::{Place, RefusalCode, SharedPlace};
 
-/// Most pieces that one read request or one posted receive may name: what fits into a message.
+/// The most pieces that one read request or one posted receive may name: as many as fit into a
+/// message.
 pub const MAX_MESSAGE_PIECES: usize = 1024;
 
 /// Most file descriptors of an [`Offer`].
@@ -98,8 +99,8 @@ pub enum Message {
 pub struct Offer {
     /// The owner's number of its process.
     pub process: u32,
-    /// Where that number holds: the system's number of the namespace of processes; 0 if the owner
-    /// doesn't know.
+    /// The PID namespace in which that number holds, by the kernel's number; 0 if the owner doesn't
+    /// know.
     pub namespace: u64,
     /// File descriptors of that process that are needed, at most [`MAX_OFFER_DESCRIPTORS`].
     pub descriptors: Vec<u32>,
@@ -299,7 +300,7 @@ fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
     }
 }
 
-/// As the frame that announces a ring has it.
+/// Encoded as in the frame that announces a ring.
 fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
     let bytes = reader.bytes("place")?;
     let not_one = |_| reader.field("place", bytes[0].into(), "memory as a ring's frame has it");

@@ -11,12 +11,13 @@ pub const MAX_CHUNK_PIECES: usize = 256;
 /// Most chunks of one transfer: bounds what a receiver must remember about it.
 pub const MAX_CHUNKS: u32 = 1 << 22;
 
-/// Towards the end of a transfer over several rails a chunk is a so manieth of what is left for each
-/// rail, so that they end together, ...
+/// Towards the end of a transfer over several rails a chunk is 1/`TAPER` of what is left per rail,
+/// so that all rails end together, ...
 const TAPER: u64 = 4;
-/// ... but not less than a so manieth of the largest, and of a page, since each has its cost.
+/// ... but no smaller than 1/`TAPERED_LEAST` of the largest chunk, or than a page, since each chunk
+/// has its cost.
 const TAPERED_LEAST: u64 = 4;
-/// More rails than these make no smaller shares.
+/// Rails beyond this number make the shares no smaller.
 const MAX_SHARES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
 
@@ -97,8 +98,8 @@ impl Plan {
         Self::for_rails(segments, chunk_bytes, 1)
     }
 
-    /// The same for a transfer that goes over so many rails: its last chunks are smaller, so that
-    /// none of them keeps the others waiting for long.
+    /// As [`Self::new`], for a transfer over several rails: its last chunks are smaller, so that no
+    /// rail keeps the others waiting for long.
     pub fn for_rails(
         segments: impl IntoIterator<Item = Segment>,
         chunk_bytes: u64,
@@ -216,7 +217,7 @@ struct ChunkSize {
 }
 
 impl ChunkSize {
-    /// Of the first chunk of what is left.
+    /// Size of the next chunk, cut from what is left.
     fn at(self, left: u64) -> u64 {
         if self.rails < 2 {
             return self.most;

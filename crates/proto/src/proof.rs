@@ -1,11 +1,10 @@
-//! What landed and may come again: the only grounds on which a chunk is acknowledged without being
-//! landed.
+//! Remembers what landed and may come again. Nothing else lets the receiver acknowledge a chunk
+//! without landing it.
 //!
 //! A flow that dies takes acknowledgements with it, so its sender sends chunks again that are in
-//! place. That a transfer is over here, or that a chunk of that number landed, proves nothing: a
-//! frame can be forged by whoever got hold of a flow, and what it says must not make the real
-//! transfer of that number count as landed. So a copy has to be the copy of something that landed:
-//! the same purpose, size, place and message.
+//! place already. A matching transfer or chunk number proves nothing: whoever got hold of a flow
+//! can forge a frame, and a forged frame must not make the real transfer of that number count as
+//! landed. So a copy must match something that landed in purpose, size, place and message.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -13,15 +12,15 @@ use std::hash::{BuildHasher, RandomState};
 use crate::id::{FlowIndex, TransferId};
 use crate::wire::{ChunkHeader, Flags, Place};
 
-/// What is kept of flows that are gone, at most. An honest sender sends what they had in flight again
-/// before anything else.
+/// The most chunks remembered from flows that are gone. An honest sender sends what those had in
+/// flight again before anything else.
 const GONE_MAX: usize = 1 << 16;
-/// A list that was long once gives its memory back.
+/// A list that was long once keeps this capacity and gives the rest back.
 const KEPT_CAPACITY: usize = 64;
 
 /// A chunk, by what all copies of it have in common.
 ///
-/// Of its places the first stands for all: whoever can name it may write there anyway.
+/// The first place stands for all of them: whoever can name it may write there anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) header: ChunkHeader,
@@ -37,7 +36,7 @@ pub(crate) struct Proofs {
     /// Of flows that are gone.
     gone: VecDeque<Head>,
     of_flow_max: usize,
-    /// So that nobody can choose a message that passes for another.
+    /// A random hash key: nobody can construct a message that passes for another.
     key: RandomState,
 }
 
@@ -50,7 +49,7 @@ impl Proofs {
 
     /// What copies of a chunk have in common.
     pub(crate) fn head(&self, header: &ChunkHeader, places: &[Place], meta: &[u8]) -> Head {
-        // The others say how this copy travels.
+        // The other flags say how this copy travels.
         let is_notice = header.flags.contains(Flags::NOTIFY);
         let flags = if is_notice { Flags::NOTIFY } else { Flags::NONE };
         let header = ChunkHeader { flags, floor: TransferId(0), checksum: 0, place: 0, ..*header };
@@ -70,7 +69,7 @@ impl Proofs {
         landed.push_back(head);
     }
 
-    /// The flow is gone: its sender knows of any of its chunks or does not.
+    /// The flow is gone: its acknowledgements may have been lost, so its chunks may come again.
     pub(crate) fn handle_flow_down(&mut self, flow: FlowIndex, floor: TransferId) {
         let Some(landed) = self.flows.get_mut(flow.0 as usize) else { return };
         let landed = std::mem::take(landed);
@@ -78,7 +77,7 @@ impl Proofs {
         forget(&mut self.gone, floor, GONE_MAX);
     }
 
-    /// Whether a copy of the chunk landed. Rarely asked: when a flow died, or by a liar.
+    /// Whether a copy of the chunk landed. Rarely asked: after a flow died, or when a peer lies.
     pub(crate) fn holds(&self, head: &Head) -> bool {
         self.flows.iter().chain([&self.gone]).any(|landed| landed.contains(head))
     }

@@ -1,4 +1,5 @@
-//! A set of integers kept as ranges: what is done, when almost everything is.
+//! A set of integers kept as ranges. It records finished transfers compactly, since almost all are
+//! finished.
 
 use std::collections::BTreeMap;
 

@@ -11,10 +11,10 @@ use crate::wire::{
     RING_BYTES, SharedPlace, WireError,
 };
 
-/// Payload from which on the next frame is expected to be large as well: then the tail of a read
-/// is kept so short that it can't swallow payload that belongs in place.
+/// After a payload of this size the reader expects another large frame. It then keeps the tail of a
+/// read so short that the tail can't swallow payload that belongs in place.
 const LARGE_PAYLOAD_BYTES: u32 = 16 << 10;
-/// What a read takes at most while frames are small.
+/// The most bytes that one read takes while frames are small.
 const SMALL_FRAMES_BYTES: usize = 20 << 10;
 
 /// The receiving end of a flow's framing.
@@ -158,7 +158,8 @@ impl FrameReader {
             self.start = 0;
         }
         let room = if self.last_payload < LARGE_PAYLOAD_BYTES {
-            // Room for many small frames, and not so much that a large one among them is copied.
+            // Room for many small frames, but not enough that a large one among them would be
+            // copied.
             self.missing_head().max(SMALL_FRAMES_BYTES)
         } else {
             // Just what is known to be head: a header with one piece, or the rest of a table.

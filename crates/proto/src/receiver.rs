@@ -22,9 +22,10 @@
 //! is refused, so that its sender learns that its bytes are not here. What the sender's `floor` says
 //! is good for forgetting, and for nothing else.
 //!
-//! What is taken from a flow in the middle of a chunk (its sender cancelled the transfer, the user
-//! dropped the region) may be inside a system call as well. Those calls say so and are asked again,
-//! and until [`Receiver::is_quiet`] no acknowledgement leaves.
+//! A chunk may be taken from a flow in the middle (its sender cancelled the transfer, the user
+//! dropped the region) while the flow is inside a system call for it. The call that takes it then
+//! says "not yet", the driver asks again, and sends no acknowledgement until
+//! [`Receiver::is_quiet`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -42,7 +43,7 @@ pub struct Receiver {
     floor: TransferId,
     /// The highest transfer of which something landed.
     highest: u64,
-    /// What is over from the floor on, because it is complete or was cancelled.
+    /// Transfers at or above the floor that are over: complete or cancelled.
     done: RangeSet,
     proofs: Proofs,
     active: HashMap<u64, Incoming>,
@@ -64,13 +65,13 @@ pub struct LandingId(u64);
 pub struct ReceiverLimits {
     /// Flows that the peer may have, at most.
     pub flows: u32,
-    /// Transfers that may be under way at once, and gaps that may be left between those that are
-    /// over. Should be no less than what an honest peer may have under way.
+    /// The most transfers under way at once, and the most gaps between finished ones. At least as
+    /// many as an honest peer may have under way.
     pub transfers: usize,
     /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
     pub chunks: u64,
-    /// Chunks that may be in flight on a flow: so many may have landed without the sender's knowledge
-    /// and come again. Must be no less than the sender's window.
+    /// Chunks that may be in flight on a flow. As many may have landed without the sender's
+    /// knowledge, and come again. At least the sender's window.
     pub window: usize,
 }
 
@@ -87,7 +88,7 @@ pub enum Verdict {
     Land,
     /// Read it to scratch and acknowledge it: it is here already.
     Discard,
-    /// Read it to scratch and tell the sender why.
+    /// Read it to scratch and tell the sender why it was refused.
     Refuse(RefusalCode),
 }
 
@@ -240,7 +241,8 @@ impl Receiver {
         Some(LandingId(self.next_landing))
     }
 
-    /// The copy is over, also if its flow is gone meanwhile: the bytes are in place, or why not.
+    /// The copy has ended, even if its flow is gone meanwhile. `landed` says whether the bytes are
+    /// in place, or why not.
     pub fn handle_landed(&mut self, id: LandingId, landed: Admission) -> Settled {
         let Some(mut ended) = self.detached.remove(&id.0) else { return NOTHING_LANDED };
         if ended.verdict != Some(Verdict::Land) {
@@ -259,7 +261,7 @@ impl Receiver {
                     return NOTHING_LANDED;
                 }
             }
-            // It was proven that a copy landed.
+            // Only if a copy provably landed.
             (None, Some(Verdict::Discard), _) => {}
             _ => return NOTHING_LANDED,
         }
@@ -267,7 +269,7 @@ impl Receiver {
         Settled::Ack
     }
 
-    /// The flow is gone, maybe in the middle of a chunk: what it was landing is landing no more.
+    /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
         self.end_landing(flow);
         if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
@@ -278,27 +280,28 @@ impl Receiver {
 
     /// The peer gave the transfer up: nothing of it lands any more.
     ///
-    /// Says whether that is already true; if a flow is just inside a system call for it, ask again,
-    /// and acknowledge nothing before ([`Self::is_quiet`]): an acknowledgement of the peer's cancel,
-    /// or of a second copy of it on another flow, tells the peer that it is true.
+    /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
+    /// again and acknowledge nothing until [`Self::is_quiet`]: acknowledging the peer's cancel, or
+    /// a second copy of it on another flow, would tell the peer that nothing lands any more.
     pub fn retire(&mut self, transfer: TransferId) -> bool {
         // A transfer that is complete keeps its event: it was in place before the cancel came.
         if transfer >= self.floor {
-            // Only a peer that invents numbers comes to the bound; what is forgotten then is whether
-            // its own transfer was cancelled.
+            // Only a peer that invents numbers reaches the bound. The receiver then forgets only
+            // which of that peer's own transfers were cancelled.
             if self.done.range_count() < 2 * self.limits.transfers {
                 self.done.insert(transfer.0);
             }
-            // Not acknowledged, whoever sent that message: its sender waits for no answer any more.
+            // The message is not acknowledged: its sender gave it up and waits for no answer.
             self.drop_incoming(transfer, OVER);
         }
         !self.all_claims().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
     }
 
-    /// The driver no longer wants the data of a read or receive: what is under way of it lands no
-    /// more, and what comes of it from now on is for the driver's gate to refuse.
+    /// The driver no longer wants the data of a read or receive. Chunks under way stop landing; the
+    /// driver's gate refuses those that come later.
     ///
-    /// Says whether that is already true; if a flow is just inside a system call for it, ask again.
+    /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
+    /// again.
     pub fn expel(&mut self, op: Op, context: u64) -> bool {
         let meant = |incoming: &Incoming| incoming.op == op && incoming.context == context;
         let over: Vec<u64> =
@@ -315,7 +318,7 @@ impl Receiver {
     /// The places of the chunk on `flow` may not be written any more, for instance because their
     /// region was dropped: the rest goes to scratch and the sender is told `code`.
     ///
-    /// Says whether that is already true; if the flow is just inside a system call, ask again.
+    /// Returns whether that holds already. If the flow is inside a system call, ask again.
     pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {
         match self.claims.get_mut(flow.0 as usize) {
             Some(claim) if claim.target.is_some() => {
@@ -337,7 +340,7 @@ impl Receiver {
         self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0
     }
 
-    /// From now on takes nothing, if nothing has come so far; says whether that is so.
+    /// Refuses everything from now on, if nothing has come so far; returns whether it does.
     pub fn close_unused(&mut self) -> bool {
         let is_unused = self.is_unused();
         if is_unused {
@@ -411,9 +414,9 @@ impl Receiver {
         Ok(Verdict::Land)
     }
 
-    /// What is done is one range unless numbers are missing in between. A peer that leaves gaps and
-    /// never raises its floor would make us remember each; an honest one can always go on, with the
-    /// oldest of its transfers if with no other.
+    /// Finished transfers form one range unless numbers are missing. A peer that leaves gaps and
+    /// never raises its floor would make us remember each gap. An honest peer can always go on, at
+    /// least with its oldest transfer.
     fn leaves_one_gap_too_many(&self, id: u64) -> bool {
         let neighbour = |id: Option<u64>| id.is_some_and(|id| self.done.contains(id));
         self.done.range_count() >= self.limits.transfers
@@ -427,8 +430,9 @@ impl Receiver {
         let mut claims = self.claims.iter_mut().chain(self.detached.values_mut());
         match claims.find(|claim| claim.target == Some(target)) {
             Some(older) if older.reading => false,
-            // The older flow is dead for its sender, so nobody hears this refusal. Were it an
-            // acknowledgement, and heard, a chunk that never landed would count as landed.
+            // The sender has given the older flow up, so it never hears this refusal. If we sent an
+            // acknowledgement and the sender heard it, a chunk that never landed would count as
+            // landed.
             Some(older) => {
                 older.revoke(Verdict::Refuse(RefusalCode::Busy));
                 true
@@ -547,7 +551,7 @@ impl Incoming {
         }
     }
 
-    /// Says whether it was missing.
+    /// Returns whether the chunk was missing.
     fn set_landed(&mut self, chunk: u32) -> bool {
         let missing = !self.has_landed(chunk);
         if let Some(word) = self.landed.get_mut(chunk as usize / 64) {

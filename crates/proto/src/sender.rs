@@ -44,9 +44,9 @@ use postponed::Postponed;
 const SMALL_BYTES: u64 = 64 << 10;
 /// Every so many pulls a large transfer goes first all the same, so that it is never starved.
 const BULK_TURN: u32 = 8;
-/// How often chunks of a transfer may arrive damaged, in memory that the peer can't open, or on flows
-/// that it has no memory for, before it fails. Each chunk may be once for some flows, which all learn
-/// of it late.
+/// A transfer fails after this many refusals that ask to send a chunk again: it arrived damaged, in
+/// memory that the peer can't open, or on a flow that the peer has no memory for. The limit allows
+/// each chunk one refusal per flow, since flows learn of the fault late.
 const RETRIES_MAX: u32 = 1000;
 const RETRIES_OF_CHUNK_MAX: u32 = 4;
 
@@ -84,11 +84,11 @@ pub struct Sender<S> {
     rails: Rails,
     /// Payload that waits to be pulled.
     waiting: u64,
-    /// A flow was denied a chunk since something waits: see [`Self::wakes`].
+    /// A flow asked for a chunk and was denied one although some wait: see [`Self::wakes`].
     denying: bool,
     turn: u32,
     last_progress: Time,
-    /// No flow was up again since the last progress after all were down.
+    /// All flows were down, and none has come up again since the last progress.
     may_return: bool,
     events: VecDeque<TxEvent>,
 }
@@ -119,7 +119,7 @@ pub struct NewTransfer<S> {
     pub source: S,
     /// The driver's name for it; comes back in events.
     pub token: u64,
-    /// When it must be over.
+    /// Its deadline.
     pub deadline: Option<Time>,
 }
 
@@ -205,12 +205,12 @@ struct Flow {
     up: bool,
     /// The driver will not pull for now.
     rests: bool,
-    /// Its rail was to leave a chunk to others when it pulled last.
+    /// At its last pull it had to leave a chunk to other rails.
     denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
     in_flight: VecDeque<(Ticket, u32, Load)>,
-    /// Acknowledged before the driver said that they are written: it may be slow to say so, or the
-    /// peer may lie. Either way their memory is in use until the driver has said it.
+    /// Acknowledged before the driver reported them written: the driver may be late, or the peer
+    /// may lie. Either way their memory is in use until the driver reports it.
     early: VecDeque<Ticket>,
     acknowledged: u64,
     written: u64,
@@ -294,7 +294,7 @@ impl<S: Source> Sender<S> {
         TransferId(id)
     }
 
-    /// Whether a pull on some flow with room would yield a chunk.
+    /// Whether a pull on a flow with room would yield a chunk.
     pub fn has_work(&self) -> bool {
         let others = self.given_back.len() + self.small.len() + self.bulk.len();
         others > 0 || self.postponed.is_ready()
@@ -315,9 +315,8 @@ impl<S: Source> Sender<S> {
         self.order.len()
     }
 
-    /// The next chunk for `flow`, if it is up, its channel has room, there is one, and no other rail
-    /// will land it so much earlier that it is better left to that. Afterwards
-    /// [`Self::wakes`] is owed.
+    /// The next chunk for `flow`: if the flow is up, its channel has room, a chunk waits, and no
+    /// other rail would land it clearly earlier. Call [`Self::wakes`] afterwards.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);
         let rail = self.rail_of(flow);
@@ -358,8 +357,8 @@ impl<S: Source> Sender<S> {
         Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
     }
 
-    /// The chunk that `flow` pulled last can't be sent there just now: it is given back, for others
-    /// to pull. No word of it may have gone out, and `handle_written` is not owed for it.
+    /// Gives back the chunk that `flow` pulled last, which can't go out there now; any flow may
+    /// pull it. No byte of it may have been sent. Don't call `handle_written` for it.
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
@@ -373,8 +372,8 @@ impl<S: Source> Sender<S> {
     }
 
     /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
-    /// reads its memory any more. Owed for each frame that was pulled, even if its acknowledgement
-    /// was faster; a transfer is not over before.
+    /// reads its memory any more. The driver must call this for each frame that it pulled, even if
+    /// the acknowledgement was faster; a transfer does not end before.
     pub fn handle_written(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
@@ -416,7 +415,7 @@ impl<S: Source> Sender<S> {
             self.channels[channel].in_flight -= 1;
             self.rails.landed(now, self.rail_of(flow), load);
             match refused {
-                // What is to be sent again is no progress.
+                // A chunk that must be sent again is no progress.
                 Some(code) if last => {
                     self.refused(now, ticket, (chunk, load), code);
                     if !code.is_retryable() {
@@ -431,8 +430,8 @@ impl<S: Source> Sender<S> {
             }
         }
         self.rails.heard(now, self.rail_of(flow));
-        // Also one that says nothing new: its sender lives, and has a reason to take long. That is a
-        // sign of life of the rail, but no progress.
+        // An acknowledgement that says nothing new counts, too: the peer lives and has a reason to
+        // take long. It is a sign of life of the rail, but no progress.
         self.flows[flow.0 as usize].progress = now;
         Ok(())
     }
@@ -446,8 +445,8 @@ impl<S: Source> Sender<S> {
     /// The flow is connected; frames on it count from 1.
     pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
         debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
-        // The way back after an outage is no progress of the peer, but it gets time to make some; not
-        // again and again.
+        // Reconnecting after an outage is no progress of the peer. It does give the peer time to
+        // make some, but only once.
         if self.may_return && self.flows.iter().all(|flow| !flow.up) {
             self.may_return = false;
             self.last_progress = now;
@@ -493,7 +492,8 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// Deadlines that have passed, and the end of a rest. Returns what comes next of both.
+    /// Ends transfers whose deadline has passed, and rests that are over. Returns when the next of
+    /// either is due.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
         self.postponed.end_rest(now);
         let mut next = self.postponed.until();
@@ -632,8 +632,8 @@ impl<S: Source> Sender<S> {
                 self.waits_again(ticket, load);
                 self.postponed.push(now, (ticket, chunk));
             }
-            // The driver puts nothing more into rings that the peer can't open, and for a while
-            // nothing on flows that the peer has no memory for.
+            // The driver stops using a ring that the peer can't open, and for a while a flow that
+            // the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
                 self.give_back(ticket, chunk, load);
             }

@@ -47,7 +47,7 @@ pub const CHUNK_HEADER_BYTES: usize = 56;
 pub const PIECE_BYTES: usize = 32;
 /// Most bytes of message that a transfer may carry.
 pub const MAX_META_BYTES: usize = 64 << 10;
-/// What the place of a chunk's payload in the sender's ring counts in.
+/// The unit of a place in the sender's ring, in bytes.
 pub const PLACE_BYTES: u64 = 256;
 /// Bytes of the frame that announces a ring.
 pub const RING_BYTES: usize = 40;
@@ -152,7 +152,7 @@ pub struct SharedPlace {
     pub descriptor: u32,
     /// How many bytes.
     pub bytes: u64,
-    /// What stands before them, so that nothing else is taken for it.
+    /// The token in front of the bytes: nothing else passes for this memory.
     pub token: u128,
 }
 
@@ -263,7 +263,7 @@ impl RefusalCode {
             Self::NoRing => "the peer can't open the shared memory that the bytes are in",
             Self::NoStaging => "the peer has no pinned memory left for the flow",
             Self::TransferOver => {
-                "the transfer was over there before its bytes came, by another's doing"
+                "the transfer was over at the peer before its bytes came; somebody else ended it"
             }
         }
     }
@@ -320,8 +320,8 @@ impl ChunkHeader {
         is_there.then(|| u64::from(self.place) * PLACE_BYTES)
     }
 
-    /// Says that the payload lies at this place of the ring, a multiple of [`PLACE_BYTES`]; whether
-    /// a frame can say so.
+    /// Puts the payload at this place of the ring, a multiple of [`PLACE_BYTES`]. False if the
+    /// field can't hold the place.
     #[must_use]
     pub fn set_place_in_ring(&mut self, at: u64) -> bool {
         let place = u32::try_from(at / PLACE_BYTES);
@@ -428,7 +428,7 @@ impl ChunkHeader {
             return Err(field("chunk", self.chunk, "less than chunk_count"));
         }
         if self.payload_len == 0 && self.chunk_count > 1 {
-            // It would land without naming a place, and so without a key.
+            // Such a chunk would land without naming a place, and so without a key.
             return Err(field("payload_len", 0u32, "at least 1 where there are several chunks"));
         }
         if self.op == Op::Control && (self.payload_len > 0 || self.chunk_count != 1) {
@@ -559,7 +559,7 @@ fn field(field: &'static str, got: impl Into<u64>, allowed: &'static str) -> Wir
     WireError::Field { field, got: got.into(), allowed }
 }
 
-/// Bytes kept for later versions; what stands there now must mean nothing.
+/// Bytes reserved for later versions; they must be zero now.
 fn zero(got: u64) -> WireError {
     field("zero", got, "0 in every reserved byte")
 }

@@ -1,4 +1,4 @@
-//! Two copies of one chunk under way at once: what may happen after a rail failed.
+//! Two copies of one chunk under way at once, as may happen after a rail failed.
 
 use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
 use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, Settled, TransferId, Verdict};

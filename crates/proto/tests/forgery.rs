@@ -1,5 +1,5 @@
-//! Somebody got hold of one flow of a peer and says what he likes on it: nothing of the peer that
-//! did not land may count as landed. At worst it is refused.
+//! An attacker got hold of one flow of a peer and sends what he likes. Bytes of the peer that did
+//! not land must never count as landed; at worst they are refused.
 
 use polyrail_proto::wire::{ChunkHeader, Flags, Op, Place, RefusalCode, WireError};
 use polyrail_proto::{
@@ -103,7 +103,7 @@ fn a_message_that_took_the_number_of_a_transfer_has_that_refused() {
     assert_eq!(frame(&mut r, HONEST, message(5, Op::Control, b"x"), None, b"x"), OVER);
     assert_eq!(write(&mut r, FORGER, 6), Settled::Ack);
     assert_eq!(frame(&mut r, HONEST, header(6, 0, 1), Some(at(0)), b""), OVER);
-    // What is the same in all is a copy.
+    // A chunk that matches in everything is a copy.
     assert_eq!(frame(&mut r, HONEST, message(5, Op::Write, b"x"), None, b"x"), Settled::Ack);
     assert_eq!(write(&mut r, HONEST, 6), Settled::Ack);
 }
@@ -120,7 +120,7 @@ fn a_chunk_that_landed_elsewhere_does_not_stand_for_the_real_one() {
 #[test]
 fn a_cancel_by_another_loses_nothing_silently() {
     let mut r = receiver();
-    // Before anything of it came.
+    // Before any of it arrives.
     r.retire(TransferId(1));
     assert_eq!(write(&mut r, HONEST, 1), OVER);
     // While its last chunk is being read.
@@ -137,7 +137,7 @@ fn a_cancel_by_another_loses_nothing_silently() {
 #[test]
 fn what_landed_is_acknowledged_again_after_its_flow_died_however_often() {
     let mut r = receiver();
-    // As many as may be in flight; the transfers are over here, and not for their sender.
+    // As many as may be in flight. The transfers are over here, but not for their sender.
     for transfer in 1..=4 {
         assert_eq!(write(&mut r, HONEST, transfer), Settled::Ack);
     }

@@ -32,7 +32,7 @@ enum State {
     /// Nothing of it was pulled.
     Queued,
     Active,
-    /// It is to end, but a frame of it is being written.
+    /// It must end, but a frame of it is still being written.
     Draining,
     Done,
     Failed,
@@ -75,7 +75,7 @@ const TRANSITIONS: &[(State, Call, State)] = &[
     (Draining, Written, Failed),
     (Draining, HandBack, Failed),
     (Draining, FlowDown, Failed),
-    // It was complete before its end was.
+    // It was complete before its end came.
     (Draining, Written, Done),
     (Draining, FlowDown, Done),
 ];
@@ -119,7 +119,7 @@ impl Run {
         run
     }
 
-    /// Makes the call, if a driver may make it now; says from which state to which it led.
+    /// Makes the call, if a driver may make it now; returns the states before and after.
     fn call(&mut self, call: Call, index: usize) -> Option<(State, State)> {
         let flow = FlowIndex(index as u32);
         let state = &mut self.flows[index];

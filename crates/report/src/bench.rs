@@ -57,7 +57,7 @@ pub struct BenchReport {
     /// The file with a sample per second (`docs/sample.md`); `null` without `--sample`.
     #[serde(default)]
     pub samples_file: Option<String>,
-    /// What switched itself off or differs from what was asked, one sentence each.
+    /// What was switched off or differs from the request, one sentence each.
     pub notes: Vec<String>,
     /// Whether the run was stopped before its end.
     pub interrupted: bool,
@@ -74,7 +74,7 @@ pub struct Tool {
     pub version: String,
 }
 
-/// A machine as far as it matters for the figures.
+/// A machine, as far as it affects the figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// The host's name.
@@ -97,7 +97,7 @@ pub struct Host {
     pub transparent_hugepage: Option<String>,
 }
 
-/// What the other side says about itself.
+/// The other side, by its own account.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerView {
     /// The engine's name on the other side.

@@ -1,4 +1,4 @@
-//! Lines of comma-separated values, as RFC 4180 has them.
+//! Lines of comma-separated values, as in RFC 4180.
 
 /// Joins fields into one line that ends with a newline, quoting where a field needs it.
 pub fn csv_line<S: AsRef<str>>(fields: impl IntoIterator<Item = S>) -> String {

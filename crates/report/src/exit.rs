@@ -1,9 +1,9 @@
 //! The exit codes of the `polyrail` command: part of its stable interface.
 
-/// Everything was done, and every verdict is positive.
+/// Everything succeeded, and every verdict is positive.
 pub const OK: u8 = 0;
 
-/// The work was done and its verdict is negative, such as a regression or a failed check.
+/// The work was done, and its verdict is negative, such as a regression or a failed check.
 pub const VERDICT: u8 = 1;
 
 /// The command line or the configuration can't be used; nothing was changed.

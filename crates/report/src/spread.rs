@@ -14,14 +14,14 @@ pub struct Spread {
 }
 
 /// The median of numbers in any order: the one in the middle, or between the two in the middle.
-/// `None` without any. What is not a number is left out.
+/// `None` without any. NaNs are left out.
 ///
-/// All medians of Polyrail are this one, so that no two places show different figures of one thing.
+/// Every median in Polyrail uses this function, so that all places show the same figure.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     Spread::of(numbers).map(|spread| spread.median)
 }
 
-/// The same of numbers that are sorted already, none of which is not a number.
+/// The same for numbers that are sorted already and hold no NaN.
 pub fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted {
@@ -32,7 +32,7 @@ pub fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
 }
 
 impl Spread {
-    /// Sorts the samples; `None` without any. What is not a number is left out.
+    /// Sorts the samples; `None` without any. NaNs are left out.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = samples.into_iter().filter(|value| !value.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);

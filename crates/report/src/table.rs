@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The side of its column that a cell leans to.
+/// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Names.
@@ -19,7 +19,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Adds a column to the right of those there.
+    /// Adds a column on the right.
     pub fn column(mut self, heading: impl Into<String>, align: Align) -> Self {
         self.columns.push((heading.into(), align));
         self

@@ -1,4 +1,5 @@
-//! How a test says that it can't run on this machine: for want of a right, a program or a device.
+//! How a test says that it can't run on this machine because a right, a program or a device is
+//! missing.
 //!
 //! A test has no third outcome, so one that is skipped passes. The test harness keeps what a
 //! passing test prints by `println!` and `eprintln!`, and nextest keeps all that its process
@@ -14,11 +15,11 @@ use std::io::{self, Write};
 /// The environment variable that names a file in which every skip leaves a line.
 pub const FILE_VARIABLE: &str = "SKIPPED_TESTS_FILE";
 
-/// Says that the test which runs on this thread is skipped, why, and with which command it would
-/// run. Whoever calls it returns afterwards.
+/// Reports that the test on this thread is skipped, why, and which command would run it. The caller
+/// must return afterwards.
 ///
 /// # Panics
-/// Where the environment variable `CI` is `true`, and where the skip can't be said.
+/// If the environment variable `CI` is `true`, or if the skip can't be reported.
 pub fn skip(reason: impl Display, run: &str) {
     // The test harness names the thread after the test.
     let thread = std::thread::current();

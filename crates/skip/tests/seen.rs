@@ -1,4 +1,4 @@
-//! What becomes of a skip under the test harness, which this program runs again for that.
+//! What a skip looks like under the test harness: this program runs itself again to see.
 
 use std::process::{Command, Output};
 use std::{env, fs};

@@ -72,7 +72,8 @@ pub fn host_name() -> String {
 /// Congestion controls that a socket of this process may use.
 pub fn congestion_controls() -> io::Result<Vec<String>> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
-    // Which of them an ordinary user may use is another sysctl; what root may use is not in it.
+    // Another sysctl lists those that ordinary users may use; it leaves out the rest, which only
+    // root may use.
     Ok(text.split_whitespace().filter(|name| may_use(name)).map(str::to_owned).collect())
 }
 

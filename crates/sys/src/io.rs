@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::memory::{Memory, OutOfRange};
 
-/// Most pieces of one call: a chunk of 256 places, its head, and the head of the next.
+/// The most pieces of one call: a chunk of 256 places, its head, and the head of the next one.
 pub const MAX_IO_PIECES: usize = 320;
 
 /// Direction of a list of places that are read and sent.

@@ -63,7 +63,7 @@ impl Memory {
     /// every region registered from them are gone, and no reference to those bytes may be used
     /// while a transfer can touch them.
     pub unsafe fn from_raw(base: *mut u8, len: u64) -> Self {
-        // A null pointer of length 0 is what C programs pass for "nothing".
+        // C programs pass a null pointer of length 0 for "nothing".
         Self { base: NonNull::new(base).unwrap_or(NonNull::dangling()), len, _owner: None }
     }
 
@@ -131,7 +131,7 @@ impl Memory {
         Ok(Self { base, len, ..self.clone() })
     }
 
-    /// The same bytes, which keep something until they are freed.
+    /// The same bytes; they also keep `owner` alive until they are freed.
     pub fn with(self, kept: impl Any + Send + Sync) -> Self {
         Self { base: self.base, len: self.len, _owner: Some(Arc::new((self, kept))) }
     }
@@ -214,7 +214,7 @@ impl Map {
         Ok(map)
     }
 
-    /// A file's bytes from its start on, as all who map it see them.
+    /// Maps a file from its start, shared with everybody else who maps it.
     pub(crate) fn shared(file: impl AsFd, len: usize) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);

@@ -27,8 +27,8 @@ pub struct PollEvent {
     pub readable: bool,
     /// There may be room to write, or an error to find by writing.
     pub writable: bool,
-    /// The end of the stream, or an error, is behind the bytes that may be there. Nothing tells of it
-    /// again, so who reads fewer bytes than there was room for has to go on.
+    /// The end of the stream, or an error, follows the bytes that may be there. Epoll reports it
+    /// only once, so a reader that gets fewer bytes than it had room for must read on.
     pub ended: bool,
 }
 
@@ -67,7 +67,7 @@ impl Poller {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        // Systems before Linux 5.11 have no call of epoll that waits for less than a millisecond.
+        // Before Linux 5.11 epoll can't wait for less than a millisecond.
         let is_short =
             |limit: &Timespec| limit.tv_sec == 0 && (1..1_000_000).contains(&limit.tv_nsec);
         if let Some(short) = limit.filter(is_short) {
@@ -104,7 +104,7 @@ impl Poller {
 
     /// Ends the current wait, or the next one if nobody waits.
     pub fn wake(&self) {
-        // Fails only when the counter is full, and then the waiter is woken already.
+        // This fails only when the counter is full, and then the waiter has been woken already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

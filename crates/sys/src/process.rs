@@ -1,4 +1,4 @@
-//! What processes of one machine hand each other.
+//! What processes of one machine can take from each other.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,21 +18,21 @@ pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(process, number(descriptor)?, PidfdGetfdFlags::empty())?)
 }
 
-/// The namespace in which this process's number holds, by the system's number of it: containers
-/// number their processes each for itself. `None` without `/proc`.
+/// This process's PID namespace, by the kernel's number: every container numbers its own processes.
+/// `None` without `/proc`.
 pub fn namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// Tells the process that made it from copies of that (by `fork`), at the price of a load.
+/// Tells a process from its forked copies, at the price of one load.
 pub struct Original {
-    /// Holds a 1, which the kernel wipes in a copy.
+    /// Holds a 1 that the kernel zeroes in a forked copy.
     page: Option<Map>,
     process: u32,
 }
 
 impl Default for Original {
-    /// This process is the original.
+    /// Marks this process as the original.
     fn default() -> Self {
         let page = Map::wiped_on_fork(PAGE_BYTES).ok();
         if let Some(page) = &page {
@@ -43,11 +43,11 @@ impl Default for Original {
 }
 
 impl Original {
-    /// Whether this process is a copy of that one.
+    /// Whether this process is a forked copy of that one.
     pub fn is_copy(&self) -> bool {
         match &self.page {
             Some(page) => mark_of(page).load(Ordering::Relaxed) == 0,
-            // Kernels before 4.14 wipe nothing.
+            // Kernels before 4.14 zero nothing.
             None => std::process::id() != self.process,
         }
     }

@@ -12,12 +12,12 @@ use rustix::io::Errno;
 
 use crate::memory::{Map, Memory};
 
-/// What stands before the bytes: the token. A page, so that the bytes begin with one.
+/// The token takes the first page, so that the bytes begin on a page of their own.
 const HEAD_BYTES: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
 
-/// Memory of this process that others may open, as long as this lives; what they have opened they
-/// keep. Its size never changes, so that nobody can be made to touch what is not there.
+/// Memory of this process that others may open as long as this value lives; whoever has opened it
+/// keeps it. Its size never changes, so nobody can be made to touch pages that are gone.
 pub struct SharedMemory {
     memory: Memory,
     file: OwnedFd,
@@ -25,8 +25,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// `bytes` zeroed bytes. Whoever opens it shows the token, so that a descriptor which stands for
-    /// something else by then is not taken for it.
+    /// Allocates `bytes` zeroed bytes. Whoever opens them presents the token, so a descriptor
+    /// number that has been reused for another file does not pass for this memory.
     ///
     /// The pages are taken from the system when they are first touched, or by [`Self::populate`].
     pub fn create(bytes: u64, token: u128) -> io::Result<Self> {
@@ -42,7 +42,7 @@ impl SharedMemory {
         Ok(Self { memory, file, token })
     }
 
-    /// Takes the pages from the system now: later a lack of them would end the process.
+    /// Takes the pages from the system now: running out of them later would kill the process.
     pub fn populate(&self) -> io::Result<()> {
         Ok(fallocate(&self.file, FallocateFlags::empty(), HEAD_BYTES, self.memory.len().max(1))?)
     }
@@ -62,19 +62,20 @@ impl SharedMemory {
         self.token
     }
 
-    /// Memory of another process, by its number and that of the descriptor there. The system allows
-    /// it to processes of the same user whose numbers hold for both, where `/proc` is mounted.
+    /// Opens memory of another process, by its PID and the number of the descriptor there. The
+    /// kernel allows this to processes of the same user in the same PID namespace, where `/proc` is
+    /// mounted.
     ///
-    /// The other process may lie: what it has there is looked at before it is opened, and nothing is
-    /// returned whose pages can go away.
+    /// The other process may lie, so this looks at the file before it opens it, and never returns
+    /// memory whose pages can go away.
     pub fn open(process: u32, descriptor: u32, bytes: u64, token: u128) -> io::Result<Memory> {
         let file = reopen(&format!("/proc/{process}/fd/{descriptor}"))?;
-        // Only with this seal it can't go away in parts.
+        // Without this seal the owner could shrink it.
         if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
             return Err(wrong("it may become smaller"));
         }
         let size = bytes.checked_add(HEAD_BYTES).ok_or_else(|| wrong("it is too large"))?;
-        let other = || wrong("the process of that number has something else there");
+        let other = || wrong("that process has another file under this number");
         if u64::try_from(fstat(&file)?.st_size).ok() != Some(size) {
             return Err(other());
         }
@@ -92,8 +93,8 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A new file of memory that nobody can run, where the system knows of that: it may be set to give
-/// out no other (`vm.memfd_noexec`, Linux 6.3).
+/// Makes a memfd that nobody can execute, where the kernel knows that flag: `vm.memfd_noexec`
+/// (Linux 6.3) may forbid all others.
 fn memory_file() -> io::Result<OwnedFd> {
     memory_file_by(|flags| memfd_create("polyrail", flags))
 }
@@ -106,16 +107,17 @@ fn memory_file_by(create: impl Fn(MemfdFlags) -> Result<OwnedFd, Errno>) -> io::
     }
 }
 
-/// Opens a file of memory that may be another process's, and nothing else: to open a device or a
-/// pipe does something, huge pages can be taken away from whoever has them open, and so can the
-/// pages of a file whose file system is a process (FUSE), which need not even answer.
+/// Opens a memfd, maybe another process's, and nothing else. Opening a device or a pipe has side
+/// effects. Huge pages can be taken away from whoever has them open. So can the pages of a FUSE
+/// file, whose file system is a process that need not even answer.
 ///
-/// It is opened anew, which takes less than a copy of the descriptor: no right to trace the process.
-/// A copy could not be closed without asking the file system, either.
+/// This opens the file anew instead of copying the descriptor: a copy needs the right to trace the
+/// process, and closing it would ask the file system.
 fn reopen(path: &str) -> io::Result<OwnedFd> {
-    // What is opened so can be looked at only, and its file system does not hear of it.
+    // `O_PATH` only allows looking at the file, and its file system does not hear of it.
     let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // All ordinary pages without a path are on one file system, where nothing else is.
+    // Every memfd of ordinary pages is on one kernel-internal file system, which holds nothing
+    // else.
     if file_system(&looked)? != file_system(memory_file()?)? {
         return Err(wrong("it is not memory of ordinary pages"));
     }
@@ -123,7 +125,7 @@ fn reopen(path: &str) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The number of the file system that a file is on. `fstat` would ask that file system.
+/// The device number of the file system that holds a file. `fstat` would ask that file system.
 fn file_system(file: impl AsFd) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let about = statx(file, "", flags, StatxFlags::empty())?;
@@ -178,7 +180,8 @@ mod tests {
         let own = std::process::id();
         SharedMemory::open(own, 1 << 20, 10_000, TOKEN).unwrap_err();
         SharedMemory::open(0, 0, 10_000, TOKEN).unwrap_err();
-        // A file is not memory, on a disk or not, and memory without a seal could go away.
+        // Refused: an ordinary file, on a disk or in tmpfs, and a memfd without the seal, which
+        // could shrink.
         let try_file = |file: &dyn AsRawFd| {
             refused(SharedMemory::open(own, file.as_raw_fd().unsigned_abs(), 0, 0))
         };
@@ -205,7 +208,7 @@ mod tests {
     fn memory_can_not_be_run_where_the_system_knows_of_that() {
         let noexec = MemfdFlags::NOEXEC_SEAL;
         let file = || File::open("/dev/null").unwrap().into();
-        // One that insists, one that does not know the flag, and one that has no memory.
+        // Kernels that insist on the flag, that don't know it, and that have no memory left.
         let strict = |flags: MemfdFlags| flags.contains(noexec).then(file).ok_or(Errno::ACCESS);
         let old = |flags: MemfdFlags| (!flags.contains(noexec)).then(file).ok_or(Errno::INVAL);
         memory_file_by(strict).unwrap();

@@ -73,7 +73,8 @@ pub fn start_connect(
     apply(&socket, options)?;
     bind_device(&socket, device)?;
     if source.is_ipv4() == target.is_ipv4() {
-        // The port is chosen at connect time, by the whole 4-tuple: far more of them than ports.
+        // The kernel chooses the port at connect time, by the whole 4-tuple: there are far more
+        // 4-tuples than ports.
         set_bind_address_no_port(&socket)?;
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
@@ -102,7 +103,7 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     }
     if let Some(timeout) = options.user_timeout {
         socket.set_tcp_user_timeout(Some(timeout))?;
-        // An idle connection is asked for a sign of life before the same time is over.
+        // Keepalive probes an idle connection within the same time.
         let every = (timeout / 4).max(Duration::from_secs(1));
         let keepalive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
@@ -110,7 +111,7 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a socket of this process may use a congestion control, which is found out by trying.
+/// Whether a socket of this process may use a congestion control; finds out by trying.
 pub(crate) fn may_use(congestion: &str) -> bool {
     let families = [Domain::IPV4, Domain::IPV6];
     let socket =

@@ -75,7 +75,8 @@ pub mod futex {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Every outcome (woken, changed, timed out, interrupted) means: look at the word again.
+        // Whatever ended the sleep (a wake-up, a change, the limit, a signal), the caller looks at
+        // the word again.
         let _ = futex::wait(word, Flags::PRIVATE, expected, Some(&limit));
     }
 

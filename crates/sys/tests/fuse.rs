@@ -1,5 +1,5 @@
-//! A file whose file system is a process (FUSE) is never taken for memory, and that process never
-//! asked: it may answer late, or not at all.
+//! A FUSE file never passes for memory, and opening never asks its file system: that is a process,
+//! which may answer late or not at all.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ fn a_file_whose_file_system_never_answers_is_refused_at_once() {
     let Some((device, mount)) = file_system() else { return };
     let server = std::thread::spawn(move || answer_until_opened(device));
     let file = openat(mount, "memory", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
-    // From here on nobody reads what the file system is asked.
+    // From here on nobody answers the file system's requests.
     let device = server.join().unwrap();
     let file = File::from(file);
     let number = file.as_raw_fd().unsigned_abs();
@@ -99,7 +99,7 @@ fn answer_until_opened(mut device: File) -> File {
     }
 }
 
-/// `fuse_init_out`: version 7.31, small writes, and nothing that is optional.
+/// `fuse_init_out`: version 7.31, small writes, no optional features.
 fn init() -> Vec<u8> {
     let mut out = vec![0; 64];
     out[..4].copy_from_slice(&7_u32.to_le_bytes());
@@ -108,7 +108,7 @@ fn init() -> Vec<u8> {
     out
 }
 
-/// `fuse_entry_out`: an ordinary file of two pages; what is said of it holds for no time.
+/// `fuse_entry_out`: an ordinary file of two pages, with a cache time of zero.
 fn entry() -> Vec<u8> {
     const ATTRIBUTES: usize = 40;
     let (node, size, mode, links) = (2_u64, 8192_u64, 0o100_666_u32, 1_u32);

@@ -204,7 +204,7 @@ fn hello() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Bytes that stand for calls: the first says of whom.
+/// Bytes that encode calls: the first chooses receiver or sender.
 fn calls(rng: &mut Rng) -> Vec<Vec<u8>> {
     (0..12)
         .map(|index| {

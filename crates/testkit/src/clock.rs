@@ -1,4 +1,4 @@
-//! Virtual time: nothing waits, the clock jumps to what happens next.
+//! Virtual time: nothing waits, the clock jumps to the next event.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use polyrail_proto::Time;
 
-/// Says whose turn it is, and when. An actor `A` has at most one turn ahead: an earlier wake-up
-/// takes the place of a later one, so that waking somebody twice does no harm.
+/// Tells whose turn it is, and when. An actor `A` has at most one turn ahead: an earlier wake-up
+/// replaces a later one, so waking an actor twice does no harm.
 #[derive(Debug)]
 pub struct Clock<A> {
     now: Time,

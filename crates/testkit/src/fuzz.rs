@@ -27,11 +27,11 @@ enum Frame {
     Ring(SharedPlace),
 }
 
-/// Any bytes as frames, acknowledgements and messages. However a stream is cut into reads, it says
-/// the same; and what it says, encoded again, is the stream.
+/// Any bytes as frames, acknowledgements and messages. However a stream is cut into reads, it
+/// decodes to the same frames, and these encode to the same stream.
 ///
 /// # Panics
-/// If that is not so.
+/// If the property does not hold.
 pub fn wire(data: &[u8]) {
     let (seed, stream) = data.split_at(data.len().min(8));
     let mut rng = Rng::new(seed.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
@@ -51,11 +51,11 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// Any bytes as a hello, a reply and a card. What is accepted encodes to the same bytes; what this
-/// engine says can be read, whatever its texts are.
+/// Any bytes as a hello, a reply and a card. Accepted input encodes to the same bytes, and this
+/// engine's own messages decode, whatever texts they hold.
 ///
 /// # Panics
-/// If that is not so.
+/// If the property does not hold.
 pub fn hello(data: &[u8]) {
     if let Some((head, rest)) = data.split_first_chunk::<PREFIX_BYTES>()
         && let Ok(prefix) = Prefix::decode(head)
@@ -170,7 +170,7 @@ fn land(frames: &mut [Frame], at: Place, bytes: &[u8]) {
     payload.extend_from_slice(bytes);
 }
 
-/// The bytes of all frames; of one that was not read to its end, as much as came.
+/// The bytes of all frames; of an unfinished one, as many as came.
 fn encode(read: &Read) -> Vec<u8> {
     let mut out = Vec::new();
     for frame in &read.frames {

@@ -4,8 +4,8 @@
 //! A [`Simulation`] runs two [`node::Node`]s on one [`network::Network`]. Each node drives the
 //! protocol core as a real engine does: frames are encoded and read back through partial writes and
 //! reads, and system calls take time, so that what other threads do falls into them. The
-//! [`oracle::Oracle`] owns the memory, knows what every operation must bring, takes memory away the
-//! moment an operation is over, and keeps a ledger of what ended how.
+//! [`oracle::Oracle`] owns the memory, knows the bytes that every operation must deliver, takes
+//! memory away the moment an operation is over, and keeps a ledger of how each one ended.
 //!
 //! A [`Scenario`] and a seed decide everything; a run that fails can be run again. The tests in
 //! `tests/simulation.rs` have one scenario for each hazard.

@@ -57,7 +57,7 @@ pub struct Lane {
     pub latency: Duration,
     /// Whether anything moves.
     pub up: bool,
-    /// When it has sent what was given to it.
+    /// When it has sent everything given to it.
     pub busy_until: Time,
 }
 
@@ -68,7 +68,7 @@ pub struct Advance {
     pub readable: bool,
     /// The writer has more room.
     pub writable: bool,
-    /// When there is more to do; nothing if that depends on the reader, the writer, or the rail.
+    /// When there is more to do; `None` if that depends on the reader, the writer, or the rail.
     pub next: Option<Time>,
 }
 
@@ -147,7 +147,7 @@ impl Link {
         self.delivered
     }
 
-    /// The writer closes its end.
+    /// Closes the writer's end.
     pub fn leave(&mut self, how: Leave) {
         if self.writer == Writer::Here {
             self.writer = Writer::Left(how);
@@ -157,13 +157,13 @@ impl Link {
         }
     }
 
-    /// The reader closes its end: what still comes goes nowhere.
+    /// Closes the reader's end: later bytes are dropped.
     pub fn reader_leaves(&mut self) {
         self.reader_gone = true;
         self.received.clear();
     }
 
-    /// The connection is torn in the middle. What lies in the receive buffer can still be read.
+    /// Tears the connection in the middle. Bytes in the receive buffer can still be read.
     pub fn tear(&mut self) {
         self.sending.clear();
         self.transit.clear();
@@ -171,12 +171,13 @@ impl Link {
         self.reset = true;
     }
 
-    /// Nothing of this stream moves before `until`.
+    /// Stops the stream until `until`.
     pub fn stall(&mut self, until: Time) {
         self.stalled_until = self.stalled_until.max(until);
     }
 
-    /// Moves what can move by `now`: from the wire to the reader, and from the writer to the wire.
+    /// Moves all bytes that can move by `now`: from the wire to the reader, and from the writer to
+    /// the wire.
     pub fn advance(&mut self, now: Time, lane: &mut Lane, rng: &mut Rng) -> Advance {
         let mut advance = Advance::default();
         if !lane.up {

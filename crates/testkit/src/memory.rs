@@ -17,8 +17,8 @@ pub struct Span {
 }
 
 /// The memory of a node. A slot keeps its bytes when its region is dropped and another registered
-/// in its place, as an allocator hands out the same address again: who writes by an old key there
-/// writes into somebody else's data.
+/// in its place, as an allocator hands out the same address again. So a write with an old key hits
+/// somebody else's data.
 #[derive(Debug, Default)]
 pub struct Memory {
     slots: Vec<Slot>,
@@ -56,7 +56,7 @@ impl Memory {
         entry.registered.then_some(key)
     }
 
-    /// From now on nobody is admitted to the slot.
+    /// Admits nobody to the slot from now on.
     pub fn unregister(&mut self, slot: u32) {
         self.slots[slot as usize].registered = false;
     }

@@ -80,7 +80,7 @@ pub struct Connection {
 }
 
 impl Network {
-    /// A network of `nodes` nodes, each two of which are joined by all rails.
+    /// A network of `nodes` nodes; all rails join every pair.
     pub fn new(nodes: usize, rails: &[RailSettings], buffers: Buffers) -> Self {
         let rail = |settings: &RailSettings| {
             let (rate, latency) = (settings.rate, settings.latency);
@@ -165,7 +165,7 @@ impl Network {
         link.advance(now, &mut self.rails[connection.rail].lanes[from], rng)
     }
 
-    /// Whether the client knows that its connection is of no more use.
+    /// Whether the client knows that its connection is dead.
     pub fn client_sees_failure(&self, id: ConnectionId) -> bool {
         let connection = &self.connections[id.0 as usize];
         connection.client_failed || connection.acks.ended().is_some()
@@ -200,12 +200,12 @@ impl Network {
         connection.acks.tear();
     }
 
-    /// Only the client learns that its connection failed; what it sent goes on to arrive.
+    /// Tears a connection for its client only: the bytes it has sent still arrive.
     pub fn half_open(&mut self, id: ConnectionId) {
         self.connections[id.0 as usize].client_failed = true;
     }
 
-    /// Takes a rail down: what is on it stays there.
+    /// Takes a rail down: bytes on it stay there.
     pub fn set_up(&mut self, rail: usize, up: bool) {
         for lane in &mut self.rails[rail].lanes {
             lane.up = up;
@@ -217,7 +217,7 @@ impl Network {
         self.rails[rail].lanes.iter().all(|lane| lane.up)
     }
 
-    /// Makes a rail slower: its rate becomes 1/`divisor` of what its settings say.
+    /// Makes a rail slower: its rate becomes 1/`divisor` of the configured one.
     pub fn slow_down(&mut self, rail: usize, divisor: u64) {
         let rail = &mut self.rails[rail];
         for lane in &mut rail.lanes {

@@ -1,8 +1,8 @@
 //! A node: an engine without an operating system. It drives the protocol core as a real engine
 //! does, with one thread for each flow, partial reads and writes, and system calls that take time.
 //!
-//! What a driver owes the core is here in its shortest form, so this is also the place to look it
-//! up: `tx` for outgoing flows, `rx` for incoming ones, `operations` for what operations are made of.
+//! This is the shortest driver that keeps the core's contract, and the place to look that contract
+//! up: `tx` for outgoing flows, `rx` for incoming ones, `operations` for the parts of operations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,17 +46,17 @@ pub struct NodeSettings {
     pub checksum: bool,
     /// How many of a thousand writes to a flow have one payload byte changed on the wire.
     pub corrupt_per_mille: u32,
-    /// A flow that hears nothing for so long is closed.
+    /// A flow that hears nothing for this long is closed.
     pub stall: Duration,
     /// Whether bytes that the transport delivered count as progress of a flow.
     pub transport_progress: bool,
-    /// A peer that is not heard, or can't be reached on any flow, for so long is given up.
+    /// The node gives up a peer that it does not hear, or can't reach on any flow, for this long.
     pub silence: Duration,
     /// Time between attempts to connect.
     pub retry: Duration,
-    /// A system call takes up to so many nanoseconds.
+    /// A system call takes up to this many nanoseconds.
     pub call_nanos: u64,
-    /// Once in a while the thread loses its processor inside a system call, for up to so long.
+    /// Now and then the thread loses its CPU inside a system call, for up to this long.
     pub long_call_nanos: u64,
     /// A fault in the driver, to see that the oracle notices.
     pub sabotage: Sabotage,
@@ -71,7 +71,7 @@ pub enum Sabotage {
     LandsUnasked,
     /// Acknowledges a chunk when it begins.
     AcksEarly,
-    /// Lets peers write wherever they say.
+    /// Lets peers write wherever they like.
     AdmitsEverything,
     /// Acknowledges while a flow is inside a system call for a chunk that was taken from it.
     AcksUnquiet,
@@ -103,9 +103,9 @@ pub struct Node {
     leaving: Vec<Leaving>,
     /// Regions that are gone as soon as nobody touches them.
     dropping: Vec<u32>,
-    /// Of the chunk that was pulled last; must never fall.
+    /// The floor of the chunk pulled last; it must never fall.
     floor: TransferId,
-    /// When an outgoing flow was up last, if none is.
+    /// When the last outgoing flow went down, if none is up.
     last_up: Time,
     lost: bool,
 }
@@ -124,7 +124,7 @@ impl Source for Request {
     }
 }
 
-/// How an operation that is under way can be found.
+/// How to find an operation under way.
 #[derive(Clone, Copy, Debug)]
 enum Handle {
     Transfer(TransferId),
@@ -146,7 +146,7 @@ impl Node {
             peer,
             settings,
             sender: Sender::new(SenderConfig { window_chunks, channels, sockets, rails }),
-            // Not one chunk more than the sender's window is remembered for it.
+            // It remembers exactly as many chunks as the sender's window.
             receiver: Receiver::new(ReceiverLimits {
                 window: window_chunks as usize,
                 ..settings.limits
@@ -222,7 +222,7 @@ impl Node {
         }
     }
 
-    /// Ends an operation early. Does nothing if it is over.
+    /// Cancels an operation. Does nothing if it is over.
     pub fn end(&mut self, world: &mut World, id: OpId, failure: Failure) {
         match self.handles.get(&id).copied() {
             None => {}
@@ -248,7 +248,8 @@ impl Node {
         }
     }
 
-    /// The user drops the region in a slot. It is gone when nothing reads or writes it any more.
+    /// Drops the region in a slot for the user. It is gone once nothing reads or writes it any
+    /// more.
     pub fn drop_region(&mut self, world: &mut World, slot: u32) {
         if world.memories[self.id].key(slot).is_none() {
             return;

@@ -1,11 +1,11 @@
 //! Knows what must be true: which bytes belong where, and how each operation may end.
 //!
 //! The oracle hands out the memory that operations use, in blocks, and looks at every byte that
-//! lands. A block belongs to one operation at a time. At the moment an operation is over, the oracle
-//! compares its destination with what the source held when it was posted, and **takes the memory
-//! away at once**: it is filled with a marker and may be the place of another operation an instant
-//! later. A byte of the old one that lands from then on is the worst bug of this field, and a
-//! violation here. What is wrong first is kept; the run ends with it.
+//! lands. A block belongs to one operation at a time. At the moment an operation is over, the
+//! oracle compares its destination with what the source held when it was posted, and **takes the
+//! memory away at once**: it is filled with a marker and may be the place of another operation an
+//! instant later. A byte of the old one that lands after that is the worst bug in this field, and a
+//! violation here. The oracle keeps the first violation, which ends the run.
 
 use crate::memory::{Memory, Span};
 use crate::network::NodeId;
@@ -97,17 +97,17 @@ impl Oracle {
         self.operations.iter().all(|o| o.orphaned || o.outcome.is_some())
     }
 
-    /// Notes what is wrong; only the first counts.
+    /// Records a violation; only the first counts.
     pub fn violate(&mut self, what: impl Into<String>) {
         self.violation.get_or_insert_with(|| what.into());
     }
 
-    /// What is wrong, if anything is.
+    /// The violation, if any.
     pub fn violation(&self) -> Option<&str> {
         self.violation.as_deref()
     }
 
-    /// Bytes are being written at a node: into the place of an operation that wants them?
+    /// Checks bytes that are being written at a node: does an operation want them there?
     pub fn landing(&mut self, node: NodeId, at: Span, bytes: &[u8]) {
         let owner = match self.ground.owner(node, at) {
             Ok(owner) => owner,
@@ -218,7 +218,7 @@ impl Oracle {
         self.close_destination(memories, rng, id);
     }
 
-    /// The region in a slot is gone; its memory is used for something else from now on.
+    /// The region in a slot is gone; something else uses its memory from now on.
     pub fn region_dropped(
         &mut self,
         memories: &mut [Memory],
@@ -242,16 +242,15 @@ impl Oracle {
         self.ground.clear(memories, rng, node, slot);
     }
 
-    /// A node is gone: how its operations end, nobody can say, nor what becomes of those that
-    /// write its memory.
+    /// A node is gone. Nobody can say how its operations end, or those that write its memory.
     pub fn node_lost(&mut self, node: NodeId) {
         for operation in &mut self.operations {
             operation.orphaned |= operation.posting.node == node;
         }
     }
 
-    /// After the run, with nothing under way: is everything over, and all memory as it was left?
-    /// `whole` says that all nodes are there to the end.
+    /// Checks after the run that every operation is over and all memory untouched. `whole`: all
+    /// nodes lived to the end.
     pub fn finish(&mut self, memories: &[Memory], whole: bool) {
         for index in 0..self.operations.len() {
             let operation = &self.operations[index];

@@ -1,7 +1,7 @@
-//! Sender cores over rails of different speed in virtual time: how long transfers take, with nothing
-//! that goes wrong. Only what decides that is modelled: what the kernel takes ahead, who shares a
-//! rail, when acknowledgements come, and which flows the driver asks to send, and when. There is no
-//! clock that looks now and then, so a flow that nobody wakes is one that never sends again.
+//! Sender cores over rails of different speed in virtual time: how long transfers take without
+//! faults. The model has only what decides that: how much the kernel buffers, who shares a rail,
+//! when acknowledgements come, and which flows the driver wakes, and when. No periodic check
+//! exists, so a flow that nobody wakes never sends again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,7 +13,7 @@ use polyrail_proto::{
     FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Source, Time, TxEvent,
 };
 
-/// What leaves a rail in one go; flows of a rail take turns with it.
+/// Bytes that leave a rail in one go; the flows of a rail take turns.
 const PACKET_BYTES: u64 = 64 << 10;
 /// What a frame costs besides its payload.
 const HEAD_BYTES: u64 = 96;
@@ -31,15 +31,15 @@ pub struct Course {
     pub window_chunks: u32,
     /// The largest chunk.
     pub chunk_bytes: u64,
-    /// What the kernel takes ahead on a flow.
+    /// Bytes that the kernel buffers on a flow.
     pub socket_bytes: u64,
-    /// The sender takes all rails for one, and chunks are all of one size.
+    /// The sender treats all rails as one, and all chunks have one size.
     pub blind: bool,
     /// Peers, each with a sender of its own, that share the rails.
     pub peers: usize,
 }
 
-/// What is to be moved: to each peer, one transfer after the other.
+/// The cargo: to each peer, one transfer after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Cargo {
     /// Bytes of each transfer.
@@ -98,15 +98,16 @@ struct Rail {
 struct Peer {
     sender: Sender<Memory>,
     flows: Vec<Flow>,
-    /// As the driver counts: so many flows, in order, are asked to send.
+    /// As the driver counts: it asks this many flows, in order, to send.
     asked: usize,
 }
 
 #[derive(Debug, Default)]
 struct Flow {
-    /// Of the frame that is being written: what the socket has not taken.
+    /// Bytes of the current frame that the socket has not taken.
     unwritten: u64,
-    /// What the socket holds, what has left it since the beginning, and where in that frames end.
+    /// Bytes in the socket, bytes that have left it since the beginning, and the ends of frames
+    /// among those.
     held: u64,
     left: u64,
     ends: VecDeque<u64>,
@@ -135,7 +136,7 @@ impl Course {
 }
 
 impl Race {
-    /// Every flow is up and nothing is known of any rail.
+    /// Every flow is up, and no rail's rate is known.
     pub fn new(course: Course) -> Self {
         let (channels, rails) = (course.channels, course.known_rails() as u32);
         let config =
@@ -167,7 +168,7 @@ impl Race {
     /// Moves the cargo; says how long it took and when each transfer was done.
     ///
     /// # Panics
-    /// If a transfer can't end because nobody sends what is left.
+    /// If a transfer can't end because nobody sends the rest.
     pub fn run(&mut self, cargo: Cargo) -> (Duration, Vec<(Time, u64)>) {
         let began = self.now;
         let mut left = vec![cargo.count; self.peers.len()];

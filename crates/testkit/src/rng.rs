@@ -19,28 +19,28 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Any number less than `limit`; 0 if there is none.
+    /// A random number below `limit`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.bits() % limit }
     }
 
-    /// Any number from `low` to `high`, both included.
+    /// A random number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below((high - low).saturating_add(1))
     }
 
-    /// Any index of a list of `len` entries, which must not be empty.
+    /// A random index of a list of `len` entries, which must not be empty.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True so many times in a thousand.
+    /// True this many times in a thousand.
     pub fn per_mille(&mut self, times: u32) -> bool {
         self.below(1000) < u64::from(times)
     }
 
-    /// Any size from 1 to `max` (0 if that is 0): as often all of it as a few bytes as something
-    /// in between, since the ends are where the faults are.
+    /// A random size from 1 to `max` (0 if that is 0): the maximum, a few bytes, or something in
+    /// between, equally often, since bugs hide at the ends.
     pub fn size(&mut self, max: usize) -> usize {
         match self.below(4) {
             0 | 1 => max,

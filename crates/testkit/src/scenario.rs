@@ -1,4 +1,4 @@
-//! What a simulation is made of: the machines, what their users do, and what goes wrong.
+//! The parts of a simulation: the machines, their users' operations, and the faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use polyrail_proto::ReceiverLimits;
 use crate::network::{Buffers, NodeId, RailSettings};
 use crate::node::{NodeSettings, Sabotage};
 
-/// A simulation but for its seed.
+/// A simulation without its seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The rails between the two nodes.
@@ -22,7 +22,7 @@ pub struct Scenario {
     pub load: Load,
     /// What goes wrong.
     pub chaos: Chaos,
-    /// Everything must be over by then.
+    /// Every operation must be over by then.
     pub bound: Duration,
 }
 
@@ -31,7 +31,7 @@ pub struct Scenario {
 pub struct Load {
     /// What they post; one is drawn for each operation.
     pub menu: Vec<Dish>,
-    /// Whether the menu is gone through from the beginning instead.
+    /// Whether users take the menu in order instead.
     pub in_order: bool,
     /// How many operations are posted (a send and its receive are one).
     pub operations: usize,
@@ -75,7 +75,7 @@ pub struct Chaos {
     pub faults: Vec<Fault>,
     /// Longest pause between two faults.
     pub pause: Duration,
-    /// Nothing goes wrong from then on, and rails are as they were.
+    /// Faults stop at this time, and rails recover.
     pub calm_at: Duration,
     /// How many rails come back then; the others are down for good.
     pub heals: usize,
@@ -116,7 +116,7 @@ impl Fault {
 }
 
 impl Scenario {
-    /// Two nodes, two rails, a mixed load of small operations, and nothing that goes wrong.
+    /// Two nodes, two rails, a mixed load of small operations, and no faults.
     pub fn calm() -> Self {
         let rail = RailSettings { rate: 200_000_000, latency: Duration::from_micros(20) };
         Self {

@@ -1,4 +1,4 @@
-//! A run: two nodes, their users, and the one who pulls cables, in virtual time.
+//! A run: two nodes, their users, and the chaos that pulls cables, in virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::world::{Actor, Tally, World};
 mod chaos;
 mod users;
 
-/// A run takes some thousand turns; one that takes so many goes round in circles.
+/// A run takes some thousand turns; one that takes this many loops for ever.
 const TURNS_MAX: u64 = 5_000_000;
 
 /// A scenario with a seed, which decide everything that happens.
@@ -30,7 +30,7 @@ pub struct Simulation {
     world: World,
     nodes: Vec<Node>,
     dead: Vec<bool>,
-    /// What users and the one who pulls cables mean to do, and when.
+    /// What users and chaos plan to do, and when.
     agenda: BTreeMap<(Time, u64), Action>,
     posted: usize,
     injection: Option<(u64, Injection)>,
@@ -54,7 +54,7 @@ pub enum Injection {
     RailDown,
 }
 
-/// A run that went as it must.
+/// A run without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Turns taken.
@@ -65,7 +65,7 @@ pub struct Summary {
     pub tally: Tally,
 }
 
-/// A run that went wrong.
+/// A run with a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The seed of the run.
@@ -266,7 +266,7 @@ impl Simulation {
         self.world.clock.wake(Actor::User, at);
     }
 
-    /// Whether nobody waits for anything but a partner.
+    /// Whether nodes wait only for partners of sends and receives.
     fn is_idle(&self) -> bool {
         let unpaired = self.unpaired().len();
         let open = self.world.oracle.operations().iter().filter(|o| o.outcome.is_none());
@@ -283,8 +283,8 @@ impl Simulation {
             .collect()
     }
 
-    /// Ends sends and receives that found no partner, once nothing else goes on. Says whether
-    /// there were any.
+    /// Ends sends and receives without a partner, once nothing else goes on. Returns whether there
+    /// were any.
     fn give_up_unpaired(&mut self) -> bool {
         let unpaired = self.unpaired();
         for id in &unpaired {

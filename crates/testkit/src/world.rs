@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// The turn of a stream: moves bytes, and wakes those whom that concerns.
+    /// The turn of a stream: moves bytes and wakes the actors concerned.
     pub fn move_bytes(&mut self, id: ConnectionId, direction: Direction) {
         let now = self.now();
         let advance = self.network.advance(now, id, direction, &mut self.rng);

@@ -64,7 +64,7 @@ fn a_transfer_takes_what_the_sum_of_the_rails_takes_however_many_channels() {
     }
 }
 
-/// What the tests here would see if rails were not told apart.
+/// The result of these tests if the sender treated all rails as one.
 #[test]
 fn a_sender_that_takes_all_rails_for_one_waits_for_the_slowest() {
     let blind = Course { blind: true, ..course(UNEVEN[0], 4) };
@@ -84,7 +84,7 @@ fn the_first_transfer_of_all_loses_little_by_not_knowing_the_rails() {
     }
 }
 
-/// One after the other, a transfer can't do without the way there and back.
+/// One after the other, each transfer costs a round trip.
 #[test]
 fn transfers_of_some_mebibytes_use_all_rails_as_far_as_the_way_allows() {
     for rails in UNEVEN.iter().chain(&EVEN) {
@@ -93,7 +93,8 @@ fn transfers_of_some_mebibytes_use_all_rails_as_far_as_the_way_allows() {
                 let course = course(rails, channels);
                 let got = share(&course, cargo(bytes, 60, 1));
                 let sum = course.rates.iter().sum::<u64>() as f64;
-                // The way, some threads that wake up one after the other, and one small chunk.
+                // The one-way delay, some threads that wake up one after the other, and one small
+                // chunk.
                 let rest = 60e-6
                     + 128.0 * KIB as f64 / course.rates.iter().min().map_or(0.0, |r| *r as f64);
                 let ideal = bytes as f64 / sum;
@@ -160,7 +161,7 @@ fn a_rail_that_becomes_slow_and_fast_again_costs_a_tenth_of_a_second_of_what_is_
     }
 }
 
-/// What may be in flight on a rail depends on its rate, and the rate on what may be in flight.
+/// The limit of bytes in flight depends on the rail's rate, and the measured rate on that limit.
 #[test]
 fn a_long_way_does_not_keep_rails_from_being_filled() {
     for rails in UNEVEN.iter().chain(&EVEN) {

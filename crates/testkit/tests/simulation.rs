@@ -9,7 +9,7 @@ use std::time::Duration;
 use polyrail_testkit::scenario::Dish;
 use polyrail_testkit::{Fault, Injection, Rng, Sabotage, Scenario, Simulation, Tally, Violation};
 
-/// Says how to run a seed again if it fails in any way, a panic of the core included.
+/// Prints how to run a seed again if it fails in any way, a panic of the core included.
 struct Replay<'a> {
     test: &'a str,
     seed: u64,
@@ -127,8 +127,8 @@ fn resets_lose_nothing() {
     }
 }
 
-/// The worst hazard: a stream that its sender gave up goes on to bring what was sent again on other
-/// flows, and whose memory has been used for something else since.
+/// The worst hazard: a stream that its sender gave up still delivers chunks that other flows have
+/// sent again and whose memory has a new use since.
 fn late_duplicates(rng: &mut Rng) -> Scenario {
     let mut scenario =
         any_shape(rng).with_faults(&[Fault::HalfOpen, Fault::HalfOpen, Fault::Stall]);

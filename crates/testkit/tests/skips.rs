@@ -1,5 +1,5 @@
-//! Tests that can't fail: no test ends early unless it says that it is skipped, and each asserts
-//! something. What this sees of a source are its tokens, so it knows tests inside of macros, too.
+//! Finds tests that can't fail: no test may end early unless it reports a skip, and each must
+//! assert something. This reads a source's tokens, so it sees tests inside macros, too.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,7 +10,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 /// The word that a skipped test begins its line with. In halves, for this file is a source.
 const WORD: (&str, &str) = ("SKIP", "PED");
 
-/// What makes a test fail. Macros of assertion have more than one name.
+/// Names of macros and functions that make a test fail.
 const FAILING: &[&str] =
     &["panic", "unreachable", "unwrap", "unwrap_err", "expect", "expect_err", "join"];
 
@@ -136,7 +136,7 @@ fn asks_for_a_role(tokens: &[TokenTree]) -> bool {
     })
 }
 
-/// The functions of a crate that come to what is wanted, by themselves or by others of the crate.
+/// The functions of a crate that call a wanted function, directly or through others of the crate.
 fn closure(sources: &[Source], comes_to: impl Fn(&[TokenTree]) -> bool) -> HashSet<String> {
     let mut found: HashSet<String> = HashSet::new();
     let all: Vec<(&Function, Vec<TokenTree>)> = sources
@@ -169,7 +169,7 @@ fn silent_ends(body: &[TokenTree], says: &impl Fn(&[TokenTree]) -> bool) -> Vec<
                 let rest = &body[at..];
                 let is_end = |token| is_punct(token, ';') || is_punct(token, ',');
                 let end = rest.iter().position(is_end).unwrap_or(rest.len());
-                // What is said may be said before, or be returned.
+                // The skip may come before the return, or be its value.
                 if !says(&body[..at]) && !says(&rest[..end]) {
                     found.push(word.span().start().line);
                 }

@@ -18,14 +18,14 @@ use crate::verify::{State, state_of};
 /// How a plan is carried out.
 #[derive(Clone, Copy)]
 pub struct ApplyOptions<'a> {
-    /// Also if the plan was made elsewhere or earlier: what matches by identity is changed, what is
-    /// missing is reported.
+    /// Apply a plan that was made elsewhere or earlier: change what matches by identity and report
+    /// what is missing.
     pub force: bool,
     /// How long to wait for interrupts to arrive at their new CPUs.
     pub settle: Duration,
-    /// How long to wait between writes, so that running traffic is disturbed little by little.
+    /// How long to wait between writes, to spread the disturbance of running traffic over time.
     pub pace: Duration,
-    /// Asked before each write; `true` takes everything back.
+    /// Called before each write; `true` rolls everything back.
     pub stop: &'a dyn Fn() -> bool,
     /// Called with the session once its backup is safe and before anything is changed.
     pub begun: &'a dyn Fn(&str),
@@ -34,7 +34,7 @@ pub struct ApplyOptions<'a> {
 /// What became of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Applied {
-    /// The session, by which it can be taken back; `None` if there was nothing to do.
+    /// The session, which identifies the change for a rollback; `None` if there was nothing to do.
     pub session: Option<String>,
     /// What became of each change.
     pub outcomes: Vec<Outcome>,
@@ -62,7 +62,7 @@ pub enum Effect {
     Managed,
     /// Left alone: the driver refused a wish, or ignored it.
     Refused,
-    /// It is not there (only with force).
+    /// It does not exist (only with force).
     Missing,
 }
 
@@ -83,13 +83,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Carries a plan out as one transaction: all of it, or nothing.
 ///
-/// Vectors that the kernel places itself are left out and reported; they are no failure.
+/// Vectors that the kernel places itself are skipped and reported; they are not a failure.
 ///
 /// # Errors
-/// * Before anything is changed: the plan is for another machine or boot, the machine has changed
-///   since, a right is missing, another instance is at work, the backup can't be written.
-/// * [`TuneError::RolledBack`] if a write failed and everything before it was taken back,
-///   [`TuneError::HalfDone`] if that failed, too.
+/// * Before any change: the plan is for another machine or boot, the machine has changed since, a
+///   right is missing, another instance is at work, or the backup can't be written.
+/// * [`TuneError::RolledBack`] if a write failed and the earlier ones were rolled back,
+///   [`TuneError::HalfDone`] if the rollback failed, too.
 pub fn apply(
     machine: &mut dyn Machine,
     disk: &mut dyn Disk,
@@ -104,7 +104,7 @@ pub fn apply(
             Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
                 return Err(TuneError::Denied(fault));
             }
-            // Whatever else it is, the write will say it better.
+            // The write reports every other fault better.
             _ => {}
         }
     }
@@ -147,10 +147,10 @@ pub fn apply(
     Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
 }
 
-/// Looks whether a plan is for this machine in this life of it; `force` lets any pass.
+/// Checks that a plan is for this machine and this boot; `force` lets any plan pass.
 ///
 /// # Errors
-/// [`TuneError::OtherHost`] if it is not, or as reading which machine this is.
+/// [`TuneError::OtherHost`] if it is not; an error of reading the machine's identity.
 pub fn check_host(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result<(), TuneError> {
     if force {
         return Ok(());
@@ -184,8 +184,8 @@ fn present(
     Ok((present, missing))
 }
 
-/// What drivers may change by themselves when the settings of an interface are: the affinities of
-/// its vectors, its RSS table and the files that steer its packets.
+/// What drivers may change by themselves when the settings of an interface change: the affinities
+/// of its vectors, its RSS table and the files that steer its packets.
 fn collateral(
     machine: &mut dyn Machine,
     changes: &[Change],
@@ -247,7 +247,7 @@ fn step(
             Err(TuneError::Denied(fault))
         }
         Err(error) if change.is_wish => {
-            // A driver that ignores a value may have taken another one for it.
+            // A driver that ignores a value may have set another one instead.
             if machine.read(target)?.as_deref() != Some(old) {
                 write_and_read(machine, target, old)?;
             }
@@ -256,7 +256,7 @@ fn step(
         }
         Err(error) => {
             if let TuneError::Fault(fault) = &error {
-                // The write has failed already; that must be said even if this can't be noted.
+                // The write has failed already. Report that even if the journal can't record it.
                 let _ = journal.add(&Entry::Failed { number, error: fault.to_string() });
             }
             Err(error)
@@ -281,7 +281,7 @@ fn write_and_read(
     }
 }
 
-/// Writes, and tries again what may work in a moment.
+/// Writes, and retries failures that may pass in a moment.
 pub(crate) fn write(
     machine: &mut dyn Machine,
     target: &Target,

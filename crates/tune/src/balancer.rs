@@ -1,7 +1,7 @@
 //! irqbalance: found, stopped, and started again.
 //!
-//! Nothing else can ever be stopped by a plan: a service is always that of irqbalance, and a process
-//! is looked at before each signal.
+//! A plan can never stop anything else: the service name is fixed, and the process is checked
+//! before each signal.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -14,9 +14,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::machine::{Fault, Step};
 use crate::target::Target;
 
-/// The value of one that works.
+/// The value while irqbalance runs.
 pub(crate) const RUNNING: &str = "running";
-/// The value of one that does not.
+/// The value while it does not run.
 pub(crate) const STOPPED: &str = "stopped";
 /// The name under which every distribution has it.
 pub(crate) const UNIT: &str = "irqbalance.service";
@@ -25,8 +25,8 @@ const NAME: &str = "irqbalance";
 /// Between the start of a service and its first line of code.
 const START_TAKES: Duration = Duration::from_secs(3);
 
-/// Every irqbalance that is there, whether it works or not. A service is one however many processes
-/// it has.
+/// Every irqbalance on this machine, running or paused. A service counts once, however many
+/// processes it has.
 pub(crate) fn find(root: &Sysroot) -> Vec<Target> {
     let mut found = Vec::new();
     for process in processes(root) {
@@ -43,8 +43,8 @@ pub(crate) fn find(root: &Sysroot) -> Vec<Target> {
     found
 }
 
-/// Its value; `None` if it is not there, or for any other target. A service that is not there is as
-/// good as stopped.
+/// Its value; `None` if it does not exist, or for any other target. A missing service counts as
+/// stopped.
 pub(crate) fn read(root: &Sysroot, target: &Target) -> Option<String> {
     let word = |is_running: bool| Some(if is_running { RUNNING } else { STOPPED }.to_owned());
     match target {
@@ -137,7 +137,7 @@ fn systemctl(target: &Target, verb: &str) -> Result<(), Fault> {
     Err(fault(target, source, Some(first).filter(|first| !first.is_empty())))
 }
 
-/// The process is held while it is looked at, so that no other can get the signal.
+/// A pidfd holds the process during the check, so no other process can get the signal.
 fn signal(root: &Sysroot, target: &Target, pid: u32, signal: Signal) -> Result<(), Fault> {
     let failed = |errno: rustix::io::Errno| fault(target, errno.into(), None);
     let gone = || failed(rustix::io::Errno::SRCH);

@@ -1,4 +1,4 @@
-//! Why a change was not made, or was taken back.
+//! Why a change was not made, or was rolled back.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ pub enum TuneError {
     /// One value can't be read.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// A plan file that can't be used.
+    /// An invalid plan file.
     #[error("the plan {reason}")]
     BadPlan {
         /// A phrase that follows `the plan`.
         reason: String,
     },
-    /// A YAML file that can't be used.
+    /// An invalid YAML file.
     #[error("{file}:{line}:{column}: {fault}")]
     Yaml {
         /// The file as it was named.
@@ -37,7 +37,7 @@ pub enum TuneError {
         /// What is wrong there.
         fault: String,
     },
-    /// An argument that can't be used.
+    /// An invalid argument.
     #[error("{field} {value}: {fault}")]
     Argument {
         /// Which.
@@ -53,7 +53,7 @@ pub enum TuneError {
         /// On which machine or in which boot.
         for_what: String,
     },
-    /// The machine is not as it was when the plan was made.
+    /// The machine has changed since the plan was made.
     #[error("the plan no longer fits this host: {}", list(differences))]
     Drifted {
         /// What is different.
@@ -106,23 +106,23 @@ pub enum TuneError {
         /// Those that exist.
         known_ids: Vec<String>,
     },
-    /// A write failed; all writes before it were taken back.
+    /// A write failed; all writes before it were rolled back.
     #[error("{cause}; {restored} earlier changes were taken back, and the host is as it was")]
     RolledBack {
         /// What failed.
         cause: Box<Self>,
-        /// How many writes were taken back.
+        /// How many writes were rolled back.
         restored: usize,
     },
-    /// A write failed, and so did taking back those before it.
+    /// A write failed, and so did rolling back those before it.
     #[error("{cause}; taking back what was changed failed, too: {}", failures.join("; "))]
     HalfDone {
         /// What failed first.
         cause: Box<Self>,
-        /// What could not be taken back, and why.
+        /// What could not be rolled back, and why.
         failures: Vec<String>,
     },
-    /// The write was accepted, but the value is another.
+    /// The write was accepted, but reading gives another value.
     #[error("{what} was set to {wanted}, but reads {found}")]
     NotTaken {
         /// What.

@@ -1,11 +1,11 @@
-//! Which machine this is, and since when it runs.
+//! Which machine this is, and which boot of it.
 
 use polyrail_host::{ReadError, Sysroot};
 use serde::{Deserialize, Serialize};
 
 use crate::hash::fnv1a;
 
-/// A machine in one of its lives. Plans and journals are made for one, and hold for no other.
+/// One boot of one machine. Plans and journals are valid for that boot only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostId {
@@ -19,12 +19,12 @@ pub struct HostId {
     pub machine: String,
 }
 
-/// Stands for what a copy does not hold.
+/// Stands in for values that a copy lacks.
 const NOT_TOLD: &str = "unknown";
 
 impl HostId {
-    /// Reads it below the root. Copies of a machine need not tell: snapshots leave out its name and
-    /// boot on purpose.
+    /// Reads the identity below the root. Snapshots leave out the machine's name and boot on
+    /// purpose.
     ///
     /// # Errors
     /// [`ReadError`] if `/proc` of the running machine is not there.

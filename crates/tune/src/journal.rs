@@ -1,10 +1,10 @@
-//! What was changed, written down before it is changed.
+//! Records every change before it is made.
 //!
-//! A session is a folder below the state folder with one file, `journal.jsonl`. Its first line
-//! says which machine and plan; then comes, before each write, a line with target, old and new
-//! value, and after it a line with the result. Each line is on the disk before anything else is
-//! done, so whatever moment the process dies at, the file tells what to take back. Folders are
-//! made once and never written over: the oldest old value of a boot is the pristine one.
+//! A session is a folder below the state folder with one file, `journal.jsonl`. Its first line says
+//! which machine and plan; then comes, before each write, a line with target, old and new value,
+//! and after it a line with the result. Each line is on the disk before anything else is done, so
+//! the file tells what to undo, whenever the process dies. Folders are never overwritten: the
+//! oldest old value of a boot is the pristine one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -39,10 +39,10 @@ pub enum Entry {
         host: HostId,
         /// As [`Plan::state_hash`].
         state_hash: String,
-        /// The whole plan: what was to be.
+        /// The whole plan.
         plan: Box<Plan>,
     },
-    /// A value that the plan does not change, but a driver may while it carries the plan out.
+    /// A value that the plan does not change, but that a driver may change as a side effect.
     Saved {
         /// What.
         target: Target,
@@ -70,7 +70,7 @@ pub enum Entry {
         /// As in [`Self::Write`].
         number: usize,
     },
-    /// The driver would not do it, which was only a wish; the value is as before.
+    /// The driver refused a wish; the value is as before.
     Refused {
         /// As in [`Self::Write`].
         number: usize,
@@ -86,7 +86,7 @@ pub enum Entry {
     },
     /// Everything is done.
     Committed,
-    /// Someone who was asked to has seen that the machine can still be reached.
+    /// The user confirmed that the machine can still be reached.
     Confirmed,
     /// A value is back.
     Restored {
@@ -110,7 +110,7 @@ pub struct Session {
     pub host: HostId,
     /// What was to be.
     pub plan: Plan,
-    /// Everything that may have to be put back, with the value it had, in order.
+    /// Everything that a reset may have to restore, with its old value, in order.
     pub old: Vec<(Target, String)>,
     /// The vectors that the kernel places itself, and the wishes that drivers refused.
     pub managed: Vec<Target>,
@@ -127,7 +127,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It was begun, and its process is at work or was killed.
+    /// It has begun; its process is at work or was killed.
     Begun,
     /// It was carried out.
     Committed,
@@ -172,10 +172,10 @@ const FILE: &str = "journal.jsonl";
 const VERSION: u32 = 1;
 
 impl StateDir {
-    /// Where sessions are kept unless someone says otherwise.
+    /// The default folder of sessions.
     pub const DEFAULT: &str = "/var/lib/polyrail/host";
 
-    /// A folder, which need not be there yet.
+    /// A folder, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -188,8 +188,8 @@ impl StateDir {
     /// All sessions, the oldest first.
     ///
     /// # Errors
-    /// [`TuneError::Journal`] if the folder is there but can't be read; [`TuneError::BadJournal`]
-    /// if a session does not even say whose it is.
+    /// [`TuneError::Journal`] if the folder exists but can't be read; [`TuneError::BadJournal`] if
+    /// a session does not even name its machine.
     pub fn sessions(&self) -> Result<Vec<Session>, TuneError> {
         let failed = |source| TuneError::Journal { path: self.path.clone(), source };
         let entries = match fs::read_dir(&self.path) {
@@ -207,11 +207,11 @@ impl StateDir {
         }
         ids.sort();
         let sessions = ids.into_iter().map(|id| Session::read(&self.path.join(&id).join(FILE), id));
-        // One that was killed before its first line was on the disk has changed nothing.
+        // A session killed before its first line was on the disk has changed nothing.
         sessions.filter_map(Result::transpose).collect()
     }
 
-    /// Begins a session: nothing may be changed before this has returned.
+    /// Begins a session. Change nothing before this returns.
     pub(crate) fn begin<'a>(
         &self,
         disk: &'a mut dyn Disk,
@@ -232,7 +232,7 @@ impl StateDir {
         journal.add(&Entry::Begin {
             journal_version: VERSION,
             name: plan.name.clone(),
-            // Not the plan's, which may be another one when it is forced.
+            // Record this machine, not the plan's: with force they may differ.
             host,
             state_hash: plan.state_hash.clone(),
             plan: Box::new(plan.clone()),
@@ -249,13 +249,13 @@ impl StateDir {
 }
 
 impl Session {
-    /// Opens the journal to go on with it.
+    /// Opens the journal to append to it.
     pub(crate) fn reopen<'a>(&self, disk: &'a mut dyn Disk) -> Result<Journal<'a>, TuneError> {
         let failed = |source| TuneError::Journal { path: self.path.clone(), source };
         let file = OpenOptions::new().append(true).open(&self.path).map_err(failed)?;
         let mut journal = Journal { disk, file, path: self.path.clone(), id: self.id.clone() };
-        // A torn line of a process that was killed must not run into the next one. The empty line
-        // behind it tells it from one that was damaged.
+        // The torn line of a killed process must not run into the next line. An empty line after it
+        // tells it from a damaged one.
         let text = fs::read(&self.path).map_err(failed)?;
         if text.last().is_some_and(|last| *last != b'\n') {
             journal.raw(b"\n\n")?;
@@ -283,24 +283,24 @@ impl Session {
         }
     }
 
-    /// Reads the text of a journal, for which there may be no file; `None` if its first line is not
-    /// whole, so that nothing was changed.
+    /// Reads the text of a journal; `None` if its first line is incomplete, which means that
+    /// nothing was changed.
     ///
     /// # Errors
-    /// [`TuneError::BadJournal`] if the first line does not say whose journal it is.
+    /// [`TuneError::BadJournal`] if the first line does not name the machine.
     pub fn parse(text: &str) -> Result<Option<Self>, TuneError> {
         let path = PathBuf::from(FILE);
         parse(text).map_err(|(line, fault)| TuneError::BadJournal { path, line, fault })
     }
 
-    /// Whether it is of this name, or of one that begins with it: `tune` has `tune latency`. An empty
-    /// name is everybody's.
+    /// Whether the session has this name or one that begins with it: `tune` matches `tune latency`.
+    /// An empty name matches every session.
     pub fn is_of(&self, name: &str) -> bool {
         let rest = self.name.strip_prefix(name);
         rest.is_some_and(|rest| name.is_empty() || rest.is_empty() || rest.starts_with(' '))
     }
 
-    /// Whether values may have to be put back.
+    /// Whether a reset may have to restore values.
     pub fn is_open(&self) -> bool {
         self.status != Status::Reset
     }
@@ -312,7 +312,7 @@ impl Session {
                 self.old.push((target, old));
             }
             Entry::Managed { .. } | Entry::Refused { .. } | Entry::Failed { .. } => {
-                // The last write is the one that this is about; it changed nothing.
+                // This refers to the last write, which changed nothing.
                 if let Some((target, _)) = self.old.pop()
                     && !matches!(entry, Entry::Failed { .. })
                 {
@@ -330,7 +330,7 @@ impl Session {
 /// when the journal went on behind it after an empty line; other lines that can't be read are listed.
 ///
 /// # Errors
-/// The number of the line and what is wrong with it, if the first does not say whose journal it is.
+/// If the first line does not name the machine: the number of the line and what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
     let Some((whole, _torn)) = text.rsplit_once('\n') else { return Ok(None) };
     let mut lines = whole.split('\n').enumerate().map(|(at, line)| (at + 1, line)).peekable();
@@ -368,7 +368,7 @@ pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
 impl Journal<'_> {
     /// Writes one line and waits until it is on the disk.
     pub(crate) fn add(&mut self, entry: &Entry) -> Result<(), TuneError> {
-        // Text and numbers: there is nothing here that JSON can't say.
+        // JSON can express every value here: text and numbers.
         let mut line = serde_json::to_string(entry).unwrap_or_default();
         line.push('\n');
         self.raw(line.as_bytes())

@@ -43,7 +43,7 @@ impl HostLock {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                // Whose it is is only said for people; that it is taken is known already.
+                // Naming the owner only helps people; the lock is taken either way.
                 let _ = file.read_to_string(&mut text);
                 return Err(TuneError::Locked {
                     path: path.to_owned(),

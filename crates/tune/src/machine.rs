@@ -14,10 +14,10 @@ use crate::target::{Target, VectorId};
 
 /// A host whose values can be read and written. Tests put faults between here and the host.
 pub trait Machine {
-    /// The value now, without spaces around it; `None` if there is no such thing.
+    /// The current value, without spaces around it; `None` if the target does not exist.
     ///
     /// # Errors
-    /// [`Fault`] if it is there but can't be read.
+    /// [`Fault`] if it exists but can't be read.
     fn read(&mut self, target: &Target) -> Result<Option<String>, Fault>;
 
     /// Sets the value.
@@ -39,7 +39,7 @@ pub trait Machine {
     /// As [`Self::read`].
     fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault>;
 
-    /// Where the value stands: a path, or the setting of an interface.
+    /// The place of the value: a path, or the setting of an interface.
     fn place(&mut self, target: &Target) -> String;
 
     /// The file tree that readers of other things take.
@@ -49,7 +49,7 @@ pub trait Machine {
     fn pause(&mut self, duration: std::time::Duration);
 }
 
-/// A file tree, with netlink beside it if it is this machine's own.
+/// A file tree, plus netlink if it is this machine's own.
 #[derive(Debug)]
 pub struct SysMachine {
     root: Sysroot,
@@ -86,7 +86,7 @@ pub enum Step {
 /// What a refused write means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The kernel places this interrupt itself and lets nobody else: no failure.
+    /// The kernel places this interrupt itself and lets nobody else do it: not a failure.
     Managed,
     /// It may work in a moment.
     Transient,
@@ -117,7 +117,7 @@ impl SysMachine {
         Self { root, ethtool: None, vectors: None }
     }
 
-    /// The number that a vector has now. Looked up anew whenever it may have changed.
+    /// The current number of a vector, looked up again whenever it may have changed.
     fn number(&mut self, vector: &VectorId) -> Result<Option<u32>, Fault> {
         if let Some(number) = self.vectors.as_ref().and_then(|vectors| vectors.find(vector))
             && self.still_is(number, &vector.action)
@@ -174,8 +174,8 @@ impl SysMachine {
             _ => return Err(gone(target)),
         };
         let path = self.root.path(path);
-        // Truncating is what a shell does, and what makes a copy of the tree behave like files of
-        // the kernel, which ignore it.
+        // Truncate as a shell does. A copy of the tree then behaves like kernel files, which ignore
+        // truncation.
         let opened = OpenOptions::new().write(true).truncate(true).open(&path);
         match opened {
             Ok(file) => Ok((file, path)),
@@ -256,7 +256,7 @@ impl Machine for SysMachine {
             return balancer::write(&self.root, target, value);
         }
         let (mut file, path) = self.open(target)?;
-        // One write: the kernel takes each as a whole value.
+        // Use a single write: the kernel takes each write as a whole value.
         file.write_all(format!("{value}\n").as_bytes()).map_err(|source| Fault {
             what: path.display().to_string(),
             step: Step::Write,

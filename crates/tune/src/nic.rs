@@ -36,7 +36,7 @@ pub fn plan(
             return Err(TuneError::Argument {
                 field: "setting",
                 value: name.clone(),
-                fault: format!("{nic} has no such setting, or is not there"),
+                fault: format!("{nic} has no such setting, or does not exist"),
             });
         };
         if let Some(max) = maximum(machine, nic, &target).filter(|max| value > max) {
@@ -100,7 +100,7 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
     let mut plan = Plan::begin("nic", machine.root())?;
     let target = Target::Rss { nic: nic.to_owned() };
     let Some(old) = machine.read(&target)? else {
-        let fault = "its driver tells no table, or the interface is not there".to_owned();
+        let fault = "its driver reports no RSS table, or the interface does not exist".to_owned();
         return Err(refused(format!("of {nic}"), fault));
     };
     let size = old.parse::<RssTable>().map(|table| table.buckets().len());

@@ -1,4 +1,5 @@
-//! What is going to be changed, from what to what, and why: a file that people read first.
+//! A plan lists each change with old value, new value and reason. People read it before it is
+//! applied.
 
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_nic::RssTable;
@@ -12,7 +13,7 @@ use crate::machine::Machine;
 use crate::target::Target;
 use crate::yaml;
 
-/// A plan, as it is shown, written to a file, and carried out.
+/// A plan: shown to people, written to a file, and applied.
 ///
 /// It belongs to the machine, the boot and the state that it was computed from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,7 @@ use crate::yaml;
 pub struct Plan {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// What made it: `irq`, `nic` or `tune PROFILE`. Sessions are found again by it.
+    /// The command that made it: `irq`, `nic` or `tune PROFILE`. Reset finds sessions by this name.
     pub name: String,
     /// The machine it is for.
     pub host: HostId,
@@ -28,23 +29,23 @@ pub struct Plan {
     pub online_cpus: String,
     /// A hash of every value that the plan rests on.
     pub state_hash: String,
-    /// What is to be changed, in this order.
+    /// The changes, in this order.
     pub changes: Vec<Change>,
-    /// What is right already, and should still be when the plan is carried out.
+    /// Values that are right already and must still be so when the plan is applied.
     pub unchanged: Vec<Kept>,
-    /// What is left alone although one might expect it here.
+    /// What the plan leaves alone although one might expect it here.
     pub skipped: Vec<Skipped>,
     /// What the reader should know first.
     pub warnings: Vec<String>,
 }
 
-/// One value that is to be changed.
+/// One change of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// What.
     pub target: Target,
-    /// Whose it is, for people: an interface and queue, or a group of settings.
+    /// The owner of the value, for people: an interface and queue, or a group of settings.
     pub what: String,
     /// The value now.
     pub old: String,
@@ -63,7 +64,7 @@ pub struct Change {
 pub struct Kept {
     /// What.
     pub target: Target,
-    /// Whose it is, for people.
+    /// The owner of the value, for people.
     pub what: String,
     /// The value.
     pub value: String,
@@ -75,7 +76,7 @@ pub struct Kept {
 pub struct Skipped {
     /// What.
     pub target: Target,
-    /// Whose it is, for people.
+    /// The owner of the value, for people.
     pub what: String,
     /// Why.
     pub reason: String,
@@ -84,7 +85,8 @@ pub struct Skipped {
 /// The version of a plan's form.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// No plan comes near: a change has some hundred bytes, and the largest hosts a few thousand.
+/// No plan comes near: a change takes some hundred bytes, and the largest hosts need a few thousand
+/// changes.
 pub const PLAN_LIMIT_BYTES: usize = 16 << 20;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -108,7 +110,7 @@ impl Plan {
         })
     }
 
-    /// Adds a value to be: a change, or a value that is right already.
+    /// Adds a wanted value: as a change, or as a value that is right already.
     pub fn want(
         &mut self,
         target: Target,
@@ -125,15 +127,15 @@ impl Plan {
         }
     }
 
-    /// Makes the changes of settings of interfaces wishes: drivers that can't fulfil one keep no
-    /// other from being carried out.
+    /// Makes changes of interface settings wishes: if a driver can't fulfil one, the plan goes on
+    /// with the others.
     pub(crate) fn wish_of_drivers(&mut self) {
         for change in &mut self.changes {
             change.is_wish = matches!(change.target, Target::Ethtool { .. });
         }
     }
 
-    /// Puts changes into their order and states the hash: the last step of making a plan.
+    /// Sorts the changes and computes the hash: the last step of making a plan.
     pub fn seal(mut self) -> Self {
         self.changes.sort_by_key(|change| change.target.rank());
         let values = self.expected().map(|(target, value)| (target, Some(value.to_owned())));
@@ -163,7 +165,7 @@ impl Plan {
             match target {
                 Target::Irq(_) => {
                     let cpus = CpuSet::parse_list(new).map_err(|error| {
-                        bad(format!("sends a vector to other CPUs than there can be: {error}"))
+                        bad(format!("sends a vector to CPUs that can't exist: {error}"))
                     })?;
                     if cpus.is_empty() {
                         return Err(bad("sends a vector to no CPU".to_owned()));
@@ -172,12 +174,12 @@ impl Plan {
                 Target::Ethtool { setting, .. } => {
                     if target.setting().is_none() {
                         let shown = yaml::short(setting);
-                        return Err(bad(format!("changes `{shown}`, which is no setting")));
+                        return Err(bad(format!("changes `{shown}`, which is not a setting")));
                     }
                     if new.parse::<u32>().is_err() {
                         let shown = yaml::short(new);
                         return Err(bad(format!(
-                            "sets {setting} to `{shown}`, which is no number"
+                            "sets {setting} to `{shown}`, which is not a number"
                         )));
                     }
                 }
@@ -203,7 +205,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whoever made the plan: nothing but settings of the kernel and of devices may be written.
+    /// Whoever made the plan, it may write only settings of the kernel and of devices.
     pub(crate) fn check_files(&self) -> Result<(), TuneError> {
         for change in &self.changes {
             if let Target::File { path } = &change.target {
@@ -216,7 +218,7 @@ impl Plan {
 
     /// The plan as a file's text.
     pub fn to_json(&self) -> String {
-        // Text, numbers and lists of them: there is nothing here that JSON can't say.
+        // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
@@ -239,7 +241,7 @@ impl Plan {
         changes.chain(kept)
     }
 
-    /// Looks whether the machine is still in the state that the plan rests on; says what is not.
+    /// Checks that the machine is still in the state that the plan rests on; returns what is not.
     pub fn differences(&self, machine: &mut dyn Machine) -> Result<Vec<Difference>, TuneError> {
         let mut found = Vec::new();
         let online = online_cpus(machine.root())?;
@@ -265,7 +267,7 @@ pub struct Difference {
     pub what: String,
     /// The value in the plan.
     pub expected: String,
-    /// The value now; `None` if the thing is not there any more.
+    /// The current value; `None` if the target is gone.
     pub now: Option<String>,
 }
 
@@ -294,7 +296,7 @@ fn words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
     let text: String = text.chars().take(160).flat_map(char::escape_debug).collect();
-    format!("is no plan: {text} (line {line} column {column})")
+    format!("is not a plan: {text} (line {line} column {column})")
 }
 
 fn state_hash(online: &str, values: &[(&Target, Option<String>)]) -> String {

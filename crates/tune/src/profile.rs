@@ -34,7 +34,7 @@ impl Profile {
     /// The profiles that come with the program.
     ///
     /// # Errors
-    /// None that the tests of this crate let pass: the texts are part of the program.
+    /// Never in a released program: the profiles are part of it, and a test reads them all.
     pub fn built_in() -> Result<Vec<Self>, TuneError> {
         BUILT_IN.iter().map(|(name, text)| Self::parse(text, name, name)).collect()
     }
@@ -99,7 +99,7 @@ pub fn plan(
         return Err(TuneError::Argument {
             field: "interface",
             value: nic.clone(),
-            fault: format!("is no interface with a device; allowed: {}", known.join(", ")),
+            fault: format!("is not an interface with a device; allowed: {}", known.join(", ")),
         });
     }
     let mut plan = Plan::begin(format!("tune {}", profile.name), machine.root())?;
@@ -146,7 +146,7 @@ fn one(
             plan.skipped.push(skip(target, "this machine has none"));
             return Ok(());
         }
-        // Some files are there for every interface and answer with an error for most.
+        // Some files exist for every interface but answer with an error for most.
         Err(fault) => {
             plan.skipped.push(skip(target, &fault.to_string()));
             return Ok(());

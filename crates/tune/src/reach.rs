@@ -1,4 +1,4 @@
-//! By which interfaces this host is reached: what must not be cut by mistake.
+//! The interfaces that this host is reached by, which no change may cut by mistake.
 
 use std::collections::BTreeMap;
 
@@ -51,8 +51,8 @@ impl Reach {
     }
 }
 
-/// Refuses a plan that may take down an interface that the host is reached by. Answers with the
-/// changes of that kind when they are allowed.
+/// Refuses a plan that may take down an interface that the host is reached by. If the caller allows
+/// that, returns the changes concerned.
 ///
 /// # Errors
 /// [`TuneError::Disruptive`] unless `allow`.

@@ -1,4 +1,4 @@
-//! Puts back what sessions changed, from their journals alone.
+//! Restores what sessions changed, from their journals alone.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::lock::HostLock;
 use crate::machine::{Machine, Meaning};
 use crate::target::Target;
 
-/// Which sessions are taken back.
+/// Which sessions to undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The last one that still holds.
@@ -23,7 +23,7 @@ pub enum Which {
     Pristine,
 }
 
-/// A value that was put back.
+/// A restored value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Restored {
     /// What.
@@ -32,22 +32,22 @@ pub struct Restored {
     pub place: String,
     /// The value before.
     pub found: String,
-    /// The value now, which is the one from before the session.
+    /// The current value, which is the one from before the session.
     pub value: String,
-    /// Why it could not be put back.
+    /// Why it could not be restored.
     pub failure: Option<String>,
 }
 
-/// Takes sessions back that are of `name`, as [`Session::is_of`] has it; an empty name means all.
+/// Undoes the sessions that match `name` (see [`Session::is_of`]); an empty name matches all.
 ///
-/// Sessions of earlier boots are left alone, for a boot forgets what they changed; `force` uses
-/// them all the same, and the readable lines of damaged journals.
+/// Leaves sessions of earlier boots alone, because a reboot forgets what they changed. `force`
+/// undoes them, too, and uses the readable lines of damaged journals.
 ///
-/// Answers with what was put back, nothing if there was nothing to do.
+/// Returns what was restored; empty if there was nothing to do.
 ///
 /// # Errors
-/// [`TuneError`] before anything is changed. What fails later is in [`Restored::failure`], and the
-/// session stays open, so that it can be tried again.
+/// [`TuneError`] before any change. A later failure is in [`Restored::failure`]; the session then
+/// stays open, so a reset can be tried again.
 pub fn reset(
     machine: &mut dyn Machine,
     disk: &mut dyn Disk,
@@ -112,9 +112,9 @@ pub fn reset(
     Ok(restored)
 }
 
-/// Puts the first value of each target back, those first that make drivers forget others, and who
-/// would interfere last. Goes on
-/// after a failure: as much as can be is put back.
+/// Restores the first value of each target: first the targets whose change makes drivers forget
+/// others, last the programs that would interfere. Goes on after a failure and restores as much as
+/// possible.
 pub(crate) fn put_back(machine: &mut dyn Machine, old: &[(Target, String)]) -> Vec<Restored> {
     let mut first: Vec<(&Target, &str)> = Vec::new();
     let mut seen: HashMap<&Target, ()> = HashMap::new();

@@ -5,8 +5,8 @@ use std::fmt;
 use polyrail_nic::Setting;
 use serde::{Deserialize, Serialize};
 
-/// One thing that has a value. It is known by what it is, never by a number that a reboot, a
-/// driver or another machine would give to something else.
+/// One thing that has a value. Its identity never depends on a number that a reboot, a driver or
+/// another machine would give to something else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
@@ -27,12 +27,12 @@ pub enum Target {
     Irq(VectorId),
     /// The service irqbalance, which moves interrupts by itself: `running` or `stopped`.
     IrqbalanceService,
-    /// An irqbalance that no service manager has started, as above. `stopped` means that it is
-    /// paused, for nobody would know how to start it again.
+    /// An irqbalance that no service manager has started, as above. `stopped` means paused by
+    /// SIGSTOP, because nobody would know how to start it again.
     IrqbalanceProcess {
         /// Its number.
         pid: u32,
-        /// When it was started, in clock ticks since boot: numbers are given again.
+        /// When it was started, in clock ticks since boot: PIDs are reused.
         start_ticks: u64,
     },
     /// A file of `/proc` or `/sys` that holds one value.
@@ -63,8 +63,8 @@ impl Target {
         }
     }
 
-    /// Where it stands when a plan is carried out: first whoever would interfere, then whatever
-    /// resets a device, since drivers then forget the affinities of their interrupts.
+    /// Its place in the order of applying: first programs that would interfere, then changes that
+    /// reset a device, since drivers then forget the affinities of their interrupts.
     pub fn rank(&self) -> u8 {
         match self {
             Self::IrqbalanceService | Self::IrqbalanceProcess { .. } => 0,
@@ -76,12 +76,12 @@ impl Target {
         }
     }
 
-    /// As [`Self::rank`], when everything is put back: who would interfere starts again last.
+    /// As [`Self::rank`], for a reset: programs that would interfere start again last.
     pub fn undo_rank(&self) -> u8 {
         if self.is_balancer() { u8::MAX } else { self.rank() }
     }
 
-    /// Whether it is a program and no value.
+    /// Whether it is a program rather than a value.
     pub fn is_balancer(&self) -> bool {
         matches!(self, Self::IrqbalanceService | Self::IrqbalanceProcess { .. })
     }

@@ -16,17 +16,17 @@ use crate::target::Target;
 pub struct Checked {
     /// What.
     pub target: Target,
-    /// Whose it is, for people.
+    /// The owner of the value, for people.
     pub what: String,
     /// The value that the plan wants.
     pub wanted: String,
-    /// The value that is set; `None` if the thing is not there.
+    /// The value that is set; `None` if the target does not exist.
     pub found: Option<String>,
     /// For interrupts: where they really go, if the kernel tells.
     pub effective: Option<String>,
     /// The verdict.
     pub state: State,
-    /// Why, if it is not plain.
+    /// The reason, if it is not obvious.
     pub reason: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub fn verify(
     }
 }
 
-/// Whether everything holds. Interrupts that did not come yet count as `pending_is_good` says.
+/// Whether everything holds. `pending_is_good` says whether pending interrupts count as good.
 pub fn is_good(checked: &[Checked], pending_is_good: bool) -> bool {
     checked.iter().all(|one| match one.state {
         State::Ok | State::Managed => true,
@@ -124,7 +124,7 @@ fn look(
     Ok(found)
 }
 
-/// The state of one value; whose it is is for the caller to say.
+/// The state of one value; the caller fills in the owner.
 pub(crate) fn state_of(
     machine: &mut dyn Machine,
     target: &Target,

@@ -136,7 +136,7 @@ fn a_process_without_a_service_is_paused_and_goes_on() {
     assert_eq!(now(&mut machine).as_deref(), Some("stopped"));
     machine.write(&target, "running").unwrap();
     assert_eq!(now(&mut machine).as_deref(), Some("running"));
-    // Its number may be another's by now: such a process gets no signal.
+    // Another process may have its PID by now: that one gets no signal.
     let later = Target::IrqbalanceProcess { pid, start_ticks: 1 };
     let error = machine.write(&later, "stopped").unwrap_err();
     assert!(error.to_string().contains("can't be stopped or started: No such process"), "{error}");

@@ -293,7 +293,7 @@ fn a_bad_profile_is_refused_with_its_line_and_column() {
     for (text, words) in [
         ("settings:\n  - file: proc/x\n", "p:2:11: must be a path"),
         ("settings:\n  - file: /a/../b\n", "p:2:11: must be a path"),
-        ("settings:\n  - ethtool: rings.none\n", "p:2:14: `rings.none` is no setting"),
+        ("settings:\n  - ethtool: rings.none\n", "p:2:14: `rings.none` is not a setting"),
         ("settings:\n  - file: /proc/sys/x\n    at_least: much\n", "p:3:15: is not a whole number"),
         ("settings:\n  - file: /proc/sys/x\n", "p:2:5: a setting needs"),
         ("settings:\n  - file: /etc/passwd\n", "p:2:11: names the file `/etc/passwd`; allowed:"),
@@ -310,7 +310,8 @@ proptest! {
 
     #[test]
     fn text_that_is_nothing_is_refused(text in "[\\PC\n]{1,200}") {
-        // No plan, map or profile comes by chance, but a text without a word can be an empty one.
+        // Random text is never a plan, map or profile, but a text without a word can be an empty
+        // one.
         prop_assert!(Plan::parse(&text).is_err());
         let is_blank = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
         let is_nothing = text.lines().all(is_blank);

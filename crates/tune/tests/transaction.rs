@@ -254,7 +254,7 @@ fn a_disk_that_fills_up_at_any_byte_leaves_the_host_as_it_was() {
         let error = apply(&mut stage.machine(), &mut disk, &state, &plan, &options).unwrap_err();
         assert!(error.to_string().contains("No space left on device"), "{left}: {error}");
         assert_eq!(stage.files(), before, "{left} bytes");
-        // What is left of the journal is readable, and asks for nothing more than what is there.
+        // The rest of the journal is readable and undoes only what happened.
         let mut machine = stage.machine();
         reset(&mut machine, &mut RealDisk, &state, "irq", &Which::Latest, false).unwrap();
         assert_eq!(machine.writes, 0, "{left} bytes");
@@ -410,7 +410,7 @@ fn a_plan_of_another_machine_or_boot_is_refused_and_with_force_goes_by_identity(
     apply(&mut machine, &mut RealDisk, &state, &plan, &options).unwrap();
     let checked = verify(&mut machine, &plan, &[], Duration::ZERO).unwrap();
     assert!(is_good(&checked, false), "{checked:?}");
-    // The journal is of the machine that was changed, not of the one that the plan was made for.
+    // The journal names the machine that was changed, not the one that the plan was made for.
     reset(&mut machine, &mut RealDisk, &state, "irq", &Which::Latest, false).unwrap();
     assert_eq!(files(&other.root()), before);
 }

@@ -1,10 +1,11 @@
 //! ASTRA-sim's analytical network.
 //!
-//! Its GB are 2³⁰ bytes. Its two backends make different times of one file: without congestion a
-//! message takes `hops * latency + size / bandwidth`; with congestion each link stores and forwards,
-//! so that a message through a switch pays `size / bandwidth` twice. Between fully connected
-//! endpoints there is one hop and both agree; for a switch there is a file for each backend, with
-//! latency (and bandwidth, with congestion) such that one message takes the measured time.
+//! Its GB are 2³⁰ bytes. Its two backends compute different times from one file: without congestion
+//! a message takes `hops * latency + size / bandwidth`; with congestion each link stores and
+//! forwards, so that a message through a switch pays `size / bandwidth` twice. Between fully
+//! connected endpoints there is one hop and both agree; for a switch there is a file for each
+//! backend, with latency (and bandwidth, with congestion) such that one message takes the measured
+//! time.
 
 use super::{Common, File, common};
 use crate::analysis::Analysis;
@@ -24,7 +25,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
         return Err(AnalyzeError::Export { target: NAME, why });
     }
     let gib_per_s = common.gb_per_s * 1e9 / GIB;
-    // Where sizes don't tell a latency, the line that fits them best has none.
+    // Where the sizes don't determine a latency, the best line has none.
     let latency_ns = common.line.latency_ns.unwrap_or(0.0);
     let file = |name: &str, topology: &str, note: &str, gib_per_s: f64, latency_ns: f64| {
         let head = head(analysis, &common, note);
@@ -64,7 +65,10 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
 fn head(analysis: &Analysis, common: &Common<'_>, note: &str) -> String {
     let Common { path, links, line, gb_per_s } = common;
     let refused = line.refused.as_ref().map_or(String::new(), |why| {
-        format!("# don't trust it, but where this simulator takes nothing else: {why}\n")
+        format!(
+            "# don't trust it; it is here only because this simulator takes nothing else: \
+             {why}\n"
+        )
     });
     let metric = analysis.metrics.iter().find(|one| one.path == *path).map_or("", |one| one.metric);
     format!(

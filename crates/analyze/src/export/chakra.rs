@@ -6,8 +6,8 @@
 //! `comm_tag` as `int32`, and `is_cpu_op` false. Whole microseconds are all that a node has for its
 //! time, so the nanoseconds are in an attribute of our own.
 //!
-//! Every rank does its transfers in the order of the plan, each after the one before: the order is
-//! the same everywhere, so nobody waits for somebody who waits.
+//! Every rank makes its transfers in the order of the plan, one after the other. The order is the
+//! same on all ranks, so no deadlock is possible.
 
 use polyrail_profile::protobuf::Message;
 
@@ -83,7 +83,7 @@ fn node(id: u64, one: &Summary, is_send: bool) -> Message {
         node.uint(NODE_DATA_DEPS, before);
     }
     node.uint(NODE_DURATION, (one.median_ns / 1_000.0).round() as u64);
-    // Sizes end at 1 TiB and tags were checked.
+    // Sizes are at most 1 TiB, and tags were checked.
     let numbers = [("comm_src", one.src), ("comm_dst", one.dst), ("comm_tag", one.configuration)];
     for (name, number) in numbers {
         node.message(

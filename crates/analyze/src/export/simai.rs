@@ -1,10 +1,11 @@
-//! SimAI: a topology of its packet simulator, and measured latencies for its table of send
-//! latencies, which its shipped values stand for.
+//! SimAI: a topology for its packet simulator, and a table of measured send latencies that replaces
+//! the values it ships with.
 //!
 //! The topology's first line has nodes, GPUs per server, NVSwitches, other switches, links and the
 //! type of GPU; the second the switches; then one line per link with rate, delay and error rate.
-//! Packets stream through a switch, so that a link has the whole rate. SimAI adds its send latency to
-//! the delays of the links: these have what its own topologies have, and all else is in the latency.
+//! Packets stream through a switch, so that a link has the whole rate. SimAI adds its send latency
+//! to the delays of the links. So links get the delay of SimAI's own topologies, and the send
+//! latency gets the rest.
 
 use std::fmt::Write as _;
 
@@ -44,7 +45,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
         EndpointKind::Host => "CPU",
     };
     let count = endpoints.len();
-    // Words are all that the first line may hold.
+    // The first line may hold only words.
     let known = TYPES.iter().find(|(name, _)| gpu.contains(name)).map(|(_, word)| *word);
     let words = known.unwrap_or(gpu);
     let gpu: String = words.chars().filter(char::is_ascii_alphanumeric).collect();

@@ -222,7 +222,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
         return Err(TuneError::Argument {
             field: "interface",
             value: nic.clone(),
-            fault: format!("is no interface with a device; allowed: {}", names.join(", ")),
+            fault: format!("is not an interface with a device; allowed: {}", names.join(", ")),
         });
     }
     for (pid, name) in irq::rivals_running(&root) {

@@ -1,4 +1,4 @@
-//! How fast the CPUs are, and how much of them there is.
+//! How fast the CPUs are, and how much of their time this host gets.
 
 use polyrail_host::{CpuSet, Stat};
 
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "the hypervisor takes CPU time away",
         cost: Cost::Large,
         why: "A thread whose CPU is taken stops in the middle of a copy, and measurements mean little. \
-              Counted since boot; below one in a hundred it is left alone.",
+              Counted since boot; below one in a hundred the check stays silent.",
         remedy: "Use a machine type whose CPUs are not shared.",
         needs_root: false,
         reversible: true,
@@ -66,7 +66,8 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Large,
         why: "TCP and the engine read the clock for every burst. With hpet or acpi_pm each read goes to a \
               device and takes about a microsecond.",
-        remedy: "Boot with tsc=reliable if `dmesg` says why the kernel gave it up, or mend the firmware.",
+        remedy: "Boot with tsc=reliable if `dmesg` says why the kernel gave it up, or fix the \
+        firmware.",
         needs_root: true,
         reversible: true,
         reads: &["/sys/devices/system/clocksource/clocksource0/current_clocksource"],
@@ -130,9 +131,9 @@ fn cpu_governor(cx: &Context) -> Result<Outcome, Unknown> {
         }
     }
     if checked == 0 {
-        // Where cpufreq is not there, the machine below decides, and does not tell.
+        // Without cpufreq the hypervisor or firmware decides, and does not tell.
         return Err(Unknown(
-            "the CPUs have no cpufreq folder: their frequency is not ours to see".into(),
+            "the CPUs have no cpufreq folder: their frequency can't be read".into(),
         ));
     }
     let mut outcome = Outcome::default();
@@ -162,7 +163,8 @@ fn cpu_steal(cx: &Context) -> Result<Outcome, Unknown> {
     if all == 0 {
         return Err(Unknown("/proc/stat counts no time".into()));
     }
-    // Idle CPUs cannot be robbed, so what counts is the time that they wanted to run.
+    // The hypervisor can't steal from idle CPUs, so count only the time in which they wanted to
+    // run.
     let busy = all - stat.all.idle.min(all) - stat.all.iowait.min(all - stat.all.idle.min(all));
     let percent = 100.0 * steal as f64 / busy.max(1) as f64;
     let value = format!("steal {steal} of {busy} busy ticks ({percent:.2} %)");
@@ -178,7 +180,7 @@ fn cpu_steal(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// The folders of this process's group and those above it, of the second version of cgroups.
+/// The cgroup v2 folders of this process's group and of its ancestors.
 fn cgroup_folders(cx: &Context) -> Result<Vec<String>, Unknown> {
     let text = cx.text("/proc/self/cgroup")?;
     let own = text.lines().find_map(|line| line.strip_prefix("0::"));
@@ -342,7 +344,7 @@ fn cpu_deep_idle(cx: &Context) -> Result<Outcome, Unknown> {
         outcome.found(finding);
     } else if outcome.seen.is_empty() {
         return Err(Unknown(
-            "the CPUs have no cpuidle folder: their idle states are not ours to see".into(),
+            "the CPUs have no cpuidle folder: their idle states can't be read".into(),
         ));
     }
     Ok(outcome)

@@ -1,5 +1,5 @@
-//! Whether packets could be received straight into device memory. Asked for with `--devmem` only,
-//! because nothing is wrong with a host that can't.
+//! Whether the host can receive packets straight into device memory. Runs only with `--devmem`,
+//! because a host that can't is not faulty.
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};

@@ -134,7 +134,7 @@ fn evidence(vector: &Vector, cpus: &CpuSet) -> Evidence {
     Evidence::new(path, format!("{cpus} ({})", vector.id.action))
 }
 
-/// Calls `look` with each rail whose vectors are known; of the others says why they are not.
+/// Calls `look` with each rail whose vectors are known; reports for the others why they are not.
 fn each_rail(
     cx: &Context,
     mut look: impl FnMut(&mut Outcome, &Placed<'_>),
@@ -161,8 +161,7 @@ fn placed<'a>(
         match queues.map(|vector| Ok((vector.clone(), cpus_of(cx, vector.irq)?))).collect() {
             Ok(vectors) if Vec::is_empty(&vectors) => {
                 let state = if nic.is_up() { "" } else { " (it is not up)" };
-                outcome
-                    .unknown(format!("{}: no vectors of queues are to be found{state}", nic.name));
+                outcome.unknown(format!("{}: found no queue vectors{state}", nic.name));
             }
             Ok(vectors) => all.push(Placed { nic, vectors }),
             Err(Unknown(why)) => outcome.unknown(format!("{}: {why}", nic.name)),
@@ -195,7 +194,7 @@ fn irq_one_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     each_rail(cx, |outcome, placed| {
         let cpus = placed.cpus();
         let count = placed.vectors.len();
-        // Two vectors, one for each direction of one queue, may well share a CPU.
+        // The two vectors of one queue, one for each direction, may share a CPU.
         let queues = placed.queues();
         if cpus.len() == 1 && count >= 2 && queues >= 2 {
             let mut finding = Finding::new(format!("all {count} vectors fire on CPU {cpus}"))
@@ -314,7 +313,7 @@ fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
         let on_node = all.iter().filter(|other| other.nic.node == one.nic.node);
         on_node.map(|other| other.cpus().len()).sum::<usize>() <= room
     };
-    // The CPUs that the same rails share, by the places of these rails in the list.
+    // The shared CPUs, grouped by the rails that share them (indices in the list).
     let mut shared: BTreeMap<Vec<usize>, CpuSet> = BTreeMap::new();
     for cpu in all.iter().fold(CpuSet::new(), |used, one| used.union(&one.cpus())).iter() {
         let here = (0..all.len()).filter(|at| all[*at].cpus().contains(cpu)).collect();

@@ -65,7 +65,8 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
     for nic in cx.rails() {
         let name = &nic.name;
         let path = format!("/sys/class/net/{name}/operstate");
-        // IFF_UP: somebody wants it up. Spare ports of a card are nobody's rail, unless named.
+        // IFF_UP: somebody wants it up. Spare ports of a card count as rails only if the user names
+        // them.
         let flags = cx.optional(&format!("/sys/class/net/{name}/flags"))?;
         let flags =
             flags.and_then(|text| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok());
@@ -88,7 +89,7 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(no_rails_means_nothing(outcome))
 }
 
-/// Compares a number of rails that are of one kind and up; `None` for a NIC is unknown.
+/// Compares one number across the rails of one kind that are up; `None` means unknown.
 fn alike(
     cx: &Context,
     file: &str,
@@ -107,7 +108,7 @@ fn alike(
             continue;
         }
         let known: Vec<u32> = group.iter().filter_map(|nic| value(nic)).collect();
-        // What most have is what is meant; of a tie, the larger.
+        // The most frequent value counts as intended; in a tie, the larger one.
         let count = |wanted: u32| known.iter().filter(|value| **value == wanted).count();
         let usual = known.iter().copied().max_by_key(|value| (count(*value), *value));
         for nic in group {

@@ -10,7 +10,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "no huge pages can be had",
         cost: Cost::Large,
         why: "Copies through 4 KiB pages miss the TLB all the time. The bench asks for transparent huge \
-              pages; where they are set to `never` and none are reserved there is nothing to be had.",
+              pages; where they are set to `never` and none are reserved, no program gets any.",
         remedy: "Set transparent_hugepage/enabled to madvise.",
         needs_root: true,
         reversible: true,
@@ -36,7 +36,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "little memory may be locked",
         cost: Cost::Small,
         why: "Zero-copy sends, io_uring's fixed buffers and memory for GPUs are locked, and requests above \
-              the limit fail or fall back to copies. Root is not held to it.",
+              the limit fail or fall back to copies. The limit does not bind root.",
         remedy: "Raise the limit: `LimitMEMLOCK=infinity` in the unit, `--ulimit memlock=-1` for Docker.",
         needs_root: true,
         reversible: true,

@@ -12,7 +12,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "CPUs drop packets because their backlog is full",
         cost: Cost::Large,
         why: "Packets of loopback, veth and RPS wait in a backlog of net.core.netdev_max_backlog, and \
-              what comes on top is dropped. Counted since boot; below one in 100,000 it is left alone.",
+              what comes on top is dropped. Counted since boot; below one in 100,000 the check \
+              stays silent.",
         remedy: "Raise net.core.netdev_max_backlog.",
         needs_root: true,
         reversible: true,
@@ -25,7 +26,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "the receive path runs out of its budget",
         cost: Cost::Small,
         why: "A CPU that leaves packets after its budget of packets or time hands them to a thread that \
-              waits for its turn. Counted since boot; below one in 10,000 packets it is left alone.",
+              waits for its turn. Counted since boot; below one in 10,000 packets the check stays \
+              silent.",
         remedy: "Raise net.core.netdev_budget, or spread the interrupts over more CPUs.",
         needs_root: true,
         reversible: true,

@@ -22,8 +22,8 @@ pub(super) const CHECKS: &[Check] = &[
         group: Group::Permissions,
         title: "io_uring is switched off",
         cost: Cost::Small,
-        why: "Zero-copy through io_uring is then not to be had, by Polyrail or anybody. Many clouds switch \
-              it off for its history of holes, and container runtimes filter it.",
+        why: "No program can then use zero-copy through io_uring. Many clouds switch it off for \
+              its history of security holes, and container runtimes filter it.",
         remedy: "Set kernel.io_uring_disabled to 0 where your security policy allows it.",
         needs_root: true,
         reversible: true,
@@ -36,7 +36,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "programs may not count cycles and cache misses",
         cost: Cost::Small,
         why: "Profilers then see nothing, not even of their own threads. It costs no speed, only insight; \
-              root is not held to it.",
+              root may count anyway.",
         remedy: "Set kernel.perf_event_paranoid to 2 or less.",
         needs_root: true,
         reversible: true,
@@ -73,7 +73,7 @@ fn io_uring_blocked(cx: &Context) -> Result<Outcome, Unknown> {
     let path = "/proc/sys/kernel/io_uring_disabled";
     let mut outcome = Outcome::default();
     match cx.optional(path)?.as_deref() {
-        // Only members of a group may, at 1; nobody, at 2.
+        // 1 allows only members of a group, 2 nobody.
         Some(value @ ("1" | "2")) => {
             outcome.found(
                 Finding::new(if value == "2" { "nobody may use it" } else { "few may use it" })

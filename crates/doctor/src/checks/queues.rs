@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "a NIC drops packets",
         cost: Cost::Large,
         why: "Each drop is a retransmit and a smaller congestion window. Counted since the interface came \
-              up; below one in 100,000 packets it is left alone.",
+              up; below one in 100,000 packets the check stays silent.",
         remedy: "See which queue drops (`ethtool -S`), then raise rings and spread interrupts.",
         needs_root: true,
         reversible: true,
@@ -63,7 +63,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "a NIC receives damaged packets",
         cost: Cost::Large,
         why: "Damage comes from cables, transceivers and ports, and each damaged packet is a retransmit. \
-              Below one in a million packets it is left alone.",
+              Below one in a million packets the check stays silent.",
         remedy: "Replace cable or transceiver, or clean the fibre.",
         needs_root: false,
         reversible: true,
@@ -149,7 +149,7 @@ fn single_queue(cx: &Context) -> Result<Outcome, Unknown> {
         let max = probe.and_then(|probe| probe.queues?.max);
         match nic.rx_queues {
             0 => outcome.unknown(format!("{path} names no queues")),
-            // What can be raised is the other check's.
+            // The other check covers queues that could be raised.
             1 if cpus >= MANY_CPUS && max.is_none_or(|max| max <= 1) => outcome.found(
                 Finding::new(format!("one queue serves {cpus} CPUs"))
                     .about(&nic.name)
@@ -239,7 +239,7 @@ fn nic_drops(cx: &Context) -> Result<Outcome, Unknown> {
     })
 }
 
-/// A handful of drops at boot is nobody's concern.
+/// Ignore a handful of drops at boot.
 const MIN_COUNT: u64 = 10;
 
 fn nic_errors(cx: &Context) -> Result<Outcome, Unknown> {
@@ -278,7 +278,7 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
             coalesce.adaptive_rx.map_or("unknown", |on| if on { "on" } else { "off" })
         );
         if nic.driver.as_deref() == Some("virtio_net") && coalesce.rx_usecs == Some(0) {
-            // Its driver says 0 as well where the device can't hold anything back.
+            // The driver says 0 even where the device can't coalesce.
             outcome.unknown(format!("{}: virtio_net says 0 whether it can or not", nic.name));
             continue;
         }
@@ -314,7 +314,7 @@ fn offloads_off(cx: &Context) -> Result<Outcome, Unknown> {
                 continue;
             }
         };
-        // In the order in which they rest on each other.
+        // In the order in which they depend on each other.
         let all = [
             ("tx-checksumming", "tx", on.tx_checksum),
             ("rx-checksumming", "rx", on.rx_checksum),

@@ -27,7 +27,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "packets with a NIC's address leave by another NIC",
         cost: Cost::Breaks,
         why: "Connections bound to the address of a rail then share another rail's link, and strict \
-              reverse-path filters drop the answers. Binding to the device hides it, address alone not.",
+              reverse-path filters drop the answers. Binding to the device avoids this, binding \
+              to the address alone does not.",
         remedy: "Add a routing table for the NIC and a rule for its address.",
         needs_root: true,
         reversible: true,
@@ -39,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
         group: Group::Tcp,
         title: "reverse-path filtering is strict on a host with several NICs",
         cost: Cost::Breaks,
-        why: "A packet is dropped without a word if its answer would leave by another NIC, which is \
+        why: "The kernel silently drops a packet if its answer would leave by another NIC, which is \
               usual where several NICs have routes to the peers. The larger of `all` and the \
               interface's own value counts; 2 is loose.",
         remedy: "Set it to 2 (loose), or make sure by rules that each answer leaves where it should.",
@@ -76,7 +77,7 @@ fn subnets(cx: &Context) -> Result<BTreeMap<(String, String), Vec<String>>, Unkn
         let [name, destination, gateway, _, _, _, _, mask, ..] = fields.as_slice() else {
             return Err(Unknown(format!("{ROUTE} has the line `{line}`")));
         };
-        // A route to a single host, as clouds make one to their router, is no subnet.
+        // Ignore a route to a single host, which clouds use for their router: it is not a subnet.
         let is_subnet = *mask != "00000000" && *mask != "FFFFFFFF" && *gateway == "00000000";
         if is_subnet && rails.contains(name) {
             let names = subnets.entry(((*destination).into(), (*mask).into())).or_default();
@@ -93,7 +94,8 @@ fn one_subnet(cx: &Context) -> Result<Outcome, Unknown> {
         return Ok(Outcome::not_applicable("there is one NIC, or none"));
     }
     let mut outcome = Outcome::default();
-    // Rules that send each address by its own NIC mend it, and are seen by asking for routes.
+    // Policy rules that send each address through its own NIC fix this. Only a route query shows
+    // them.
     let probes = &cx.probes().routes;
     let is_routed = |name: &String| {
         let mut own = probes.iter().filter(|route| route.nic == *name).peekable();

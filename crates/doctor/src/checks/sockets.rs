@@ -1,4 +1,4 @@
-//! TCP's settings and its own account of losses.
+//! TCP's settings, and TCP's own counters of losses.
 
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
 use crate::context::Context;
@@ -145,7 +145,7 @@ fn tcp_features_off(cx: &Context) -> Result<Outcome, Unknown> {
 /// What one flow moves at most, whatever the link: one CPU copies no faster.
 const FLOW_BYTES_PER_S: f64 = 6e9;
 
-/// Bytes that a buffer must hold, and how that comes about.
+/// Bytes that a buffer must hold, and the calculation in words.
 fn need(cx: &Context) -> (u64, String) {
     let speeds = cx.rails().into_iter().filter_map(|nic| nic.speed_mbps);
     let line = speeds.max().map(|mbps| f64::from(mbps) * 125_000.0);
@@ -163,7 +163,7 @@ fn buffer(cx: &Context, name: &str) -> Result<Outcome, Unknown> {
     let value = format!("{min} {default} {max}");
     let mut outcome = Outcome::default();
     if max < need {
-        // The next power of two, so that the value looks like what people write.
+        // Round up to a power of two, as people write such values.
         let target = need.next_power_of_two();
         outcome.found(
             Finding::new(format!("at most {max} bytes, needed are {need}"))

@@ -1,4 +1,4 @@
-//! Where devices are, and whether all of them are there.
+//! Where devices are, and whether all of them work.
 
 use polyrail_host::{PciFunction, PciLink};
 
@@ -161,7 +161,7 @@ fn gpu_nic_balance(cx: &Context) -> Result<Outcome, Unknown> {
     if gpus == 0 || rails.is_empty() {
         return Ok(Outcome::not_applicable("there are no GPUs, or no NICs"));
     }
-    // The management NIC is told by its lower speed or its other driver, where there is one.
+    // A lower speed or another driver gives the management NIC away, if there is one.
     let key = |nic: &polyrail_host::Nic| (nic.driver.clone(), nic.speed_mbps);
     let fastest = rails.iter().max_by_key(|nic| {
         let alike = rails.iter().filter(|other| key(other) == key(nic)).count();
@@ -187,7 +187,7 @@ fn gpu_nic_balance(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// Without a rail there is nothing to look at, which is not the same as all being well.
+/// Without a rail there is nothing to examine. That is not the same as "clean".
 pub(super) fn no_rails_means_nothing(outcome: Outcome) -> Outcome {
     let said_nothing =
         outcome.findings.is_empty() && outcome.seen.is_empty() && outcome.unknown.is_empty();

@@ -11,7 +11,7 @@ use super::ground::{
 };
 use super::raw::Raw;
 
-/// Sizes around all that the code distinguishes.
+/// Sizes around every threshold in the code.
 const SIZES: [u64; 22] = [
     1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 255, 256, 1000, 4097, 16384, 16385, 65536, 65537,
     262_144, 262_145, 1_000_003,
@@ -144,7 +144,7 @@ impl Spot {
         match self {
             Self::Device(_, memory) => Place::Device(memory, offset),
             Self::Host(memory) => Place::Host(memory, offset),
-            // By the end that the other process would use.
+            // The mapping that the other process would use.
             Self::Shared(_, ends) => Place::Host(&ends[1], offset),
         }
     }
@@ -202,7 +202,7 @@ fn on_threads(ground: &Ground) -> Outcome<()> {
     Ok(results.into_iter().collect::<Result<(), String>>()?)
 }
 
-/// Batches that each move the bytes of the one before on, on two queues at once.
+/// Batches on two queues at once; each moves the bytes of the previous batch on.
 fn many_batches(ground: &Ground) -> Outcome<()> {
     const BATCHES: u64 = 20_000;
     const PIECES: u64 = 16;
@@ -293,7 +293,7 @@ fn drop_waits(ground: &Ground) -> Outcome<()> {
     same(&download(&ground.peer, &to)?, &source)
 }
 
-/// Whether an error is the one that is expected.
+/// Whether the error is the expected one.
 fn expect<T>(result: Result<T, GpuError>, is_it: impl Fn(&GpuError) -> bool) -> Outcome<()> {
     match result {
         Ok(_) => Err("no error".into()),
@@ -304,7 +304,7 @@ fn expect<T>(result: Result<T, GpuError>, is_it: impl Fn(&GpuError) -> bool) -> 
 
 fn errors(ground: &mut Ground) -> Outcome<()> {
     let cuda = ground.cuda.clone();
-    // SAFETY: the memory is kept where this says that there is some.
+    // SAFETY: where a call expects success, the memory stays allocated.
     let at = |pointer, len| unsafe { cuda.memory_at(pointer, len) };
     let no_memory = |error: &GpuError| matches!(error, GpuError::NotDeviceMemory { .. });
     let beyond = |error: &GpuError| matches!(error, GpuError::BeyondAllocation { .. });
@@ -312,13 +312,13 @@ fn errors(ground: &mut Ground) -> Outcome<()> {
 
     let result = expect(cuda.device(99), |error| matches!(error, GpuError::NoDevice { .. }));
     ground.check("device 99 does not exist", result);
-    ground.check("address 8 is no device memory", expect(at(8, 8), no_memory));
+    ground.check("address 8 is not device memory", expect(at(8, 8), no_memory));
     let pageable = Box::new([0_u8; 100]);
     let result = expect(at(pageable.as_ptr() as u64, 100), no_memory);
-    ground.check("the heap is no device memory", result);
+    ground.check("the heap is not device memory", result);
     let pinned = ground.device.pinned(100)?;
     let result = expect(at(pinned.address(0, 1)? as u64, 100), no_memory);
-    ground.check("pinned memory is no device memory", result);
+    ground.check("pinned memory is not device memory", result);
 
     raw.make_current(0)?;
     let base = raw.allocate(3 << 20)?;

@@ -9,7 +9,7 @@ use polyrail_gpu::{Device, DeviceMemory, Place, Queue};
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
-/// No copy here takes so long, unless it never ends.
+/// Far longer than any copy here takes, unless it never ends.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -32,7 +32,7 @@ impl Ground {
         Ok(Self { cuda, device, peer, begun, checks, failed: 0, figures })
     }
 
-    /// Notes a check; what is wrong with it is an error.
+    /// Records the result of a check; an error says what is wrong.
     pub(crate) fn check(&mut self, name: &str, result: Outcome<()>) {
         let error = result.err().map(|error| error.to_string());
         match &error {

@@ -116,7 +116,7 @@ fn wait(ticket: Option<polyrail_gpu::Ticket>) -> Outcome<()> {
     }
 }
 
-/// To the host and from it at once, in pieces of 1 MiB.
+/// Both ways between device and host at once, in pieces of 1 MiB.
 fn both_directions(ground: &mut Ground) -> Outcome<()> {
     let device = ground.device.clone();
     let one = |to_host: bool| -> Result<f64, String> {
@@ -179,7 +179,7 @@ fn on_threads(ground: &mut Ground) -> Outcome<()> {
     Ok(())
 }
 
-/// What asking for a copy that isn't done costs.
+/// The cost of asking for a copy that isn't done.
 fn poll_cost(ground: &mut Ground) -> Outcome<()> {
     const POLLS: u32 = 2000;
     let device = ground.device.clone();

@@ -1,4 +1,4 @@
-//! The driver's own calls, without Polyrail: what it is measured against.
+//! The driver's own calls, without Polyrail: the baseline.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use polyrail_gpu::cuda::CudaDevice;
 
 use super::ground::Outcome;
 
-/// A kernel that fails, to see what becomes of copies that are under way.
+/// A kernel that fails, to see what happens to copies under way.
 const TRAP: &std::ffi::CStr = c".version 6.0
 .target sm_70
 .address_size 64

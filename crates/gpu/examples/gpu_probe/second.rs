@@ -1,4 +1,4 @@
-//! Two processes: memory of one in the other, and what is left when one dies or loses its device.
+//! Two processes: one uses memory of the other; and what remains when one dies or loses its device.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -109,7 +109,7 @@ pub(crate) fn be(cuda: &Arc<Cuda>, index: u32, socket: i32) -> Outcome<()> {
     Ok(())
 }
 
-/// The other process must find the pattern, and we what it writes.
+/// The other process must find our pattern, and we must find what it writes.
 fn verify(ground: &Ground, second: &mut Second, memory: &DeviceMemory) -> Outcome<()> {
     let seed = memory.len();
     upload(&ground.device, memory, &pattern(seed, memory.len()))?;
@@ -275,7 +275,7 @@ impl Second {
 
 impl Drop for Second {
     fn drop(&mut self) {
-        // It ends when the socket is closed; if it hangs, so.
+        // The process ends when its socket closes; kill it in case it hangs.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -24,7 +24,7 @@ const PORTABLE: u32 = 1;
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: the same, and kernels reach it.
 const REGISTERED: u32 = 3;
 
-/// The same for every allocation, so it is said of the first one only.
+/// This holds for every allocation, so only the first one logs it.
 static SAID: Once = Once::new();
 
 /// A device. Its primary context is retained when a queue, memory or a peer first needs it, and
@@ -42,7 +42,8 @@ pub struct CudaDevice {
     mappings: Mappings,
 }
 
-/// The device's context is current on this thread as long as this lives; then again the one before.
+/// Makes the device's context current on this thread as long as this lives; then restores the
+/// previous one.
 pub(super) struct Current<'a>(&'a Driver);
 
 impl CudaDevice {
@@ -127,7 +128,7 @@ impl CudaDevice {
         Ok(Current(self.driver()))
     }
 
-    /// Takes this thread's memory from the device's node for a while, where that is possible.
+    /// Prefers the device's memory node for this thread's allocations, where that is possible.
     fn prefer_node(&self) -> Option<Preferring> {
         let node = self.node?;
         Preferring::node(node)
@@ -200,7 +201,7 @@ impl Device for CudaDevice {
         }
         let peer = match self.cuda.device(other.index) {
             Ok(peer) if peer.identity.uuid == other.uuid => peer,
-            // It is no device of this driver.
+            // The other device does not belong to this driver.
             _ => return Ok(false),
         };
         let mut can = 0;
@@ -241,7 +242,7 @@ impl Drop for CudaDevice {
             kernels.unload(self.driver());
         }
         if self.context.get().is_some() {
-            // SAFETY: retained once. Fails only when the process ends and the driver is gone first.
+            // SAFETY: retained once. This fails only if the driver is gone before the process ends.
             let _ = unsafe { self.driver().primary_release(self.ordinal) };
         }
     }
@@ -280,7 +281,7 @@ impl Drop for Pinned {
 struct Registered {
     device: Arc<CudaDevice>,
     base: NonNull<c_void>,
-    /// Let go of when it is unpinned.
+    /// Released when the memory is unpinned.
     _memory: Memory,
 }
 

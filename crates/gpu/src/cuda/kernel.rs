@@ -24,7 +24,8 @@ pub(super) const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// twice as many.
 pub(super) const FIRST_ENTRIES: u64 = 512;
 
-/// What one warp copies before it takes the next entry: four rounds of eight loads of 512 bytes.
+/// Bytes that one warp copies before it takes the next entry: four rounds of eight loads of 512
+/// bytes.
 const ENTRY_BYTES_MAX: u64 = 16 << 10;
 const WARP: u32 = 32;
 pub(super) const THREADS: u32 = 256;
@@ -177,7 +178,7 @@ impl KernelQueue {
     }
 
     fn part(&self, memory: &Memory, first: u64, entries: u64) -> Result<Table, GpuError> {
-        // The range is inside by the ring's arithmetic; were it not, this refuses it.
+        // The ring's arithmetic keeps the range inside; this check refuses it otherwise.
         let outside = |_| self.device.unsupported("a table of that size");
         let start = memory.address(first * ENTRY_BYTES, entries * ENTRY_BYTES).map_err(outside)?;
         let start = start as u64;
@@ -276,7 +277,7 @@ impl Ring {
         let first = match self.taken.front() {
             None => (count <= self.entries).then_some(0)?,
             Some((_, oldest)) if self.next > *oldest => {
-                // Free are the end of the table and its start.
+                // The end of the table and its start are free.
                 if count <= self.entries - self.next {
                     self.next
                 } else {

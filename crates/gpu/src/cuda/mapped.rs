@@ -130,7 +130,8 @@ pub(super) fn export_part(device: &CudaDevice, at: Address) -> Result<OwnedFd, G
         driver.vmm_release(handle)?;
         (asked, exported)
     };
-    // Whoever created it chose by which handles it can be had, and the driver's words don't say so.
+    // Whoever created the memory chose which handles can export it; the driver's error does not say
+    // that.
     if exported.is_err() && asked.is_ok() && properties.handle_types & DESCRIPTOR == 0 {
         return Err(device.unsupported(
             "exporting mapped memory that was created without handles for file descriptors",

@@ -1,9 +1,9 @@
 //! Measurements on a device: how long copies take by the device's own clock, what that clock says
 //! against the host's and another device's, and whether what arrived is what was sent.
 //!
-//! A [`Meter`] is a stream with small kernels of its own (`measure.ptx`). To leave out of a time what
-//! the host needs to hand over work, everything is queued behind a gate: a kernel that waits for a word
-//! in host memory and then writes down the time. Behind the copies a second kernel does the same. All
+//! A [`Meter`] is a stream with small kernels of its own (`measure.ptx`). To leave the host's
+//! launch time out, the host queues everything behind a gate: a kernel that waits for a word in
+//! host memory and then records the time. Behind the copies a second kernel does the same. All
 //! calls wait until the device is done, so memory has to outlive the call only.
 
 mod clock;
@@ -30,7 +30,7 @@ use crate::queue::RawCopy;
 pub use clock::{Bracket, RoundTrip};
 pub use oneway::{Crossing, OneWay, RawStream};
 
-/// What makes the copies that are timed.
+/// Which mechanism makes the timed copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
     /// The copy engines, one call a copy.
@@ -39,7 +39,7 @@ pub enum Mover {
     Kernel,
 }
 
-/// When the device did what it was timed at.
+/// Timestamps of one timed run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// When the host opened the gate, `CLOCK_MONOTONIC_RAW` in ns.
@@ -103,7 +103,7 @@ impl Meter {
     /// A stream on the device. Takes some 50 ms.
     ///
     /// # Errors
-    /// A driver that can't compile the kernels, and what it refuses.
+    /// If the driver can't compile the kernels, or refuses a call.
     pub fn open(device: &Arc<CudaDevice>) -> Result<Self, GpuError> {
         let module = load_code(device, CODE)?;
         let find = |name| function_of(device, module, name);
@@ -162,10 +162,11 @@ impl Meter {
     }
 
     /// Makes copies of `len` bytes from the start of memory to the start of other memory, in order,
-    /// and says when. Without any it is what the timer itself takes.
+    /// and says when. Without any copies the result is the timer's own cost.
     ///
     /// # Errors
-    /// More than [`STAMPS_MAX`] stamps, memory that is too small, and what the driver refuses.
+    /// If there are more than [`STAMPS_MAX`] stamps, the memory is too small, or the driver refuses
+    /// a call.
     pub fn time(
         &mut self,
         mover: Mover,
@@ -190,7 +191,7 @@ impl Meter {
         let _current = device.current()?;
         let gate = self.opened.wrapping_add(1);
         let queued = self.queue(mover, &raw, &tables, gate, stamp_each);
-        // The gate opens whatever happened, or the device would wait for its limit.
+        // Open the gate whatever happened, or the device would wait until its limit.
         let opened_ns = raw_ns();
         self.word().store(gate, Ordering::Release);
         self.opened = gate;
@@ -405,7 +406,7 @@ impl Meter {
     }
 
     fn page_start(&self) -> u64 {
-        // 0 bytes from the start on are in every memory.
+        // Every memory contains an empty range at its start.
         self.page.address(0, 0).unwrap_or(0) as u64
     }
 }

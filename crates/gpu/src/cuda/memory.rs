@@ -36,9 +36,9 @@ pub(super) struct Facts {
 }
 
 impl Cuda {
-    /// Memory that somebody else keeps, a tensor's for example, by its address. Which device it is
-    /// on, and that it is allocated from `pointer` for `len` bytes, is asked of the driver. Takes
-    /// microseconds, and makes no context where there is none.
+    /// Memory that somebody else keeps, a tensor's for example, by its address. The driver tells
+    /// which device holds it, and whether `len` bytes are allocated from `pointer` on. Takes
+    /// microseconds, and never makes a context.
     ///
     /// # Safety
     /// The memory must stay allocated until the result, its clones, and every region registered
@@ -57,7 +57,7 @@ impl Cuda {
             return Err(device.unsupported("registering managed memory, which moves by itself"));
         }
         {
-            // There is a context already, or there were no such memory.
+            // Without a context there could be no such memory.
             let _current = device.current()?;
             ranges(&self.driver, pointer, len, facts)?;
         }
@@ -90,7 +90,7 @@ impl CudaDevice {
         let mut base = 0;
         {
             let _current = self.current()?;
-            // The driver refuses 0 bytes, which are as good as any other length here.
+            // The driver refuses 0 bytes, but an empty range is fine here.
             let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
             // SAFETY: the place is valid.
             unsafe { self.driver().alloc(&raw mut base, size)? };
@@ -105,8 +105,8 @@ impl CudaDevice {
     pub(super) fn facts(&self, at: Address) -> Result<Facts, GpuError> {
         let facts = Facts::of(self.driver(), at)?;
         match self.mappings().find(at) {
-            // What was opened for this device it reaches, whatever the driver says of addresses
-            // that belong to another process.
+            // The device reaches memory that was opened for it, whatever the driver says of another
+            // process's addresses.
             Some((base, size)) => Ok(Facts {
                 kind: DEVICE,
                 base,

@@ -14,11 +14,12 @@ const NODES_MAX: usize = 1024;
 
 type Mask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
 
-/// What this thread allocates prefers a node as long as this lives; then it is as it was before.
+/// Makes this thread's allocations prefer a node as long as this lives; then restores the policy
+/// before.
 pub(super) struct Preferring {
     before: libc::c_int,
     nodes: Mask,
-    /// The policy is the thread's, so this must not leave it.
+    /// The policy belongs to the thread, so this must not move to another one.
     _of_this_thread: PhantomData<*mut ()>,
 }
 
@@ -30,7 +31,7 @@ pub(super) fn node_of(pci: PciAddress) -> Option<usize> {
 }
 
 impl Preferring {
-    /// Fails in containers that forbid it; then memory comes from wherever it comes.
+    /// Containers may forbid it; memory then comes from any node.
     pub(super) fn node(node: usize) -> io::Result<Self> {
         let (mut before, mut nodes) = (0, Mask::default());
         let none = std::ptr::null_mut::<libc::c_void>();
@@ -61,7 +62,7 @@ impl Drop for Preferring {
 fn set(mode: libc::c_int, nodes: &Mask) -> io::Result<()> {
     // A mode without nodes wants no mask.
     let mask = if nodes.iter().all(|word| *word == 0) { std::ptr::null() } else { nodes.as_ptr() };
-    // The system counts one more than it reads.
+    // The kernel expects a count one above the bits it reads.
     let count = if mask.is_null() { 0 } else { NODES_MAX + 1 };
     // SAFETY: the mask is valid for that many nodes. Changes only where this thread's memory is
     // taken from.
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     fn policy() -> io::Result<(libc::c_int, Mask)> {
-        // Dropped at once, it changes nothing, and has asked.
+        // Dropped at once: this only tries whether the system allows it.
         let asked = Preferring::node(0)?;
         Ok((asked.before, asked.nodes))
     }

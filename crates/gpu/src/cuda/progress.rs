@@ -2,12 +2,12 @@
 //!
 //! The device itself writes the number of each batch to a word of pinned memory behind its copies.
 //! The word has 32 bits, which every device can write in stream order, and is extended to the 64 of
-//! the trait's numbers. Errors don't come that way, so a queue that doesn't get on is asked now and
-//! then.
+//! the trait's numbers. Errors don't come that way, so a queue that makes no progress asks the
+//! driver now and then.
 //!
-//! That write takes the device longer than a small copy does. So a small batch on an idle queue is
-//! left without a mark: for the few microseconds until it is done, or until the next batch's mark
-//! says so, the driver is asked whether the stream is empty.
+//! That write takes the device longer than a small copy does. So a small batch on an idle queue
+//! gets no mark: for the few microseconds until the batch is done, or until the next batch has a
+//! mark, the queue asks the driver whether the stream is empty.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,16 +24,16 @@ use crate::queue::Completion;
 
 /// Batches that may be under way, so that the numbers' low halves are never ambiguous.
 const UNDER_WAY_MAX: u64 = 1 << 30;
-/// At least so often there is a mark, so that the word is never too far behind.
+/// One batch in this many always has a mark, so that the word is never too far behind.
 const MARK_EVERY: u64 = 1 << 20;
 /// `CU_STREAM_NON_BLOCKING`: no waiting for the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const NO_TIMING: u32 = 2;
-/// A line of the CPU's cache: nothing else is in the word's.
+/// A CPU cache line: the word has one for itself.
 const FLAG_BYTES: u64 = 64;
 
-/// The same for every queue, so it is said of the first one only.
+/// This holds for every queue, so only the first one logs it.
 static SAID: Once = Once::new();
 
 /// A stream, what was begun on it, and what is done.
@@ -63,14 +63,14 @@ impl Progress {
     /// A new stream of the device. Without `may_write` it counts by events.
     pub(super) fn open(device: Arc<CudaDevice>, may_write: bool) -> Result<Arc<Self>, GpuError> {
         let flag = device.pinned(FLAG_BYTES)?;
-        // Pinned memory that had another user before is not zeroed by the driver.
+        // The driver does not zero pinned memory that had another user before.
         store(&flag, 0);
         let mut stream = StreamHandle::NONE;
         let signal = {
             let _current = device.current()?;
             // SAFETY: the place is valid.
             unsafe { device.driver().stream_create(&raw mut stream, NON_BLOCKING)? };
-            // Whether the device can is known by trying: there is no attribute to ask for.
+            // Only a try tells whether the device can: the driver has no attribute for it.
             let written = match may_write {
                 // SAFETY: the flag is kept by the signal, which outlives the stream; on an error
                 // nothing is written.
@@ -148,7 +148,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Says that the batch is in the stream, with its mark or without.
+    /// Records that the batch is in the stream, with its mark or without.
     pub(super) fn begin(&self, number: u64, is_marked: bool) {
         self.unmarked.store(if is_marked { 0 } else { number }, Ordering::Relaxed);
         self.begun.store(number, Ordering::Release);
@@ -242,13 +242,13 @@ impl Completion for Progress {
         if let Some(error) = self.failed.get() {
             return Err(error.clone());
         }
-        // Loaded before the word, which then is not behind it but for batches without a mark.
+        // Load this before the word: only batches without a mark can then be ahead of the word.
         let seen = self.seen.load(Ordering::Acquire);
         let mut done = match &self.signal {
             Signal::Written(flag) => extend(seen, load(flag)),
             Signal::Events(events) => self.fired(events)?,
         };
-        // Loaded before the driver is asked, which then speaks of this batch at least.
+        // Load this before asking the driver: the answer then covers at least this batch.
         let begun = self.begun.load(Ordering::Acquire);
         if done < begun {
             if self.unmarked.load(Ordering::Relaxed) == begun {

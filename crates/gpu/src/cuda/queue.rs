@@ -11,22 +11,22 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::queue::{Completion, RawCopy, RawQueue};
 
-/// Pieces of a batch from which on one call for all is cheaper than a call for each.
+/// From this many pieces on, one call for the whole batch is cheaper than a call for each.
 const MANY: usize = 4;
 /// A single copy up to this size ends sooner without a mark. To a peer it takes up to 20 µs.
 const UNMARKED_BYTES_MAX: u64 = 4 << 20;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`.
 const IN_STREAM_ORDER: i32 = 1;
 
-/// The same for every queue, so it is said of the first one only.
+/// This holds for every queue, so only the first one logs it.
 static SAID: Once = Once::new();
 
-/// What makes the copies of a queue.
+/// Which mechanism makes the copies of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// What was measured to be fastest: a kernel for four and more pieces that are not large, the
-    /// copy engines for everything else, and for memory that kernels can't reach.
+    /// The fastest as measured: a kernel for four and more pieces that are not large, the copy
+    /// engines for everything else, and for memory that kernels can't reach.
     #[default]
     Auto,
     /// The copy engines, a call for each piece.
@@ -42,8 +42,8 @@ pub enum Method {
 pub struct QueueOptions {
     /// What makes the copies.
     pub method: Method,
-    /// Blocks of 256 threads that a copy kernel has, at most. `None` for what was measured to be
-    /// enough: more would only take multiprocessors from other work.
+    /// Blocks of 256 threads that a copy kernel has, at most. `None` for as many as measurements
+    /// showed to be enough: more would only take multiprocessors from other work.
     pub blocks: Option<u32>,
     /// Whether the device may write a batch's number itself; otherwise events are asked.
     pub stream_writes: bool,
@@ -67,7 +67,7 @@ pub(super) struct CudaQueue {
     /// Allocations that the batch being begun has met, by address. Not kept longer: an address may
     /// be freed and given out for other memory.
     met: Vec<Facts>,
-    /// Where in there the last target was, and the last source.
+    /// The indices of the last target's and the last source's allocation.
     last: [usize; 2],
 }
 
@@ -169,8 +169,8 @@ impl CudaQueue {
             Some(index) => index,
             None => {
                 let facts = self.device.facts(at)?;
-                // A range that goes on in the next mapping is not for a kernel: that one wasn't
-                // asked about.
+                // A range that continues in the next mapping goes without a kernel: nobody asked
+                // the driver about that mapping.
                 if !facts.holds(at, len) {
                     return Ok((false, false));
                 }
@@ -189,7 +189,8 @@ impl CudaQueue {
         Ok(())
     }
 
-    /// All copies in one call. Says whether the driver can do that, and else once why not.
+    /// Makes all copies in one call. Returns whether the driver can do that; if not, logs the
+    /// reason once.
     fn copy_at_once(&mut self, copies: &[RawCopy]) -> Result<bool, GpuError> {
         match self.try_at_once(copies) {
             Ok(()) => Ok(true),
@@ -207,7 +208,7 @@ impl CudaQueue {
 
     fn try_at_once(&self, copies: &[RawCopy]) -> Result<(), Refused> {
         let driver = self.device.driver();
-        // The driver refuses copies of nothing.
+        // The driver refuses empty copies.
         let some = || copies.iter().filter(|copy| copy.len > 0);
         let mut to: Vec<Address> = some().map(|copy| copy.to).collect();
         let mut from: Vec<Address> = some().map(|copy| copy.from).collect();
@@ -245,7 +246,7 @@ unsafe impl RawQueue for CudaQueue {
                 self.progress.begin(number, is_marked);
                 Ok(number)
             }
-            // What the driver took of the batch before must not go on behind the caller's back.
+            // Copies that the driver has already accepted must not go on behind the caller's back.
             Err(error) => match self.progress.drain() {
                 Ok(()) => Err(error),
                 Err(lost) => Err(self.progress.fail(lost)),

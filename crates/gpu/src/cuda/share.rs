@@ -98,7 +98,7 @@ impl CudaDevice {
         handle: &[u8; 64],
     ) -> Result<DeviceMemory, GpuError> {
         let opened = self.open_handle(handle)?;
-        // From here on the user closes it again, if what follows fails, too.
+        // From here on dropping the user closes it again, even if a later step fails.
         let owner = Arc::new(User { device: self.clone(), handle: *handle });
         // SAFETY: the allocation is open for that size as long as it has users.
         let whole = unsafe { DeviceMemory::owned(self, opened.base, opened.size, owner) };
@@ -139,7 +139,7 @@ impl Drop for User {
         if opened.users > 0 {
             return;
         }
-        // Closed before the lock is given back, or somebody could open it between.
+        // Close it before releasing the lock, or somebody could open it in between.
         if let Ok(_current) = self.device.current() {
             // SAFETY: opened once, and this was the last user.
             let _ = unsafe { self.device.driver().ipc_close(opened.base) };
@@ -148,7 +148,7 @@ impl Drop for User {
     }
 }
 
-/// What an export says, in what was really opened.
+/// The range that an export describes, checked against what was really opened.
 fn part_of(whole: &DeviceMemory, export: &Export) -> Result<DeviceMemory, GpuError> {
     whole.part(export.offset, export.len).map_err(|_| bad("goes beyond its allocation"))
 }

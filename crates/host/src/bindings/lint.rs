@@ -10,7 +10,7 @@ use crate::interrupts::Interrupts;
 use crate::sysroot::{ReadError, Sysroot};
 use crate::topology::Topology;
 
-/// What NCCL's GPUDirect-TCPX plugin has room for; more is written beyond its arrays.
+/// What NCCL's GPUDirect-TCPX plugin has room for; it writes more beyond its arrays.
 const TCPX_RANGES: usize = 8;
 const TCPX_INTERFACES: usize = 16;
 
@@ -87,9 +87,10 @@ impl Serialize for LintId {
 pub struct Finding {
     /// Which kind.
     pub id: LintId,
-    /// Whether threads cannot run as written; the rest runs, but slower than it could.
+    /// Whether threads can't run as written. With any other finding they run, but slower than they
+    /// could.
     pub is_error: bool,
-    /// Whose CPUs; `None` if both roles are meant.
+    /// The role whose CPUs it is about; `None` for both.
     pub role: Option<Role>,
     /// Which interface's.
     pub interface: String,
@@ -112,7 +113,7 @@ pub struct IrqPlace {
     pub cpus: CpuSet,
 }
 
-/// What of a machine bindings are checked against.
+/// The parts of a machine that bindings are checked against.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The machine.
@@ -132,8 +133,8 @@ impl Facts {
         let mut irqs = Vec::new();
         for nic in &topology.nics {
             for vector in &nic.vectors {
-                // A vector that has never fired, like those of queues that are not in use, is in
-                // nobody's way.
+                // Ignore vectors that have never fired, such as those of unused queues: they
+                // disturb nobody.
                 if counts.irq(vector.irq).is_none_or(|irq| irq.total() == 0) {
                     continue;
                 }
@@ -203,9 +204,7 @@ impl About<'_> {
         self.add(LintId::Offline, true, offline.clone(), format!("CPU {offline} is switched off"));
         if let Some(allowed) = &topology.allowed_cpus {
             let outside = self.cpus.intersection(&all.online).difference(allowed);
-            let message = format!(
-                "CPU {outside} is outside of {allowed}, which is all that this process may use"
-            );
+            let message = format!("this process may not use CPU {outside}; it may use {allowed}");
             self.add(LintId::OutsideCpuset, true, outside, message);
         }
     }
@@ -377,7 +376,7 @@ fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
             role: None,
             interface: interface.clone(),
             cpus: CpuSet::new(),
-            message: format!("{interface} has no CPUs for {role}, but for the other way"),
+            message: format!("{interface} has CPUs for the other direction, but none for {role}"),
         });
     }
 }

@@ -16,8 +16,8 @@ const FOR_RX: usize = 14;
 /// What to suggest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// For which interfaces; empty for those that serve GPUs best, or all that are up if there are
-    /// no GPUs.
+    /// The interfaces to suggest for. Empty: those that serve GPUs best, or all that are up if
+    /// there are no GPUs.
     pub interfaces: Vec<String>,
     /// Interfaces of one node get the same CPUs instead of a part each.
     pub shared: bool,
@@ -34,7 +34,7 @@ pub struct Suggestion {
     pub rx: Bindings,
     /// What each node's CPUs are for.
     pub nodes: Vec<NodeShare>,
-    /// What could not be done as it should be, one sentence each.
+    /// Compromises that the machine forced, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -68,8 +68,8 @@ pub struct NicShare {
 
 /// Suggests bindings for a machine.
 ///
-/// CPUs that are offline, not allowed to this process, isolated at boot or to be avoided are left
-/// out. An interface whose node is unknown gets CPUs only where there is just one node.
+/// Leaves out CPUs that are offline, not allowed to this process, isolated at boot or listed in
+/// `avoid`. An interface whose node is unknown gets CPUs only where there is just one node.
 pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
     let mut suggestion = Suggestion::default();
     let usable =

@@ -7,7 +7,7 @@ use crate::sysroot::{ReadError, Sysroot, short};
 
 const PATH: &str = "/proc/net/dev";
 
-/// `/proc/net/dev` at one moment: the interfaces of the network namespace that is asked in.
+/// `/proc/net/dev` at one moment: the interfaces of this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NetDev {
     /// Name and counters, in the file's order.

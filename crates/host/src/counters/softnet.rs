@@ -17,7 +17,7 @@ pub struct Softnet {
 /// One CPU's row. Counters are 32 bits wide in the kernel and wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SoftnetCpu {
-    /// Which CPU; `None` from kernels that do not write it, whose line number does not tell either.
+    /// Which CPU. `None` on kernels that do not write it: the line number does not tell it either.
     pub cpu: Option<u32>,
     /// Packets handled.
     pub processed: u64,

@@ -9,7 +9,7 @@ const PATH: &str = "/proc/stat";
 
 /// Clock ticks (100 per second on every Linux that people run) since boot.
 ///
-/// Unless the kernel accounts interrupts exactly, `irq` and `softirq` are samples taken at ticks:
+/// Unless the kernel accounts interrupts exactly, it samples `irq` and `softirq` at ticks:
 /// differences over less than a second say little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuTicks {
@@ -21,13 +21,13 @@ pub struct CpuTicks {
     pub system: u64,
     /// Nothing.
     pub idle: u64,
-    /// Nothing, while a program that ran here waits for a disk.
+    /// Idle while a program that ran here waits for a disk.
     pub iowait: u64,
     /// Interrupt handlers.
     pub irq: u64,
     /// Deferred work of interrupts: for network traffic, most of the receive path.
     pub softirq: u64,
-    /// Wanted to run, but the hypervisor ran something else.
+    /// Ready to run, but the hypervisor ran something else.
     pub steal: u64,
 }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(Stat::parse("").unwrap_err().line, 1);
         assert_eq!(
             Stat::parse("cpu 1 2\ncpu0 1 x").unwrap_err().to_string(),
-            "line 2: `x` is no number"
+            "line 2: `x` is not a number"
         );
         assert!(Stat::parse("cpux 1").is_err());
     }

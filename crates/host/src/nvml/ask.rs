@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::{NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
 
-/// Why the library told nothing at all. On most machines that is as it should be.
+/// Why the library told nothing at all. On most machines that is normal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("NVML tells nothing: {reason}")]
 pub struct NvmlAbsent {
@@ -23,7 +23,7 @@ pub struct NvmlAbsent {
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Without the persistence daemon the driver wakes each GPU first, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than any GPU has; the library refuses numbers that a GPU does not have.
+/// More than any GPU has; the library refuses numbers beyond a GPU's last.
 const MOST_LINKS: u32 = 64;
 
 /// What the library refused to tell so far.
@@ -33,20 +33,19 @@ struct Asking {
 }
 
 impl NvmlReport {
-    /// Asks the running machine's library about everything. Takes milliseconds, but seconds where
-    /// GPUs have to be woken first; after 30 s it is given up.
+    /// Asks the running machine's library about everything. Takes milliseconds, or seconds where it
+    /// must wake GPUs first; gives up after 30 s.
     ///
     /// # Errors
-    /// [`NvmlAbsent`] if there is no such library or no driver, or if it does not answer. A single
-    /// question that it refuses is no error: that value is `None`, and
-    /// [`NvmlReport::refusals`] says why.
+    /// [`NvmlAbsent`] if there is no such library or no driver, or if it does not answer. If it
+    /// refuses a single question, that value is `None`, and [`NvmlReport::refusals`] says why.
     pub fn ask() -> Result<Self, NvmlAbsent> {
         ask_within(LIBRARY, PATIENCE)
     }
 }
 
-/// A GPU that has fallen off its bus can block the library for good, so it is asked on a thread
-/// that is left behind then.
+/// A GPU that has fallen off its bus can block the library for ever, so a thread of its own asks,
+/// which is then abandoned.
 fn ask_within(library: &'static str, patience: Duration) -> Result<NvmlReport, NvmlAbsent> {
     let absent = |reason: String| NvmlAbsent { reason };
     let (sender, receiver) = mpsc::channel();
@@ -142,7 +141,7 @@ impl Asking {
         }
     }
 
-    /// `None` if the library does not even tell of the first.
+    /// `None` if the library does not even describe the first one.
     fn nvlinks(&mut self, index: u32, device: &Device<'_>) -> Option<Vec<NvLink>> {
         let mut links = Vec::new();
         for number in 0..MOST_LINKS {
@@ -150,12 +149,12 @@ impl Asking {
             let what = format!("GPU {index}: NVLink {number}");
             let is_active = match link.is_active() {
                 Ok(is_active) => Some(is_active),
-                // There are no more; or it is a GPU without any, of which some say this.
+                // No more links. Some GPUs without any link answer this, too.
                 Err(NvmlError::InvalidArg | NvmlError::NotSupported) if number > 0 => break,
                 Err(error) if number > 0 => self.said(&what, Err(error)),
                 refused => Some(self.said(&what, refused)?),
             };
-            // What kind of device that is is not asked: this crate's call for it does not hand the
+            // Don't ask for the kind of device: the binding's call for it does not pass the
             // library's answer on. The addresses tell as much.
             let remote = match is_active {
                 Some(true) => self.said(&format!("{what}: other end"), link.remote_pci_info()),
@@ -168,7 +167,7 @@ impl Asking {
     }
 }
 
-/// The library's words. That of the loader names the file.
+/// The library's words. The loader's error names the file.
 fn words(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(error) => {

@@ -6,10 +6,10 @@ use std::net::Ipv4Addr;
 /// The configuration space up to here holds no serial number; what is behind needs root anyway.
 const PCI_CONFIG_BYTES: usize = 256;
 
-/// Rows of `/proc/self/status`: what the process may do, and nothing of who it is.
+/// Rows of `/proc/self/status` that tell what the process may do, not who it is.
 const STATUS_ROWS: &[&str] = &["CapEff:", "Seccomp:", "Cpus_allowed_list:"];
 
-/// The content of the file at `path` as it may be given to others.
+/// The content of the file at `path`, safe to give to others.
 pub(super) fn content(path: &str, content: Vec<u8>) -> Vec<u8> {
     let keep_lines = |keep: fn(&&str) -> bool| {
         let text = String::from_utf8_lossy(&content);
@@ -32,8 +32,8 @@ pub(super) fn content(path: &str, content: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// The table of routes with other addresses: which interface has which route, whether two have the
-/// same, and which are default routes is as it was. Lines of another form are left out.
+/// The table of routes with other addresses. It keeps which interface has which route, which routes
+/// are equal, and which are default routes. It leaves out lines of another form.
 fn routes(text: &str) -> String {
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
     let mut lines = text.lines();
@@ -61,7 +61,7 @@ fn routes(text: &str) -> String {
     redacted
 }
 
-/// The subnet of this number, of the range that is for tests of networks.
+/// The subnet of this number, from the range reserved for benchmarks.
 fn subnet(number: u32) -> String {
     let [.., high, low] = number.min(0xfffe).to_be_bytes();
     in_kernel_order(Ipv4Addr::new(198, 18 + high / 128, high % 128 * 2 + low / 128, low % 128 * 2))

@@ -1,5 +1,5 @@
-//! The files of an archive, held in memory: making ten thousand of them on a disk takes longer than
-//! everything that is then read of them.
+//! The files of an archive, held in memory: writing ten thousand files to a disk takes longer than
+//! reading everything from memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     top: Folder,
-    /// The same on a disk, for whoever needs it there, or why it could not be made.
+    /// A copy on a disk, for callers that need one, or why it could not be made.
     on_disk: OnceLock<Result<TempDir, String>>,
 }
 
@@ -42,7 +42,7 @@ enum Spot<'a> {
 
 /// As the kernel has it.
 const LINKS_LIMIT: usize = 40;
-/// Of all files together. The largest machines have some ten.
+/// The limit for all files together. The largest machines need some ten MiB.
 const BYTES_LIMIT: u64 = 1 << 30;
 
 impl Tree {
@@ -57,7 +57,7 @@ impl Tree {
             let mut entry = entry?;
             let kind = entry.header().entry_type();
             let path = entry.path()?.into_owned();
-            // What leads out of the archive is in none of ours.
+            // Our own archives never hold a link that leads out.
             let Some(names) = names_of(&path) else { continue };
             let node = if kind.is_dir() {
                 Node::Folder(Folder::new())
@@ -112,7 +112,7 @@ impl Tree {
         self.find(path).ok().map(|found| matches!(found.node, Spot::Folder(_)))
     }
 
-    /// Where a path leads when all links are followed.
+    /// Where a path leads after following all links.
     pub(crate) fn resolve(&self, path: &Path) -> Option<PathBuf> {
         Some(Path::new("/").join(self.find(path).ok()?.path))
     }
@@ -216,8 +216,9 @@ fn write(folder: &Folder, path: &Path, depth: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a link leads inside, like all that kernels make: up no further than to the top, and only at
-/// its beginning. One that leads out would lead readers to this machine's files.
+/// Whether a link stays inside the tree, as every kernel link does: it goes up only at its
+/// beginning, and no further than the top. A link that leaves the tree would lead readers to this
+/// machine's files.
 fn stays_inside(target: &Path, depth: usize) -> bool {
     let is_up = |part: &Component<'_>| *part == Component::ParentDir;
     let ups = target.components().take_while(is_up).count();
@@ -247,7 +248,7 @@ fn insert(top: &mut Folder, names: &[String], node: Node) -> io::Result<()> {
         match next {
             Node::Folder(next) => folder = next,
             Node::File(_) | Node::Link(_) => {
-                return Err(invalid("it has files below something that is no folder"));
+                return Err(invalid("it has files below something that is not a folder"));
             }
         }
     }

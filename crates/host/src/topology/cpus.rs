@@ -196,7 +196,7 @@ pub(super) fn read_list(root: &Sysroot, path: &str) -> Result<Option<CpuSet>, Re
 
 fn read_caches(root: &Sysroot, online: &CpuSet) -> Result<Vec<Cache>, ReadError> {
     let mut caches: Vec<Cache> = Vec::new();
-    // Each cache is read at the first CPU that has it: a socket's is one read, not a hundred.
+    // Read each cache at the first CPU that has it: one read for a socket, not a hundred.
     let mut known: HashSet<(String, u32)> = HashSet::new();
     for cpu in online.iter() {
         let folder = format!("{FOLDER}/cpu{cpu}/cache");

@@ -80,7 +80,7 @@ impl PciFunction {
     /// The switches on the way to the device, the nearest first, each by its upstream port.
     ///
     /// A switch is two bridges in a row, its upstream and one of its downstream ports; a single
-    /// bridge below the host bridge is a root port. So counts NCCL.
+    /// bridge below the host bridge is a root port. NCCL counts the same way.
     pub fn switches(&self) -> Vec<PciAddress> {
         self.bridges.iter().rev().skip(1).step_by(2).map(|bridge| bridge.address).collect()
     }
@@ -139,7 +139,7 @@ pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
     let mut gpus = Vec::new();
     for name in root.list_optional(FOLDER)? {
         let path = format!("{FOLDER}/{name}");
-        // The class alone tells whether the rest is worth reading: machines have hundreds of these.
+        // Read the class first: machines have hundreds of devices, and only a few classes matter.
         let class = root.read_optional(format!("{path}/class"))?.unwrap_or_default();
         if !["0x0300", "0x0302", "0x0380", "0x1200"].iter().any(|gpu| class.starts_with(gpu)) {
             continue;

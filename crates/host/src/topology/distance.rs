@@ -46,7 +46,7 @@ pub struct Rival {
     pub nic: String,
     /// How far it is; `None` if the machine does not tell.
     pub distance: Option<Distance>,
-    /// Whether only the order of names or what other GPUs took made the difference.
+    /// Whether only names, or the choices of other GPUs, decided against it.
     pub is_equal: bool,
 }
 

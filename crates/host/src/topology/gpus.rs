@@ -129,7 +129,7 @@ impl Topology {
         }
     }
 
-    /// Notes why NVML told nothing, if there is a GPU that it would know.
+    /// Records why NVML told nothing, if the machine has a GPU that NVML would know.
     pub fn add_nvml_absent(&mut self, reason: &impl fmt::Display) {
         if self.gpus.iter().any(Gpu::is_nvidia) {
             self.unknown.push(format!("memory, UUIDs and NVLinks of GPUs: {reason}"));
@@ -142,7 +142,7 @@ impl Topology {
             let peers = gpu.details.as_ref()?.nvlink_peers.as_ref()?;
             peers.iter().find(|peer| peer.gpu == other.index).map(|peer| peer.links)
         };
-        // One end may know of links that the other end's library refuses to tell of.
+        // One end may list links that the library refuses to list at the other end.
         match of(a, b).or_else(|| of(b, a)) {
             Some(links) => Some(GpuPath::NvLink(links)),
             None => Distance::between((&a.pci, a.node), (&b.pci, b.node)).map(GpuPath::Pci),
@@ -192,7 +192,7 @@ fn peers(report: &NvmlReport, gpu: &NvmlGpu, places: &[PciAddress]) -> Option<Ve
     Some(found)
 }
 
-/// How many links are up whose other end is as wanted.
+/// How many links are up whose other end matches.
 fn links_to(gpu: &NvmlGpu, is_wanted: impl Fn(Option<PciAddress>) -> bool) -> u32 {
     let links = gpu.nvlinks.iter().flatten();
     let active = links.filter(|link| link.is_active == Some(true) && is_wanted(link.remote));

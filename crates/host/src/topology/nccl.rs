@@ -1,7 +1,7 @@
 //! The topology file of NCCL (`NCCL_TOPO_FILE`).
 //!
-//! NCCL fills in what a file leaves out, so only what the machine tells is written: no GPU number
-//! and no compute capability, which NCCL asks the driver for.
+//! NCCL fills in what a file leaves out, so this writes only what the machine tells: no GPU number
+//! and no compute capability, which NCCL gets from the driver.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{PciBridge, PciFunction, PciLink, Topology};
 use crate::cpuset::CpuSet;
 use crate::pci::PciAddress;
 
-/// A switch, or a device at the end.
+/// A switch, or a device at the end of a path.
 struct Branch<'a> {
     address: PciAddress,
     link: Option<&'a PciLink>,

@@ -34,7 +34,7 @@ pub struct Nic {
     pub tx_queues: usize,
     /// Its interrupts, in the order of the device.
     pub vectors: Vec<Vector>,
-    /// What only the running machine can be asked for; `None` until somebody did.
+    /// Settings that only the running machine tells; `None` until somebody asks.
     pub details: Option<NicDetails>,
 }
 
@@ -140,8 +140,8 @@ fn read(
     })
 }
 
-/// The vectors that somebody handles; those in `msi_irqs` that nobody does are left out where the
-/// table of interrupts tells, for drivers list some that do not exist.
+/// The vectors that a handler serves. Where the table of interrupts tells, leave out the others in
+/// `msi_irqs`: drivers list some that do not exist.
 fn read_vectors(
     root: &Sysroot,
     address: PciAddress,

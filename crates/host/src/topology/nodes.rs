@@ -17,7 +17,7 @@ pub struct Node {
     pub cpus: CpuSet,
     /// Its memory.
     pub memory_bytes: Option<u64>,
-    /// Node and how far it is, 10 being here: what the firmware claims, which is no measurement.
+    /// Node and its distance, where 10 is local. The firmware claims it; nobody measures it.
     pub distances: Vec<(u32, u32)>,
 }
 

@@ -1,10 +1,11 @@
 //! JSON traces in Chrome's format: `rank_N.pt.trace.json` as PyTorch's profiler (Kineto) writes it,
 //! and `rank_N_CPU_trace.json` with what the host saw.
 //!
-//! Kineto's readers have needs that its format does not tell. HTA takes the rank from the first
-//! text `"rank": N`, with a space, so `distributedInfo` comes first and nothing else is called
-//! so; it aligns ranks by nothing but a common base; and it rounds the start up and the end down to
-//! whole microseconds, which makes an event that is shorter negative unless it starts on one.
+//! Kineto's readers expect things that its format does not state. HTA takes the rank from the first
+//! text `"rank": N`, with a space, so `distributedInfo` comes first and no other key has that name.
+//! It aligns ranks only by a common base. It rounds the start up and the end down to whole
+//! microseconds, so an event below a microsecond would get a negative duration unless it starts on
+//! a whole one.
 
 use serde_json::{Value, json};
 
@@ -168,7 +169,7 @@ fn device_events(
 ) -> Vec<Value> {
     let configuration = event.configuration;
     let is_source = configuration.src == rank;
-    // Streams are counted from 1, for HTA takes 0 and less for the host.
+    // Count streams from 1: HTA takes 0 and less for the host.
     let stream = 1 + configuration.path as u32;
     let start_ns = source.since_base_ns(interval.start.ns);
     let length_ns = interval.length_ns();
@@ -216,7 +217,7 @@ fn complete(
     length_ns: f64,
     args: Value,
 ) -> Value {
-    // See above: what is shorter than a microsecond starts on one.
+    // See above: an event below a microsecond starts on a whole one.
     let start_ns = if length_ns < 1_000.0 {
         start_ns.div_euclid(1_000).saturating_mul(1_000)
     } else {

@@ -84,7 +84,7 @@ impl Row for LogLine<'_> {
     }
 }
 
-/// How far times of the two ends may be off against each other, in ns.
+/// The bound of the error between the two ends' times, in ns.
 fn uncertainty(source: Option<&Interval>, sink: Option<&Interval>) -> Option<f64> {
     let worst = |end: &Interval| end.start.uncertainty_ns.max(end.end.uncertainty_ns);
     Some(worst(source?) + worst(sink?))

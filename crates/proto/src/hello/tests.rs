@@ -40,8 +40,7 @@ fn split(bytes: &[u8]) -> (Prefix, &[u8]) {
     (prefix, body)
 }
 
-/// What is read of these bytes, if anything, must be all that they say: written, it is the same
-/// bytes.
+/// Whatever these bytes decode to must encode to the same bytes: decoding loses nothing.
 fn assert_says_the_same_again(bytes: &[u8]) {
     let (prefix, body) = split(bytes);
     let (hello, reply) = (Hello::decode(prefix, body), Reply::decode(prefix, body));

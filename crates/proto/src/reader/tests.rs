@@ -85,13 +85,13 @@ fn read_back(mut stream: &[u8], memory: &mut [u8], reads: &[usize]) -> Result<u3
     panic!("the reader goes round without an end, {} bytes are left", stream.len());
 }
 
-/// More turns than a reader can take that gets on: each reads a byte at least, or tells of a part
-/// of a frame, of which there are no more than bytes.
+/// More turns than a working reader takes: each turn reads at least one byte or reports a part of a
+/// frame, and a frame has no more parts than bytes.
 fn turns(stream: &[u8]) -> usize {
     10 + 3 * stream.len()
 }
 
-/// Whether the reader comes to an end with whatever a stranger sends.
+/// Whether the reader terminates on whatever a stranger sends.
 fn comes_to_an_end(mut stream: &[u8]) -> bool {
     let mut reader = FrameReader::new();
     for _ in 0..turns(stream) {

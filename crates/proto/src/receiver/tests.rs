@@ -197,7 +197,7 @@ fn a_cancel_is_true_only_when_the_device_is_done() {
     assert_eq!(r.handle_landed(landing, Ok(())), Settled::Refuse(RefusalCode::TransferOver));
     assert!(r.retire(TransferId(1)) && r.is_quiet());
     assert_eq!(r.poll_event(), None, "it was cancelled");
-    // What is cancelled before it is copied is not copied.
+    // A transfer that is cancelled before its copy is never copied.
     begin(&mut r, A, chunk(2, 0, 1));
     r.retire(TransferId(2));
     assert_eq!(r.detach(A), None);

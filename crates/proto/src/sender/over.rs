@@ -1,4 +1,4 @@
-//! How transfers end, and what is forgotten then.
+//! How transfers end, and what the sender forgets then.
 
 use super::{Failure, ORDER_SLACK, Sender, Source, Ticket, TransferId, TxEvent};
 
@@ -28,7 +28,7 @@ impl<S: Source> Sender<S> {
         }
         let token = outgoing.transfer.token;
         let event = if outgoing.acknowledged == outgoing.chunk_count {
-            // Also when it is ending: it was complete before its end was.
+            // A draining transfer that is complete is done: completion came before its end.
             TxEvent::Done { token }
         } else if let Some(failure) = outgoing.ending {
             let started = outgoing.next_chunk > 0;
@@ -40,8 +40,9 @@ impl<S: Source> Sender<S> {
         self.events.push_back(event);
     }
 
-    /// Drops tickets of what ended before it was pulled, so that [`Self::has_work`] is exact and a
-    /// queue that nobody pulls from, since every rail is down, does not grow without bound.
+    /// Drops tickets of transfers that ended before a flow pulled them. This keeps
+    /// [`Self::has_work`] exact, and bounds a queue that nobody pulls from because every rail is
+    /// down.
     pub(super) fn forget_stale(&mut self) {
         let slots = &self.slots;
         let pullable = |ticket: &Ticket| {

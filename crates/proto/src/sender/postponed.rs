@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::Ticket;
 use crate::id::Time;
 
-/// The first rest, and the longest: a peer that has no room for long is not asked again and again.
+/// The first rest, and the longest. Rests grow, so a peer that has no room for long is asked less
+/// and less often.
 const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(64);
 
-/// They take turns with the rest: what the peer has room for must not wait behind them, since it is
-/// what makes room.
+/// Postponed chunks take turns with others. Chunks that the peer has room for must not wait behind
+/// them, since landing those makes room.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
     chunks: VecDeque<(Ticket, u32)>,
@@ -21,11 +22,11 @@ pub(super) struct Postponed {
 }
 
 impl Postponed {
-    /// The peer has no room for a chunk now. The first time it comes again at once: mostly another
-    /// copy of it is just being read there.
+    /// The peer has no room for a chunk now. The first time the sender tries again at once: mostly
+    /// the peer is just reading another copy of it.
     pub(super) fn push(&mut self, now: Time, chunk: (Ticket, u32)) {
         self.chunks.push_back(chunk);
-        // What was in flight with it is refused with it.
+        // Chunks that were in flight with it are refused with it.
         if self.until.is_none() {
             self.until = (!self.pause.is_zero()).then(|| now.after(self.pause));
             self.pause = (self.pause * 2).clamp(FIRST, LONGEST);

@@ -1,10 +1,9 @@
-//! What a sender knows of its rails: how fast each is, what is on its way there, and so whether a
-//! chunk is better left to another one.
+//! What a sender knows of its rails: how fast each one is and what is in flight on it. This tells
+//! whether to leave a chunk to another rail.
 //!
-//! A chunk that waits on a slow rail is what its transfer waits for in the end. So a rail takes one
-//! only if it will have landed it by the time at which the others would be through with everything
-//! that is left, or if nobody will land it earlier. All channels of a rail share its rate, and are
-//! counted together.
+//! In the end a transfer waits for the chunk on its slowest rail. So a rail takes a chunk only if
+//! it will land it before the other rails have landed everything that is left, or if no other rail
+//! would land it earlier. All channels of a rail share its rate and are counted together.
 //!
 //! Rates are measured from one acknowledgement to another while something is in flight throughout,
 //! so that a rail which has little to do isn't taken for a slow one.
@@ -13,26 +12,28 @@ use std::time::Duration;
 
 use crate::id::Time;
 
-/// Differences below this are none: to wake another rail takes as long.
+/// Ignore differences below this: waking another rail takes as long.
 const SLACK_NS: f64 = 20_000.0;
-/// The same relative to what the chunk itself takes, since rates are measured with an error.
+/// The same, relative to the time of the chunk itself, since measured rates have an error.
 const SLACK: f64 = 0.25;
-/// A measurement takes at least so long, so many chunks, and as many as were in flight when it began:
-/// the flows of a rail take turns with the wire, and so their acknowledgements come in bunches.
+/// A measurement spans at least this time, this many chunks, and all chunks in flight when it
+/// began: the flows of a rail take turns on the wire, so their acknowledgements come in bunches.
 const MEASURE_NS: f64 = 200_000.0;
 const MEASURE_CHUNKS: u32 = 4;
-/// Smaller chunks cost their handling, which is no measure of the rail.
+/// Smaller chunks measure the cost of handling them, not the rail.
 const MEASURE_MEAN_BYTES: f64 = 16_384.0;
 /// Time over which measurements are averaged.
 const AVERAGE_NS: f64 = 2_000_000.0;
-/// What is in flight on a rail takes it so long, besides the delay of its acknowledgements.
+/// A rail may have this much time's worth of payload in flight, besides the delay of its
+/// acknowledgements.
 const QUEUE_NS: f64 = 4_000_000.0;
 /// Chunks that may be in flight on a rail however slow it is: one on the wire, and the next.
 const CHUNKS_MIN: u32 = 2;
-/// A rail that is silent so much longer than what it has in flight takes is as slow as its silence.
+/// A rail that stays silent for this much longer than its payload in flight should take counts as
+/// slow as its silence.
 const LATE_NS: f64 = 5_000_000.0;
-/// A rail that was not used for so long is believed to be twice as fast as measured: or else one
-/// that was slow for a moment would never be tried again.
+/// After this time without use a rail counts as twice as fast as measured. Otherwise the sender
+/// would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;
 
 /// A chunk in flight, as its rail sees it.
@@ -59,7 +60,7 @@ struct Rail {
     chunks: u32,
     /// In bytes per nanosecond, once it is known.
     rate: Option<f64>,
-    /// That was measured, and is not only what a first chunk let guess.
+    /// The rate was measured, not guessed from a first chunk.
     is_measured: bool,
     /// Time that acknowledgements take beyond what the bytes before them do.
     delay_ns: f64,
@@ -76,8 +77,7 @@ struct Measuring {
     chunks: u32,
     /// Chunks in flight at its beginning.
     begun: u32,
-    /// It began with a chunk, whose way there and back is in its time, and not with an
-    /// acknowledgement.
+    /// It began with a pull, not with an acknowledgement, so its time includes a round trip.
     cold: bool,
 }
 
@@ -117,7 +117,7 @@ impl Rails {
         self.all[rail].remove(load);
     }
 
-    /// A chunk is through. [`Self::heard`] is owed when all of an acknowledgement are.
+    /// A chunk was acknowledged. Call [`Self::heard`] after the last one of an acknowledgement.
     pub(super) fn landed(&mut self, now: Time, rail: usize, load: Load) {
         let rail = &mut self.all[rail];
         rail.remove(load);
@@ -133,10 +133,10 @@ impl Rails {
         rail.heard = now;
     }
 
-    /// Whether a rail is to take a chunk of so many bytes, of so many that wait with it.
+    /// Whether a rail should take a chunk of this size, given all bytes that wait.
     pub(super) fn may_take(&self, now: Time, rail: usize, bytes: u64, waiting: u64) -> bool {
         let me = &self.all[rail];
-        // So it is with small messages, of which there are many.
+        // The common case of many small messages.
         if me.rate.is_none_or(|rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS) {
             return true;
         }
@@ -147,7 +147,7 @@ impl Rails {
             if index == rail || !other.usable {
                 continue;
             }
-            // One that nothing is known of may be fast, but that is no reason to wait for it.
+            // A rail of unknown rate may be fast, but that is no reason to wait for it.
             let Some(rate) = other.rate_now(now, fastest) else { continue };
             others_rate += rate;
             let queued = other.queued(now, rate);
@@ -172,10 +172,11 @@ impl Rail {
         self.in_flight -= u64::from(load.bytes);
     }
 
-    /// A chunk took so long. If much was in flight before it that says nothing about the way.
+    /// A chunk took this long. With much in flight before it, that says nothing about the delay.
     ///
-    /// What was before it is not taken off, since the rate may be no more than what was allowed to
-    /// be in flight: then the delay would seem to be none, and still less would be allowed.
+    /// Don't subtract the time of the bytes before it: the measured rate may only reflect the limit
+    /// on bytes in flight. The delay would then seem to be zero, and the limit would shrink
+    /// further.
     fn note_delay(&mut self, took_ns: f64, load: Load) {
         let Some(rate) = self.rate else { return };
         let delay = (took_ns - f64::from(load.bytes) / rate).max(0.0);
@@ -199,14 +200,15 @@ impl Rail {
         let mean = bytes as f64 / f64::from(chunks);
         let is_small = mean < MEASURE_MEAN_BYTES;
         match self.rate {
-            // Small ones say how fast the rail is at least, which is not enough to begin with.
+            // Small chunks give only a lower bound of the rate, which is not enough to begin with.
             None if is_small => {}
             None => self.rate = Some(got),
             Some(_) if !self.is_measured && !cold && !is_small => {
                 (self.rate, self.is_measured) = (Some(got), true);
             }
             Some(rate) if (cold || is_small) && got < rate => {
-                // The way there and back is in it, too. Only if that can't be all is it slower.
+                // The time includes a round trip. Lower the rate only if the round trip can't
+                // explain it.
                 let expected = bytes as f64 / rate + self.delay_ns;
                 if cold && !is_small && nanos > 2.0 * expected + MEASURE_NS {
                     self.average(rate, bytes as f64 / (nanos - self.delay_ns), nanos);
@@ -220,7 +222,8 @@ impl Rail {
         self.rate = Some(rate + (got - rate) * nanos / (nanos + AVERAGE_NS));
     }
 
-    /// What of its chunks in flight is not through: a part of each may be, without a word.
+    /// Estimated bytes still on the way: parts of chunks may have arrived without an
+    /// acknowledgement yet.
     fn queued(&self, now: Time, rate: f64) -> f64 {
         let in_flight = self.in_flight as f64;
         in_flight - (rate * nanos(now, self.heard)).min(in_flight / 2.0)

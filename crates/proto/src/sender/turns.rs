@@ -1,4 +1,5 @@
-//! Whose turn it is: which rail is to take what waits, and who has to be told.
+//! Whose turn it is: which rail should take the waiting chunks, and which flows the driver must
+//! tell.
 
 use super::rails::Load;
 use super::{Flow, Sender, Source, Ticket};
@@ -12,16 +13,16 @@ impl Flow {
 }
 
 impl<S: Source> Sender<S> {
-    /// The driver will not pull for the flow until it does: nobody is to wait for it.
+    /// The driver will not pull for the flow until it says otherwise: no rail waits for it.
     pub fn rest(&mut self, flow: FlowIndex) {
         self.flows[flow.0 as usize].rests = true;
         self.note_usable(self.rail_of(flow));
     }
 
-    /// Flows that are to pull, though nothing may happen on them that would make the driver think of
-    /// it: they were denied a chunk which they may take now, or a chunk was left to them. Asked
-    /// after each pull and acknowledgement, and now and then while chunks are in flight, since a rail
-    /// may become slow without a word.
+    /// Flows that the driver must make pull, since no event on them will: they were denied a chunk
+    /// that they may take now, or another rail left a chunk to them. Call this after each pull and
+    /// acknowledgement, and from time to time while chunks are in flight, since a rail may become
+    /// slow silently.
     pub fn wakes(&mut self, now: Time) -> Vec<FlowIndex> {
         if !self.denying {
             return Vec::new();
@@ -54,7 +55,7 @@ impl<S: Source> Sender<S> {
         self.rails.set_usable(rail, usable);
     }
 
-    /// Whether a flow that asks is to have the next chunk. Without one the answer is yes.
+    /// Whether a flow that asks gets the next chunk. True if no chunk waits.
     pub(super) fn is_its_turn(&mut self, now: Time, flow: FlowIndex) -> bool {
         let rail = self.rail_of(flow);
         let state = &mut self.flows[flow.0 as usize];
@@ -67,7 +68,7 @@ impl<S: Source> Sender<S> {
         !denied
     }
 
-    /// Whether a rail is to take the chunk that is pulled next.
+    /// Whether a rail should take the next chunk.
     fn may_take(&self, now: Time, rail: usize) -> bool {
         let next_of = |ticket: &Ticket| {
             let outgoing = self.slots[ticket.slot as usize].as_ref()?;
@@ -85,7 +86,7 @@ impl<S: Source> Sender<S> {
         self.rails.may_take(now, rail, bytes.unwrap_or(0).into(), self.waiting)
     }
 
-    /// The flow of a rail that is to be told to pull.
+    /// The flow of a rail that the driver must make pull.
     fn wake_of(&mut self, now: Time, rail: usize) -> Option<FlowIndex> {
         let is_idle = self.rails.is_idle(rail);
         let found = self.flows_of(rail).find(|flow| {
@@ -97,7 +98,8 @@ impl<S: Source> Sender<S> {
         Some(found)
     }
 
-    /// A chunk that was pulled is to be pulled again, unless its transfer ends; says which.
+    /// Counts a pulled chunk as waiting again, unless its transfer is ending; returns whether it
+    /// did.
     pub(super) fn give_back(&mut self, ticket: Ticket, chunk: u32, load: Load) -> bool {
         let again = self.waits_again(ticket, load);
         if again {
@@ -106,7 +108,7 @@ impl<S: Source> Sender<S> {
         again
     }
 
-    /// Counts a chunk as waiting, unless its transfer ends; says which.
+    /// Counts a chunk as waiting, unless its transfer is ending; returns whether it did.
     pub(super) fn waits_again(&mut self, ticket: Ticket, load: Load) -> bool {
         let bytes = u64::from(load.bytes);
         let again = match self.outgoing_mut(ticket) {

@@ -126,7 +126,7 @@ proptest! {
             prop_assert_eq!(encoded(&header), chunk);
         }
         let mut ack: [u8; ACK_BYTES] = bytes[..ACK_BYTES].try_into().unwrap();
-        // Most codes and reserved bytes are refused; often enough these are none of them.
+        // Random codes and reserved bytes are mostly refused, so these come from the valid ones.
         (ack[0], ack[1]) = (kind + 1, ack[1] % 12);
         if bytes[31] % 2 == 0 { ack[2..8].fill(0); }
         if let Ok(frame) = AckFrame::decode(&ack) {

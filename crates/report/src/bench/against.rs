@@ -1,4 +1,4 @@
-//! What the engine was compared with, in turn and in the same run.
+//! Baselines that ran in turn with the engine, in the same run.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct AgainstRaw {
     pub raw_latency_us: Option<LatencyUs>,
     /// How many connections carried the data.
     pub flows: usize,
-    /// How many bytes each write and read call was asked for.
+    /// How many bytes each write and read call requested.
     pub chunk_bytes: u64,
     /// The congestion control the connections really had.
     pub congestion: String,
@@ -41,12 +41,12 @@ pub struct Baseline {
     pub name: String,
     /// Median rate, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
-    /// The same with its edges.
+    /// The same, with its least and greatest value.
     pub spread_gb_per_s: Spread,
-    /// The engine's rate over its, within a round; median over the rounds. Above 1 the engine is
-    /// faster.
+    /// The engine's rate over the baseline's, within a round; median over the rounds. Above 1 the
+    /// engine is faster.
     pub ratio: f64,
-    /// The same with its edges.
+    /// The same, with its least and greatest value.
     pub spread_ratio: Spread,
     /// CPU seconds of all its processes per 10^9 bytes; median over the rounds.
     pub cpu_seconds_per_gb: Option<f64>,
@@ -66,7 +66,7 @@ pub struct SweepRow {
     pub flows: usize,
     /// Median rate, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
-    /// The same with its edges.
+    /// The same, with its least and greatest value.
     pub spread_gb_per_s: Spread,
     /// CPU seconds of both processes per 10^9 bytes; median over the rounds.
     pub cpu_seconds_per_gb: Option<f64>,

@@ -1,4 +1,4 @@
-//! What keeps a run from being faster.
+//! What limits a run.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum LimitKind {
     Memory,
     /// The links between the two sides.
     Network,
-    /// What the channels may have outstanding.
+    /// The windows of the channels.
     Window,
     /// Transfers that are outstanding at once: too few to keep everything busy.
     Depth,

@@ -31,9 +31,9 @@ pub struct PathTaken {
 pub struct PathConsidered {
     /// Its name.
     pub path: String,
-    /// Whether it leads from one end to the other.
+    /// Whether it is possible between these two ends.
     pub is_possible: bool,
-    /// What speaks for it or against it.
+    /// The reason for or against it.
     pub why: String,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How threads came to their CPUs, and which.
+/// Who placed the threads, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Who chose.
@@ -21,7 +21,7 @@ pub enum PlacedBy {
     Topology,
     /// The settings.
     Settings,
-    /// Nobody: the kernel moves them as it likes.
+    /// Nobody: the kernel moves them freely.
     Nobody,
 }
 
@@ -30,20 +30,20 @@ pub enum PlacedBy {
 pub struct PlacedThread {
     /// Its name.
     pub name: String,
-    /// Whether it is of the other side.
+    /// Whether it belongs to the other side.
     pub is_peer: bool,
-    /// The CPUs that it was to be bound to, as the kernel's list; empty for any.
+    /// The CPUs that it should be bound to, as the kernel's list; empty for any.
     pub expected: String,
     /// The CPUs that it could run on, read back.
     pub actual: String,
     /// The CPU that it was seen on last.
     pub last_cpu: Option<u32>,
-    /// How often it was seen on another CPU than before; it moved at least so often.
+    /// How often it was seen on another CPU than before: a lower bound of its moves.
     pub migrations: u64,
 }
 
 impl PlacedThread {
-    /// Whether it ran where it was to run; always, if nobody said where.
+    /// Whether it ran where it should; true if nothing was requested.
     pub fn is_as_expected(&self) -> bool {
         self.expected.is_empty() || self.expected == self.actual
     }

@@ -18,7 +18,7 @@ pub struct BenchResult {
     pub depth: u64,
     /// Whether both sides posted at once.
     pub bidir: bool,
-    /// Whether one message at a time went to and fro (`--latency`).
+    /// Whether it was a ping-pong of single messages (`--latency`).
     pub ping_pong: bool,
     /// Transfers of all samples and both directions. Of a ping-pong: messages, one way each.
     pub transfers: u64,
@@ -30,22 +30,22 @@ pub struct BenchResult {
     pub transfers_per_s: f64,
     /// Median over the samples of bytes per second, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
-    /// The same with its edges.
+    /// The same, with its least and greatest value.
     pub spread_gb_per_s: Spread,
     /// From posting a transfer to knowing that all of it is in place; of a ping-pong one way: half
     /// of each round trip.
     pub latency_us: Option<LatencyUs>,
-    /// Whether the destination was compared with what was sent, and was right.
+    /// Whether the destination was compared with the source and found right.
     pub verified: bool,
     /// How it was compared: `full`, `sample` or `off`.
     pub verify: String,
     /// Bytes that were compared.
     pub verified_bytes: u64,
-    /// The way that the bytes took; `null` in reports of earlier versions.
+    /// The path of the bytes; `null` in reports of earlier versions.
     #[serde(default)]
     pub path: Option<PathTaken>,
-    /// How often only an engine's periodic look brought transfers on, at both ends together: each is
-    /// a wake-up that was lost. `null` where the engines don't count them, and in reports of earlier
+    /// How often only an engine's periodic check got transfers moving again, at both ends together.
+    /// Each is a lost wake-up. `null` where the engines don't count them, and in reports of earlier
     /// versions.
     #[serde(default)]
     pub rescues: Option<u64>,
@@ -57,7 +57,7 @@ pub struct BenchResult {
     pub against: Option<AgainstRaw>,
     /// Each rail alone in turn with all; only with `--against alone`.
     pub alone: Option<AgainstAlone>,
-    /// What else was measured in turn, in the order asked for.
+    /// Other baselines that were measured in turn, in the order requested.
     #[serde(default)]
     pub baselines: Vec<Baseline>,
     /// Other numbers of channels; only with `--channels-list`.
@@ -136,16 +136,16 @@ pub struct LatencyUs {
     pub min: f64,
     /// Half are not longer.
     pub p50: f64,
-    /// 99 % are not longer.
+    /// 99 % of the times are at most this.
     pub p99: f64,
-    /// 99.9 % are not longer.
+    /// 99.9 % of the times are at most this.
     pub p999: f64,
     /// The longest.
     pub max: f64,
 }
 
 impl LatencyUs {
-    /// Reads the percentiles off; `None` for an empty histogram.
+    /// Reads the percentiles; `None` for an empty histogram.
     pub fn of(histogram: &Histogram) -> Option<Self> {
         let micros = |ns: u64| ns as f64 / 1e3;
         let quantile = |q: f64| histogram.quantile_ns(q).map(micros);

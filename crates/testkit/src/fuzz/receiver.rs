@@ -1,4 +1,4 @@
-//! A receiver with a driver that keeps the contract and a peer that need not.
+//! A receiver with a driver that keeps the contract and a peer that may break it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,12 +34,12 @@ struct Model {
     completed: BTreeSet<u64>,
     /// Transfers that the peer gave up: no flow may begin to write them.
     retired: BTreeSet<u64>,
-    /// Contexts that the driver's gate lets in no more.
+    /// Contexts that the driver's gate refuses from now on.
     expelled: BTreeSet<u64>,
     floor: u64,
 }
 
-/// As many calls as the bytes say.
+/// Makes the calls that the bytes encode.
 pub(super) fn run(data: &[u8]) {
     let mut model = Model {
         receiver: Receiver::new(LIMITS),
@@ -141,7 +141,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the driver thinks that the flow's chunk was let in.
+    /// Whether the driver believes that the flow's chunk may land.
     fn lands(&self, index: u32) -> bool {
         self.flows[index as usize].verdict == Some(Verdict::Land)
     }
@@ -243,7 +243,7 @@ impl Model {
         assert_eq!(self.writers().filter(same).count(), own, "two write one chunk");
     }
 
-    /// Whoever writes in place just now: flows inside a system call, and devices.
+    /// Everybody who is writing in place: flows inside a system call, and devices.
     fn writers(&self) -> impl Iterator<Item = &Flow> {
         let flows = self.flows.iter().filter(|flow| flow.inside);
         flows.chain(self.copying.iter().map(|(_, flow)| flow))

@@ -1,4 +1,4 @@
-//! A sender with a driver that keeps the contract and a peer that acknowledges what it likes.
+//! A sender with a driver that keeps the contract and a peer that sends arbitrary acknowledgements.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ struct Model {
     floor: TransferId,
 }
 
-/// As many calls as the bytes say; then the peer is lost, and everything must be over.
+/// Makes the calls that the bytes encode. Then the peer is lost, and every transfer must end.
 pub(super) fn run(data: &[u8]) {
     let mut model = Model {
         sender: Sender::new(CONFIG),

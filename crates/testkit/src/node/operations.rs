@@ -1,4 +1,4 @@
-//! What operations are made of: transfers out, data in, and the messages between.
+//! The parts of operations: transfers out, data in, and the messages between.
 
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::Message;
@@ -67,7 +67,7 @@ pub(super) fn admit(
 }
 
 impl Node {
-    /// Gives a transfer to the sender. Whoever can send it is woken.
+    /// Gives a transfer to the sender and wakes the flows that can send it.
     pub(super) fn submit(
         &mut self,
         world: &mut World,
@@ -119,7 +119,7 @@ impl Node {
         self.handles.insert(id, Handle::Transfer(transfer));
     }
 
-    /// Takes what became of transfers out of the sender, and wakes flows that can send now.
+    /// Handles the sender's events, and wakes flows that can send now.
     pub(super) fn pump(&mut self, world: &mut World) {
         while let Some(event) = self.sender.poll_event() {
             match event {
@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Ends what only waited for flows to leave their system calls.
+    /// Ends operations that only waited for flows to leave their system calls.
     pub(super) fn settle(&mut self, world: &mut World) {
         for leaving in std::mem::take(&mut self.leaving) {
             if self.receiver.expel(leaving.op, leaving.context) {
@@ -224,7 +224,7 @@ impl Node {
         if !self.sender.has_work() {
             return;
         }
-        // One that was denied a chunk is not to look again by itself.
+        // A flow that was denied a chunk must not look again by itself.
         for flow in 0..self.tx.len() as u32 {
             if self.can_pull(flow) && !self.sender.is_denied(polyrail_proto::FlowIndex(flow)) {
                 world.soon(Actor::Tx(self.id, flow), 2000);
@@ -319,7 +319,8 @@ impl Node {
 
     fn hear(&mut self, world: &mut World, message: Message) {
         match message {
-            // Whether that is already true need not be asked: no acknowledgement leaves before it is.
+            // No need to check whether that holds already: no acknowledgement leaves before it
+            // does.
             Message::Cancel { transfer } => {
                 self.receiver.retire(transfer);
             }

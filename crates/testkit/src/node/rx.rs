@@ -84,7 +84,7 @@ impl Node {
         world.soon(Actor::Rx(self.id, flow), 500);
     }
 
-    /// Says whether there is more to do at once.
+    /// Returns whether there is more to do at once.
     fn step(&mut self, world: &mut World, flow: u32) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
         match stream.next_step() {
@@ -148,7 +148,7 @@ impl Node {
         allowed || self.settings.sabotage == Sabotage::LandsUnasked
     }
 
-    /// One read from the stream. Says whether there is more to do at once.
+    /// One read from the stream. Returns whether there is more to do at once.
     fn read(&mut self, world: &mut World, flow: u32, need: Need) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
         let id = stream.id;
@@ -174,7 +174,7 @@ impl Node {
         self.call(world, flow, bytes, wanted, landing, true)
     }
 
-    /// Begins to put bytes into place. What needs no memory of the user is done at once.
+    /// Begins to put bytes into place. Bytes that go to no user memory are done at once.
     fn call(
         &mut self,
         world: &mut World,
@@ -191,11 +191,11 @@ impl Node {
         self.go_on_with_call(world, flow)
     }
 
-    /// Says whether the thread is out of its system call.
+    /// Returns whether the thread has left its system call.
     fn go_on_with_call(&mut self, world: &mut World, flow: u32) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return true };
         let Some(mut call) = stream.call.take() else { return true };
-        // Some of the bytes go into place early, some late, and others do something in between.
+        // Some of the bytes go into place early, some late, and other actors have turns in between.
         let left = call.payload() - call.done;
         let inside = world.now() < call.until;
         let count = if inside { world.rng.below(left as u64 + 1) as usize } else { left };
@@ -220,7 +220,7 @@ impl Node {
         true
     }
 
-    /// What others waited for may be possible now.
+    /// Others may have waited for this.
     fn left_call(&mut self, world: &mut World) {
         self.settle(world);
         for flow in 0..self.rx.len() {
@@ -245,13 +245,13 @@ impl Node {
             world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
             stream.refusals.push_back((stream.sequence, code));
         }
-        // What landed is known here before the peer hears that it did.
+        // Record the landing before the peer hears of it.
         self.take_landed(world);
         self.settle(world);
         self.acknowledge(world, flow, false);
     }
 
-    /// Writes acknowledgements that are due. `drained` says that nothing else is there to be read.
+    /// Writes acknowledgements that are due. `drained`: no more bytes wait to be read.
     fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
         let quiet = self.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
         let early = self.settings.sabotage == Sabotage::AcksEarly;

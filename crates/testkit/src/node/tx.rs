@@ -185,7 +185,7 @@ impl Node {
         }
     }
 
-    /// Says whether the flow is still of use.
+    /// Returns whether the flow is still usable.
     fn read_acks(&mut self, world: &mut World, flow: u32, id: ConnectionId) -> bool {
         let link = world.network.link(id, Direction::Acks);
         let available = link.readable();

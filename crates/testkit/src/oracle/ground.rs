@@ -1,4 +1,4 @@
-//! Who uses which block of memory. What nobody uses holds a marker, and must go on holding it.
+//! Tracks who uses which block of memory. Free blocks hold a marker and must keep it.
 
 use crate::memory::{Memory, Span};
 use crate::network::NodeId;
@@ -7,7 +7,7 @@ use crate::rng::Rng;
 
 /// Bytes of a block. Segments begin anywhere in one and reach over as many as they need.
 const BLOCK_BYTES: u64 = 4 << 10;
-/// How often a place is sought for a segment before the memory counts as full.
+/// Tries to find a place for a segment before the memory counts as full.
 const TRIES: u32 = 8;
 
 /// What a block is to its operation.
@@ -69,7 +69,7 @@ impl Ground {
         Ok(spans)
     }
 
-    /// The operation that may be written in all of `at`, or what stands there instead.
+    /// The operation that owns all of `at` as a destination, or what is there instead.
     pub(super) fn owner(&self, node: NodeId, at: Span) -> Result<OpId, String> {
         let mut owner = None;
         for index in blocks_of(at) {
@@ -92,19 +92,19 @@ impl Ground {
         (span.offset..span.offset + span.len).map(marker).collect()
     }
 
-    /// The operation uses its blocks of that role no more: they are marked, and free.
+    /// Frees the operation's blocks of that role and marks them.
     pub(super) fn release(&mut self, memories: &mut [Memory], rng: &mut Rng, op: OpId, role: Role) {
         let marker = rng.bits() as u8;
         self.free(memories, marker, |user| user == (op, role));
     }
 
-    /// The operation was not posted after all.
+    /// Undoes the reservation of an operation that was not posted.
     pub(super) fn give_back(&mut self, memories: &mut [Memory], rng: &mut Rng, op: OpId) {
         let marker = rng.bits() as u8;
         self.free(memories, marker, |(user, _)| user == op);
     }
 
-    /// The whole slot is free, whoever used it.
+    /// Frees the whole slot, whoever used it.
     pub(super) fn clear(
         &mut self,
         memories: &mut [Memory],

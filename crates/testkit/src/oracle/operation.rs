@@ -77,7 +77,7 @@ pub struct Operation {
     pub(super) expected: Vec<u8>,
     pub(super) partner: Option<OpId>,
     pub(super) notified: bool,
-    /// Nothing of it may happen any more.
+    /// It must have no further effect.
     pub(super) settled: bool,
     /// Its end can't be known: one of its nodes is gone.
     pub(super) orphaned: bool,

@@ -1,4 +1,4 @@
-//! The one who pulls cables, and what is done to a run from outside.
+//! Chaos pulls cables; tests interfere with a run from outside.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::oracle::OpId;
 use crate::scenario::Fault;
 use crate::world::Actor;
 
-/// A run whose time does not end is over when nodes were idle for so long: what is late has come.
+/// A run without a natural end is over when nodes were idle for this long: by then everything late
+/// has arrived.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Simulation {
@@ -37,7 +38,7 @@ impl Simulation {
         self.world.clock.wake(Actor::Chaos, next.min(calm_at));
     }
 
-    /// With a rail that is down for good, nodes try to connect for good: time does not end by itself.
+    /// With a rail down for good, nodes retry for ever, so the run does not end by itself.
     fn look_for_end(&mut self) {
         if self.scenario.chaos.heals >= self.world.network.rails() {
             return;
@@ -72,7 +73,7 @@ impl Simulation {
         }
     }
 
-    /// A rail has 1/`divisor` of its rate, and soon less, until it is dead.
+    /// Slows a rail to 1/`divisor` of its rate, and further until it is dead.
     pub(super) fn slow_down(&mut self, rail: usize, divisor: u64) {
         if self.calm {
             return;

@@ -9,11 +9,11 @@ use crate::oracle::{Kind, Posting};
 use crate::scenario::Dish;
 use crate::world::Actor;
 
-/// How often a user tries to find memory for an operation before it is left out.
+/// How often a user tries to find memory for an operation before skipping it.
 const ATTEMPTS: u32 = 50;
 
 impl Simulation {
-    /// The users do what they meant to do by now, and post what may be posted.
+    /// Lets users do everything that is due, and post what may be posted.
     pub(super) fn run_user(&mut self) {
         while let Some(entry) = self.agenda.first_entry()
             && entry.key().0 <= self.world.now()

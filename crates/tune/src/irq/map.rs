@@ -34,7 +34,7 @@ pub struct MapEntry {
     rules: Vec<Rule>,
 }
 
-/// Where a vector is to go, and the line that says so.
+/// The CPU for a vector, and the line of the map that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) cpus: CpuSet,
@@ -156,7 +156,7 @@ impl Rule {
         let cpus = match self.which {
             Which::Rx | Which::Tx => {
                 let order: Vec<u32> = self.cpus.iter().collect();
-                // No rule is without CPUs.
+                // Every rule has CPUs.
                 let cpu = order[vector.queue.unwrap_or(0) as usize % order.len()];
                 CpuSet::range(cpu, cpu)
             }

@@ -28,7 +28,7 @@ pub enum Policy {
     Colocate,
 }
 
-/// What a policy has to respect.
+/// Constraints of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyOptions {
     /// The interfaces; none means all.
@@ -77,7 +77,7 @@ pub fn plan(
     let vectors = Vectors::read_with_queues(machine.root())?;
     let nics = chosen(&vectors, &options.nics)?;
     let mut placer = Placer::new(topology, policy, options)?;
-    // All of a node's interfaces are counted first, for they share its cores.
+    // Count all interfaces of a node first, because they share its cores.
     for nic in &nics {
         placer.reserve(nic, &queues(&vectors, nic));
     }
@@ -95,11 +95,11 @@ pub fn plan(
     Ok(plan.seal())
 }
 
-/// Plans what a map says, for vectors that serve a queue; `with_others` also for the rest that it
-/// names, which are those of storage and of devices themselves.
+/// Plans what a map says for vectors that serve a queue. With `with_others`, also for the other
+/// vectors that it names: those of storage and of devices themselves.
 ///
 /// # Errors
-/// [`TuneError::Yaml`] with the place of a name that is not there or a CPU that is not online.
+/// [`TuneError::Yaml`] with line and column of an unknown name or an offline CPU.
 pub fn plan_from_map(
     machine: &mut dyn Machine,
     topology: &Topology,
@@ -188,11 +188,11 @@ struct Placer<'a> {
     topology: &'a Topology,
     policy: Policy,
     options: &'a PolicyOptions,
-    /// Where interrupts may go at all.
+    /// The CPUs that interrupts may go to.
     pool: CpuSet,
-    /// How many places each pool has to give, by the pool itself.
+    /// How many places each pool has.
     asked: BTreeMap<CpuSet, u32>,
-    /// How many of them are given.
+    /// How many of them are taken.
     given: BTreeMap<CpuSet, u32>,
     warnings: Vec<String>,
 }
@@ -219,7 +219,8 @@ impl<'a> Placer<'a> {
         pool = pool.difference(&options.avoid);
         if policy == Policy::Split {
             pool = pool.difference(&topology.cpus.isolated);
-            // Unless it was asked for: CPU 0 has the timer and whatever nobody placed.
+            // Skip CPU 0 unless the user asks for it: it has the timer and every interrupt that
+            // nobody placed.
             if options.cpus.is_none() {
                 pool = pool.difference(&topology.cpus.siblings(0));
             }
@@ -238,7 +239,7 @@ impl<'a> Placer<'a> {
         Ok(Self { topology, policy, options, pool, asked, given, warnings: Vec::new() })
     }
 
-    /// The CPUs for an interface, and the words for them. Says so when its node is unknown.
+    /// The CPUs for an interface, and their description. Warns if its node is unknown.
     fn near(&self, nic: &str) -> (CpuSet, String, Option<String>) {
         let nic_found: Option<&Nic> = self.topology.nic(nic);
         let node = nic_found.and_then(|nic| nic.node);
@@ -249,8 +250,8 @@ impl<'a> Placer<'a> {
             },
             Some(_) => {
                 let warning = format!(
-                    "{nic}: none of the CPUs of its own node may be used; all others are, which \
-                     costs memory traffic between nodes"
+                    "{nic}: none of the CPUs of its own node may be used; the plan uses all \
+                    others, which costs memory traffic between nodes"
                 );
                 (self.pool.clone(), "off its node".to_owned(), Some(warning))
             }
@@ -370,8 +371,8 @@ impl<'a> Placer<'a> {
         }
         if alone > 0 {
             self.warnings.push(format!(
-                "{nic}: {alone} queues go to the very CPU of a worker, for its core has no other \
-                 thread that is free"
+                "{nic}: {alone} queues go to the very CPU of a worker, because its core has no \
+                other free thread"
             ));
         }
         Ok(places)

@@ -6,7 +6,7 @@ use crate::balancer::{self, RUNNING, STOPPED};
 use crate::plan::Plan;
 use crate::target::Target;
 
-/// By the names that the kernel has for them.
+/// Their names as the kernel lists them.
 const RIVALS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
 
 /// Running programs that may move interrupts behind one's back: process and name.
@@ -18,8 +18,8 @@ pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
     named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
 }
 
-/// Adds to a plan that irqbalance is stopped before anything else, and so that taking the plan back
-/// starts it again after everything else. Says in the plan what was found.
+/// Makes the plan stop irqbalance before anything else, so that undoing the plan starts it again
+/// last. Notes in the plan what was found.
 pub fn stop_irqbalance(root: &Sysroot, mut plan: Plan) -> Plan {
     let planned: Vec<Target> = plan.wanted().map(|(target, ..)| target.clone()).collect();
     let found = balancer::find(root);
@@ -62,11 +62,11 @@ impl Plan {
     }
 }
 
-/// Whether the plan leaves an irqbalance at work that is there now.
+/// Whether an irqbalance that runs now keeps running under the plan.
 fn keeps_irqbalance(root: &Sysroot, plan: &Plan) -> bool {
     let wanted: Vec<&Target> = plan.wanted().map(|(target, ..)| target).collect();
     let found = balancer::find(root);
-    // Copies of machines have the names of programs and no more.
+    // Copies of machines hold only the names of programs.
     found.is_empty()
         || found.iter().any(|target| {
             let is_running = balancer::read(root, target).as_deref() == Some(RUNNING);

@@ -21,7 +21,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether packets of a queue come by this vector: only such are ever planned.
+    /// Whether this vector serves a queue. Policies plan only such vectors.
     pub fn is_queue(self) -> bool {
         matches!(self, Self::Rx | Self::Tx | Self::Both)
     }
@@ -39,7 +39,7 @@ impl Role {
     }
 }
 
-/// What the driver of a network interface says with a vector's name: role and queue.
+/// Role and queue, as the driver of a network interface encodes them in a vector's name.
 ///
 /// `blocks` is how many queue vectors the device has: `gve` counts those that send first, and
 /// those that receive from half of them on, however many queues are in use.

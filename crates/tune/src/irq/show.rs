@@ -111,7 +111,7 @@ pub fn show(
     Ok(shown)
 }
 
-/// What came between two reads. CPUs may go and come meanwhile, and counters wrap at 2³².
+/// Interrupts between two reads. CPUs may go and come meanwhile, and counters wrap at 2³².
 fn difference(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u32, u64)> {
     let of = |cpu: u32| before.iter().find(|(known, _)| *known == cpu).map(|(_, count)| *count);
     let delta = |cpu: u32, now: u64| match of(cpu) {

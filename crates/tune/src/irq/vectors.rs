@@ -1,4 +1,4 @@
-//! The interrupt vectors of PCI devices, by what they are.
+//! The interrupt vectors of PCI devices, by identity.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ pub struct Vector {
     pub id: VectorId,
     /// Its number, until the next restart of machine or driver.
     pub irq: u32,
-    /// The interface of its device; `None` for devices that are none.
+    /// The interface of its device; `None` if the device is not a network interface.
     pub nic: Option<String>,
     /// What it serves.
     pub role: Role,
@@ -61,8 +61,8 @@ impl Vectors {
         Ok(Self { list, numbers })
     }
 
-    /// As [`Self::read`]; on the running machine the kernel is also asked which queues each
-    /// interrupt serves, which is surer than the names where the driver tells.
+    /// As [`Self::read`]. On the running machine this also asks the kernel which queues each
+    /// interrupt serves: where the driver tells, that is more reliable than names.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -72,7 +72,7 @@ impl Vectors {
         Ok(vectors)
     }
 
-    /// The number of a vector; `None` if it is not there (any more).
+    /// The number of a vector; `None` if it does not exist (any more).
     pub fn find(&self, id: &VectorId) -> Option<u32> {
         self.numbers.get(id).copied()
     }

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::target::Target;
 use crate::verify::{State, verify};
 
-/// Looks again and again whether a plan holds, and tells what has changed since the last look.
+/// Checks repeatedly whether a plan holds, and reports what changed since the last look.
 #[derive(Debug)]
 pub struct Watch {
     plan: Plan,
@@ -28,11 +28,11 @@ pub struct Watch {
 pub struct Sighting {
     /// What.
     pub target: Target,
-    /// Whose it is, for people.
+    /// The owner of the value, for people.
     pub what: String,
     /// The value that the plan wants.
     pub wanted: String,
-    /// The value now; `None` if the thing is gone.
+    /// The current value; `None` if the target is gone.
     pub found: Option<String>,
     /// Whether it is as planned again.
     pub is_good: bool,
@@ -65,7 +65,7 @@ pub enum Writer {
 }
 
 impl Watch {
-    /// Begins with what is as it is now. `managed` are targets that the kernel places itself.
+    /// Starts from the current state. `managed` are targets that the kernel places itself.
     ///
     /// # Errors
     /// [`TuneError`] if the machine can't be read.
@@ -89,7 +89,7 @@ impl Watch {
         self.last.values().filter(|(state, _)| !state.holds()).count()
     }
 
-    /// The files whose writes tell who changed something.
+    /// The files whose writers reveal who changed something.
     ///
     /// # Errors
     /// [`TuneError`] if the machine can't be read.
@@ -112,8 +112,8 @@ impl Watch {
         Ok(files)
     }
 
-    /// What has changed since the last look. `writes` are those that were seen meanwhile, `None`
-    /// where they can't be watched.
+    /// The changes since the last look. `writes` are the writes seen meanwhile; `None` where writes
+    /// can't be watched.
     ///
     /// # Errors
     /// [`TuneError`] if the machine can't be read.
@@ -149,7 +149,7 @@ impl Watch {
             // This process writes, too, when it carries the plan out again.
             let last = || writes?.iter().rfind(|write| files.contains(&write.path));
             let by = match (if is_good { last() } else { write }, writes) {
-                // Programs are no files, and the kernel starts none.
+                // A program is not a file, and the kernel starts none.
                 _ if one.target.is_balancer() => Writer::Unknown,
                 (Some(write), _) => Writer::Process {
                     pid: write.pid,

@@ -32,7 +32,7 @@ pub enum Subject {
     Ethtool(String),
 }
 
-/// What a value should be. One that is better is left alone.
+/// The wanted value. A better one is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// Not less.
@@ -62,7 +62,7 @@ impl Subject {
         }
     }
 
-    /// Stands in for what is not there.
+    /// Stands in for a missing value.
     pub(super) fn as_target(&self) -> Target {
         match self {
             Self::File(path) => Target::File { path: path.clone() },
@@ -88,7 +88,7 @@ impl Rule {
                     subject = Some(Subject::Ethtool(text.to_owned()));
                 }
                 "ethtool" => {
-                    let fault = format!("`{}` is no setting like rings.rx", yaml::short(text));
+                    let fault = format!("`{}` is not a setting like rings.rx", yaml::short(text));
                     return Err(yaml::error(file, value.at, fault));
                 }
                 "field" => field = Some(number()? as usize),
@@ -124,7 +124,7 @@ impl Rule {
     /// The whole new value; `None` if the old one is as good or better.
     ///
     /// # Errors
-    /// Why it can't be told, for people.
+    /// Why the value can't be computed, for people.
     pub fn wanted(
         &self,
         old: &str,
@@ -139,7 +139,7 @@ impl Rule {
         };
         let now = now.ok_or_else(|| format!("has no field {at}: `{}`", yaml::short(old)))?;
         let number =
-            || now.parse::<u64>().map_err(|_| format!("`{}` is no number", yaml::short(now)));
+            || now.parse::<u64>().map_err(|_| format!("`{}` is not a number", yaml::short(now)));
         let new = match &self.aim {
             Aim::AtLeast(least) => (number()? < *least).then(|| least.to_string()),
             Aim::AtMost(most) => (number()? > *most).then(|| most.to_string()),
@@ -156,8 +156,8 @@ impl Rule {
             }
             Aim::NearQueue => {
                 let cpus = CpuSet::parse_mask(now).map_err(|error| error.to_string())?;
-                let (mask, wanted) = mask.ok_or("is no file of a queue")?;
-                // A narrower choice was somebody's, and is no worse.
+                let (mask, wanted) = mask.ok_or("is not a file of a queue")?;
+                // Somebody chose the narrower mask, and it is no worse.
                 let is_good = !cpus.is_empty() && cpus.is_subset(wanted);
                 (!is_good).then(|| mask.to_owned())
             }

@@ -19,7 +19,7 @@ pub(crate) enum Trouble {
     Closed(i32),
     /// It fails with this code.
     Fails(i32),
-    /// It fails so often, then works.
+    /// It fails this many times, then works.
     FailsTimes(i32, usize),
     /// It seems to work, and changes nothing.
     Ignored,
@@ -34,7 +34,7 @@ pub(crate) struct Shaky {
     /// Panics before the write of this number, as a kill would end the process there.
     pub(crate) dies_at: Option<usize>,
     pub(crate) writes: usize,
-    /// How long the code wanted to wait, which nobody does here.
+    /// How long the code asked to wait; the tests never wait.
     pub(crate) paused: Duration,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Standin {
     pub(crate) values: BTreeMap<Target, String>,
     /// The code with which it refuses every value of its own.
     pub(crate) refuses: Option<i32>,
-    /// It takes values of its own and does not use them.
+    /// It accepts values and ignores them.
     pub(crate) ignores: bool,
     /// Every write in order.
     pub(crate) log: Vec<Target>,

@@ -23,7 +23,7 @@ pub struct Bracket {
 pub struct RoundTrip {
     /// The sender's clock before, in ns.
     pub sent_ns: i64,
-    /// The other's clock when it had come there, in ns.
+    /// The other's clock when the flag arrived there, in ns.
     pub seen_ns: i64,
     /// The sender's clock when it was back, in ns.
     pub came_ns: i64,
@@ -31,7 +31,7 @@ pub struct RoundTrip {
 
 /// Steps of the clock that are looked at for the smallest.
 const STEPS: u32 = 256;
-/// By how much questions are spread over a round trip: steps that visit all of it.
+/// Steps that spread the questions over a whole round trip.
 const DITHER_NS: u64 = 2_000;
 const DITHER_STEP_NS: u64 = 377;
 
@@ -39,7 +39,7 @@ impl Meter {
     /// The smallest step of the device's clock, in ns.
     ///
     /// # Errors
-    /// A clock that stands still, and what the driver refuses.
+    /// If the clock stands still, or the driver refuses a call.
     pub fn tick_ns(&mut self) -> Result<u64, GpuError> {
         let (mut at, mut steps) = (self.page_at(FIRST_STAMP)?, STEPS);
         self.slot(0).store(0, Ordering::Release);
@@ -59,7 +59,8 @@ impl Meter {
     /// A kernel that is there already answers each question within some microseconds.
     ///
     /// # Errors
-    /// More than [`STAMPS_MAX`] questions, a device that does not answer, and what the driver refuses.
+    /// If there are more than [`STAMPS_MAX`] questions, the device does not answer, or the driver
+    /// refuses a call.
     pub fn brackets(&mut self, count: u32, at_edge: bool) -> Result<Vec<Bracket>, GpuError> {
         if count as usize > STAMPS_MAX {
             return Err(self.device.unsupported("so many questions at once"));
@@ -91,8 +92,8 @@ impl Meter {
     /// [`crate::Device::reaches`].
     ///
     /// # Errors
-    /// More than half of [`STAMPS_MAX`] turns, a flag that did not come back, and what the driver
-    /// refuses.
+    /// If there are more than half of [`STAMPS_MAX`] turns, a flag did not come back, or the driver
+    /// refuses a call.
     pub fn ping_pong(&mut self, other: &mut Self, count: u32) -> Result<Vec<RoundTrip>, GpuError> {
         if count as usize * 2 > STAMPS_MAX {
             return Err(self.device.unsupported("so many turns at once"));
@@ -132,7 +133,7 @@ impl Meter {
         Ok(trips)
     }
 
-    /// Asks so many times; `None` if an answer does not come.
+    /// Asks the device `count` times; `None` if an answer does not come.
     fn ask(&self, count: u32) -> Option<Vec<Bracket>> {
         const PATIENCE: Duration = Duration::from_millis(250);
         let mut found = Vec::with_capacity(count as usize);

@@ -1,5 +1,5 @@
-//! From one device to another, by the clocks of both: what the source's says when a gate opens, and
-//! the sink's when everything is there.
+//! One-way times between two devices, by the clocks of both: the source's clock when a gate opens,
+//! and the sink's clock when everything has arrived.
 //!
 //! At the sink a kernel of one thread waits for a flag in its own memory. The source raises it behind
 //! the copy, by whatever made the copy: a copy engine's stream writes the word itself, with the
@@ -64,7 +64,7 @@ impl Meter {
     /// `sink`. Peers have to reach each other.
     ///
     /// # Errors
-    /// Memory that is too small, a flag that does not come, and what the driver refuses.
+    /// If the memory is too small, a flag does not come, or the driver refuses a call.
     pub fn one_way(
         &mut self,
         sink: &mut Self,
@@ -98,8 +98,8 @@ impl Meter {
     /// `give_up` must make it end.
     ///
     /// # Errors
-    /// That of `queue`, work that does not end in time, a gate that opened by itself since `queue`
-    /// took too long, and what the driver refuses.
+    /// If `queue` fails, the work does not end in time, the gate opened by itself because `queue`
+    /// took too long, or the driver refuses a call.
     pub fn crossing<E: From<GpuError>>(
         &mut self,
         sink: &mut Self,
@@ -142,12 +142,12 @@ impl Meter {
         })
     }
 
-    /// The stream, for work that is over before this meter is used otherwise.
+    /// The stream, for work that ends before anything else uses this meter.
     pub fn stream(&self) -> RawStream<'_> {
         RawStream { handle: self.stream.0, _meter: PhantomData }
     }
 
-    /// Whether all that was put into the stream is done, now or within this time. Looks all the time.
+    /// Whether all work in the stream is done, now or within this time. Polls without sleeping.
     ///
     /// # Errors
     /// What went wrong on the device.
@@ -176,7 +176,8 @@ impl Meter {
         self.drain_here()
     }
 
-    /// Puts the kernel there that waits for the next flag: where that is, and what it must be.
+    /// Launches the kernel that waits for the next flag; returns where the flag is and which value
+    /// it must have.
     fn begin_await(&mut self) -> Result<(u64, u32), GpuError> {
         self.arrivals = self.arrivals.wrapping_add(1).max(1);
         let value = self.arrivals;

@@ -15,7 +15,7 @@ impl Meter {
     /// Fills the first `len` bytes with a pattern of this seed, no byte of which is 0.
     ///
     /// # Errors
-    /// Memory that is too small or not aligned to 8 bytes, and what the driver refuses.
+    /// If the memory is too small or not aligned to 8 bytes, or the driver refuses a call.
     pub fn fill(&mut self, memory: &DeviceMemory, len: u64, seed: u64) -> Result<(), GpuError> {
         let (mut at, mut len, mut seed) = (self.aligned(memory, len)?, len, seed);
         let device = self.device.clone();
@@ -29,7 +29,7 @@ impl Meter {
     /// Sets the first `len` bytes to 0.
     ///
     /// # Errors
-    /// Memory that is too small, and what the driver refuses.
+    /// If the memory is too small, or the driver refuses a call.
     pub fn clear(&mut self, memory: &DeviceMemory, len: u64) -> Result<(), GpuError> {
         let at = self.aligned(memory, len)?;
         let device = self.device.clone();
@@ -39,8 +39,8 @@ impl Meter {
         self.drain()
     }
 
-    /// How many words of 8 bytes (and of the last, bytes) of the first `len` bytes are not what
-    /// [`Self::fill`] writes.
+    /// Counts the words of 8 bytes (in the last word, the bytes) among the first `len` bytes that
+    /// differ from what [`Self::fill`] writes.
     ///
     /// # Errors
     /// As [`Self::fill`].

@@ -1,5 +1,5 @@
-//! A stream of chunks as a thread reads it: the reader, the system call that is under way, and what
-//! the peer is owed.
+//! A stream of chunks as a thread reads it: the reader, the system call under way, and the
+//! acknowledgements due.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(super) struct Stream {
     /// Frames of them that the peer was told of.
     pub(super) acknowledged: u64,
     pub(super) refusals: VecDeque<(u64, RefusalCode)>,
-    /// The peer would like to hear without delay.
+    /// The peer wants an acknowledgement without delay.
     pub(super) urgent: bool,
     /// Acknowledgements that are not written yet.
     pub(super) out: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) struct Call {
     pub(super) until: Time,
 }
 
-/// What a reader says, without holding on to it.
+/// What a reader found, without borrowing the reader.
 pub(super) enum Step {
     Chunk { header: ChunkHeader, places: Vec<Place>, crc: u32, meta: Vec<u8> },
     Payload { place: Place, bytes: Vec<u8> },
@@ -91,7 +91,7 @@ impl Stream {
         })
     }
 
-    /// The bytes of a call are where they belong; the reader goes on behind them.
+    /// The bytes of a call are in place; the reader continues after them.
     pub(super) fn took(&mut self, call: &Call) {
         let (payload, rest) = call.bytes.split_at(call.payload());
         if let Some(chunk) = &mut self.chunk {
