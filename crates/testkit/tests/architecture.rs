@@ -33,7 +33,7 @@ const RULES: &[Rule] = &[
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
     Rule { name: "doctor", below: &["host", "nic", "tune"], ..Rule::ORDINARY },
-    Rule { name: "sample", below: &["host"], ..Rule::ORDINARY },
+    Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",
@@ -45,7 +45,7 @@ const RULES: &[Rule] = &[
     // Calls of two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
-    Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "lab", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
     // Pure data; of the system it uses files.
     Rule { name: "profile", ..Rule::ORDINARY },
@@ -66,8 +66,10 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "tune", below: &["host", "nic"], ..Rule::ORDINARY },
-    // Netlink options, the old ethtool call and fanotify.
-    Rule { name: "nic", may_be_unsafe: true, ..Rule::ORDINARY },
+    // The old ethtool call and fanotify.
+    Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
+    // Options of netlink sockets.
+    Rule { name: "netlink", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "config", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "report", is_pure: true, ..Rule::ORDINARY },
