@@ -48,7 +48,7 @@ const RULES: &[Rule] = &[
     Rule { name: "lab", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
     // Pure data; of the system it uses files.
-    Rule { name: "profile", ..Rule::ORDINARY },
+    Rule { name: "profile", below: &["yaml"], ..Rule::ORDINARY },
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
@@ -65,12 +65,13 @@ const RULES: &[Rule] = &[
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    Rule { name: "tune", below: &["host", "nic"], ..Rule::ORDINARY },
+    Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Options of netlink sockets.
     Rule { name: "netlink", may_be_unsafe: true, ..Rule::ORDINARY },
-    Rule { name: "config", is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "yaml", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "report", is_pure: true, ..Rule::ORDINARY },
     Rule {
