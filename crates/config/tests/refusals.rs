@@ -95,7 +95,7 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("chunk_bytes", "", "is empty"),
         ("chunk_bytes", "-1", "negative"),
         ("chunk_bytes", "1e6", "unknown unit `e6`"),
-        ("chunk_bytes", "18446744073709551616", "larger than any number"),
+        ("chunk_bytes", "18446744073709551616", "is too large"),
         ("window_chunks", "16KiB", "has `KiB` after the number"),
         ("peer_timeout_ms", "10x", "unknown unit"),
         ("rails", " ", "is empty"),

@@ -73,7 +73,8 @@ const RULES: &[Rule] = &[
     Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "yaml", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "report", is_pure: true, ..Rule::ORDINARY },
+    // It shares the grammar of sizes and times with the settings.
+    Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
     Rule {
         name: "testkit",
         below: &["proto"],
