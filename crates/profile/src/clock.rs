@@ -77,7 +77,7 @@ impl Row for Anchor {
     const COLUMNS: &'static [&'static str] =
         &["clock", "parent", "window", "method", "parent_before_ns", "clock_ns", "parent_after_ns"];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         line.cell(self.clock);
         line.cell(self.parent);
         line.cell(self.window);

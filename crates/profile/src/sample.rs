@@ -278,7 +278,7 @@ impl Row for Sample {
         "flags",
     ];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         line.cell(self.order);
         line.cell(self.session);
         line.cell(self.configuration);
