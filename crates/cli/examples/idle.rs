@@ -66,10 +66,11 @@ fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
     let resident_kib = resident_kib(child.id())?;
     drop(child.stdin.take());
     child.wait()?;
-    println!(
-        "{{\"peers\": {peers}, \"seconds\": {seconds}, \"cpu_percent_of_a_core\": {percent:.4}, \
-         \"resident_kib\": {resident_kib}}}"
-    );
+    let found = serde_json::json!({
+        "peers": peers, "seconds": seconds, "cpu_percent_of_a_core": percent,
+        "resident_kib": resident_kib,
+    });
+    println!("{found}");
     Ok(())
 }
 

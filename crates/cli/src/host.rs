@@ -1,25 +1,24 @@
 //! What the reports say about the machine.
 
-use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use polyrail_host::Sysroot;
 use polyrail_report::Host;
 
 /// This machine as the kernel describes it; what it does not tell is `None`.
 pub(crate) fn describe() -> Host {
-    describe_from(Path::new("/"))
+    describe_from(&Sysroot::live())
 }
 
 /// The host's name, or `localhost` where the kernel does not tell.
 pub(crate) fn hostname() -> String {
-    line(Path::new("/"), "proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into())
+    named(&Sysroot::live())
 }
 
 /// Memory that programs could still take, in bytes.
 pub(crate) fn available_memory_bytes() -> Option<u64> {
-    meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")
+    meminfo(&Sysroot::live().read("/proc/meminfo").ok()?, "MemAvailable")
 }
 
 /// Milliseconds since 1970 UTC.
@@ -28,28 +27,30 @@ pub(crate) fn unix_ms() -> u64 {
     since.as_millis() as u64
 }
 
-fn describe_from(root: &Path) -> Host {
-    let cpuinfo = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
-    let meminfo_text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+fn named(root: &Sysroot) -> String {
+    let name = root.hostname().ok().filter(|name| !name.is_empty());
+    name.unwrap_or_else(|| "localhost".into())
+}
+
+fn describe_from(root: &Sysroot) -> Host {
+    let cpuinfo = root.read("/proc/cpuinfo").unwrap_or_default();
+    let meminfo_text = root.read("/proc/meminfo").unwrap_or_default();
     let allowed = thread::available_parallelism().map_or(1, usize::from);
     let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     Host {
-        hostname: line(root, "proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into()),
-        boot_id: line(root, "proc/sys/kernel/random/boot_id"),
-        kernel: line(root, "proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into()),
+        hostname: named(root),
+        boot_id: root.boot_id().ok(),
+        kernel: root.kernel().unwrap_or_else(|_| "unknown".into()),
         cpu_model: field(&cpuinfo, "model name"),
         cpus: if cpus == 0 { allowed } else { cpus },
         cpus_allowed: allowed,
         memory_bytes: meminfo(&meminfo_text, "MemTotal"),
-        congestion_control: line(root, "proc/sys/net/ipv4/tcp_congestion_control"),
-        transparent_hugepage: line(root, "sys/kernel/mm/transparent_hugepage/enabled")
+        congestion_control: root.read("/proc/sys/net/ipv4/tcp_congestion_control").ok(),
+        transparent_hugepage: root
+            .read("/sys/kernel/mm/transparent_hugepage/enabled")
+            .ok()
             .and_then(|text| chosen(&text)),
     }
-}
-
-fn line(root: &Path, path: &str) -> Option<String> {
-    let text = fs::read_to_string(root.join(path)).ok()?;
-    Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
 /// The value of a `name : value` line.
@@ -72,6 +73,8 @@ fn chosen(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -87,7 +90,7 @@ mod tests {
         put("proc/cpuinfo", "processor : 0\nmodel name : Fast 9000\nprocessor : 1\n");
         put("proc/meminfo", "MemTotal:       1024 kB\nMemAvailable: 12 kB\n");
         put("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
-        let host = describe_from(root.path());
+        let host = describe_from(&Sysroot::at(root.path()));
         assert_eq!((host.hostname.as_str(), host.kernel.as_str()), ("node7", "6.1.0-test"));
         assert_eq!((host.cpus, host.memory_bytes), (2, Some(1 << 20)));
         assert_eq!(host.cpu_model.as_deref(), Some("Fast 9000"));

@@ -106,7 +106,7 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
         refusal(polyrail(&["show", "--set", "chunk_bytes=512K"])),
         "polyrail: chunk_bytes = `512K` (set) has the unit `K`, which is ambiguous; \
          allowed: 4KiB to 64MiB\n\
-         help: write 512KiB (powers of 1024) or 512kB (powers of 1000)\n"
+         help: write 512KiB (1024) or 512kB (1000)\n"
     );
     assert_eq!(
         refusal(polyrail(&["show", "--config", &path])),

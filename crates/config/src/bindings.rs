@@ -4,6 +4,8 @@
 //! spaces. Where that plugin silently accepts mistakes, such as a name twice or letters for a
 //! number, this parser reports an error.
 
+use polyrail_yaml::excerpt;
+
 use crate::cpus::{CpuListError, parse_cpulist_at};
 
 /// The most interfaces that bindings may name: as many as an engine has rails.
@@ -119,12 +121,12 @@ fn binding(entry: &str, column: usize) -> Result<Binding, BindingsError> {
     let entry = entry.trim();
     let fail = |column, fault| Err(BindingsError { column, fault });
     let Some((name, list)) = entry.split_once(':') else {
-        return fail(column, BindingsFault::NoColon(short(entry)));
+        return fail(column, BindingsFault::NoColon(excerpt(entry)));
     };
     let list_column = column + name.chars().count() + 1;
     let interface = name.trim().to_owned();
     if !is_interface(&interface) {
-        return fail(column, BindingsFault::BadName(short(&interface)));
+        return fail(column, BindingsFault::BadName(excerpt(&interface)));
     }
     if list.trim().is_empty() {
         return fail(list_column, BindingsFault::NoCpus(interface));
@@ -147,10 +149,6 @@ fn is_interface(name: &str) -> bool {
 
 fn indent(text: &str) -> usize {
     text.chars().take_while(|c| c.is_whitespace()).count()
-}
-
-fn short(text: &str) -> String {
-    text.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]
@@ -188,7 +186,7 @@ mod tests {
             ("eth1:8,,9", 8, cpus(CpuListError::EmptyItem)),
             ("eth1:0x8", 6, cpus(CpuListError::NotACpu("0x8".into()))),
             ("eth1:8:9", 6, cpus(CpuListError::NotACpu("8:9".into()))),
-            ("eth1:0-9000", 6, cpus(CpuListError::TooHigh(9000))),
+            ("eth1:0-9000", 6, cpus(CpuListError::TooHigh("9000".into()))),
         ] {
             let error = parse_bindings(text).unwrap_err();
             assert_eq!(error, BindingsError { column, fault }, "{text}");

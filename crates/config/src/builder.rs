@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use polyrail_yaml::{Place, excerpt};
+
 use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
 use crate::config::{Config, Origin};
 use crate::conflict;
-use crate::error::{BadValue, ConfigError, excerpt};
+use crate::error::{BadValue, ConfigError};
 use crate::kind::Invalid;
 use crate::preset;
 use crate::suggest;
@@ -89,7 +91,7 @@ impl ConfigBuilder {
     /// the message.
     pub fn yaml(mut self, text: &str, path: &str) -> Result<Self, ConfigError> {
         for item in yaml::parse(text, path)? {
-            let at = |place: yaml::Place| Origin::File {
+            let at = |place: Place| Origin::File {
                 path: path.to_owned(),
                 line: place.line,
                 column: place.column,

@@ -1,5 +1,7 @@
 //! The kernel's list of CPUs: `8-21,112-125`.
 
+use polyrail_yaml::excerpt;
+
 /// The highest CPU number accepted: the most the kernel can be built for.
 pub const LAST_CPU: u32 = 8191;
 
@@ -23,7 +25,7 @@ pub enum CpuListError {
     },
     /// Beyond [`LAST_CPU`].
     #[error("has CPU {0}; the last one possible is {LAST_CPU}")]
-    TooHigh(u64),
+    TooHigh(String),
 }
 
 /// Reads a list of CPUs, like `8-21,112-125`, into ascending CPU numbers without repeats.
@@ -38,19 +40,31 @@ pub fn parse_cpulist(text: &str) -> Result<Vec<u32>, CpuListError> {
 
 /// As [`parse_cpulist`]; an error comes with how many characters stand before the wrong item.
 pub(crate) fn parse_cpulist_at(text: &str) -> Result<Vec<u32>, (usize, CpuListError)> {
+    let ranges = parse_cpu_ranges(text)?;
+    // One flag per CPU bounds the memory however often a range is repeated.
+    let mut listed = vec![false; LAST_CPU as usize + 1];
+    for (first, last) in ranges {
+        listed[first as usize..=last as usize].fill(true);
+    }
+    Ok((0..=LAST_CPU).filter(|&cpu| listed[cpu as usize]).collect())
+}
+
+/// Reads a list of CPUs as the ranges that it names, first and last of each, in their order.
+///
+/// # Errors
+/// As [`parse_cpulist`], with how many characters stand before the wrong item.
+pub fn parse_cpu_ranges(text: &str) -> Result<Vec<(u32, u32)>, (usize, CpuListError)> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    // One flag per CPU bounds the memory however often a range is repeated.
-    let mut listed = vec![false; LAST_CPU as usize + 1];
     let mut start = 0;
-    for item in text.split(',') {
+    let item = |item: &str| {
         let indent = item.chars().take_while(|c| c.is_whitespace()).count();
-        let (first, last) = range(item.trim()).map_err(|error| (start + indent, error))?;
-        listed[first as usize..=last as usize].fill(true);
+        let range = range(item.trim()).map_err(|error| (start + indent, error))?;
         start += item.chars().count() + 1;
-    }
-    Ok((0..=LAST_CPU).filter(|&cpu| listed[cpu as usize]).collect())
+        Ok(range)
+    };
+    text.split(',').map(item).collect()
 }
 
 fn range(item: &str) -> Result<(u32, u32), CpuListError> {
@@ -68,13 +82,11 @@ fn range(item: &str) -> Result<(u32, u32), CpuListError> {
 fn cpu(digits: &str, item: &str) -> Result<u32, CpuListError> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number {
-        let item: String = item.chars().take(40).flat_map(char::escape_debug).collect();
-        return Err(CpuListError::NotACpu(item));
+        return Err(CpuListError::NotACpu(excerpt(item)));
     }
-    let number = digits.parse().unwrap_or(u64::MAX);
-    match u32::try_from(number) {
+    match digits.parse() {
         Ok(number) if number <= LAST_CPU => Ok(number),
-        _ => Err(CpuListError::TooHigh(number)),
+        _ => Err(CpuListError::TooHigh(excerpt(digits))),
     }
 }
 
@@ -97,8 +109,10 @@ mod tests {
         assert_eq!(parse_cpulist("1,,2"), Err(CpuListError::EmptyItem));
         assert_eq!(parse_cpulist("1,"), Err(CpuListError::EmptyItem));
         assert_eq!(parse_cpulist("5-3"), Err(CpuListError::Reversed { first: 5, last: 3 }));
-        assert_eq!(parse_cpulist("8192"), Err(CpuListError::TooHigh(8192)));
-        assert_eq!(parse_cpulist("0-99999999999999999999"), Err(CpuListError::TooHigh(u64::MAX)));
+        for high in ["8192", "99999999999999999999"] {
+            let error = CpuListError::TooHigh(high.to_owned());
+            assert_eq!(parse_cpulist(&format!("0-{high}")), Err(error));
+        }
         for item in ["-3", "3-", "1-2-3", "eth1:8-21", "+3", "0x3", "0-10:2"] {
             assert_eq!(parse_cpulist(item), Err(CpuListError::NotACpu(item.to_owned())));
         }

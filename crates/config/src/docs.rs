@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use polyrail_yaml::excerpt;
+
 use crate::SUBSYSTEMS;
 use crate::alias::WITHOUT_COUNTERPART;
 use crate::choices::Preset;
 use crate::conflict::RULES;
-use crate::error::{ConfigError, excerpt};
+use crate::error::ConfigError;
 use crate::preset;
 use crate::suggest;
 use crate::table::{Settings, Spec, TABLE, index_of, names};

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use polyrail_yaml::excerpt;
+
 use crate::config::Origin;
 
 /// A configuration that can't be used; nothing of it takes effect.
@@ -156,25 +158,4 @@ impl fmt::Display for Party {
 
 fn in_brackets(origin: &Origin) -> String {
     format!(" ({})", origin.place())
-}
-
-/// A text from outside, safe and short enough for a message.
-pub(crate) fn excerpt(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        shown.push_str("...");
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_from_outside_is_cut_short_and_made_printable() {
-        assert_eq!(excerpt("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
-        assert_eq!(excerpt(&"x".repeat(1 << 20)).len(), 83);
-    }
 }

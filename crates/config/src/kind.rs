@@ -40,11 +40,14 @@ pub(crate) enum Kind {
     FileName(&'static str),
 }
 
-/// Why a text is no value of its setting: a phrase that follows the value, and a remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Invalid {
-    pub(crate) reason: String,
-    pub(crate) help: Option<String>,
+/// Why a text is no value: a phrase that follows the value, and a remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Invalid {
+    /// What is wrong.
+    pub reason: String,
+    /// How to write it, where that is known.
+    pub help: Option<String>,
 }
 
 impl Invalid {

@@ -53,10 +53,12 @@ pub use choices::{
     ProxyLayout, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
-pub use cpus::{CpuListError, LAST_CPU, parse_cpulist};
+pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges, parse_cpulist};
 pub use docs::{help, markdown};
 pub use error::{BadValue, ConfigError, Conflict, Party};
 pub use file_name::expand_file_name;
+pub use kind::Invalid;
+pub use number::{parse_size, parse_time, show_size};
 pub use subsystems::{SUBSYSTEMS, Subsystems};
 pub use table::{Settings, names};
 pub use value::Value;

@@ -1,5 +1,9 @@
 //! Whole numbers with and without a unit: `4096`, `512KiB`, `3s`.
 
+use std::time::Duration;
+
+use polyrail_yaml::excerpt;
+
 use crate::kind::Invalid;
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -39,7 +43,7 @@ impl Unit {
             Self::Count(_) => {
                 return Err(Invalid::because(format!(
                     "has `{}` after the number",
-                    suffix.escape_debug()
+                    excerpt(suffix)
                 ))
                 .help(format!("write a plain number, like {digits}")));
             }
@@ -58,15 +62,41 @@ impl Unit {
     /// Writes a number so that [`Unit::parse`] reads it back and a person grasps it.
     pub(crate) fn show(self, number: u64) -> String {
         if self == Self::Bytes && number != 0 {
-            for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
-                if number.is_multiple_of(size) {
-                    return format!("{}{suffix}", number / size);
-                }
-            }
-            return format!("{number}B");
+            return show_size(number);
         }
         number.to_string()
     }
+}
+
+/// Reads a size in bytes, such as `8`, `64KiB` (1024) or `64kB` (1000).
+///
+/// # Errors
+/// Anything but a whole number, alone or with one of the units; a bare `K`, `M` or `G` is refused,
+/// since it means 1000 to some and 1024 to others.
+pub fn parse_size(text: &str) -> Result<u64, Invalid> {
+    Unit::Bytes.parse(text)
+}
+
+/// Reads a time with its unit: `20us`, `250ms`, `3s`, `2min`.
+///
+/// # Errors
+/// Anything but a whole number with one of these units.
+pub fn parse_time(text: &str) -> Result<Duration, Invalid> {
+    let (digits, suffix) = split(text)?;
+    if suffix.is_empty() {
+        return Err(Invalid::because("has no unit").help(format!("write {digits}s or {digits}ms")));
+    }
+    Unit::Micros.parse(text).map(Duration::from_micros)
+}
+
+/// A size in the largest unit that divides it, such as `64KiB`; reads back with [`parse_size`].
+pub fn show_size(bytes: u64) -> String {
+    for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+        if bytes != 0 && bytes.is_multiple_of(size) {
+            return format!("{}{suffix}", bytes / size);
+        }
+    }
+    format!("{bytes}B")
 }
 
 /// Parts `512 KiB` into digits and suffix.
@@ -104,11 +134,10 @@ fn bytes_in(suffix: &str, digits: &str) -> Result<u64, Invalid> {
             let thousand = if letter == 'K' { 'k' } else { letter };
             return Err(if known {
                 let reason = format!("has the unit `{suffix}`, which is ambiguous");
-                Invalid::because(reason).help(format!(
-                    "write {digits}{letter}iB (powers of 1024) or {digits}{thousand}B (powers of 1000)"
-                ))
+                Invalid::because(reason)
+                    .help(format!("write {digits}{letter}iB (1024) or {digits}{thousand}B (1000)"))
             } else {
-                Invalid::because(format!("has the unknown unit `{}`", suffix.escape_debug()))
+                Invalid::because(format!("has the unknown unit `{}`", excerpt(suffix)))
                     .help("units of size are B, KiB, MiB, GiB (1024) and kB, MB, GB (1000)")
             });
         }
@@ -126,7 +155,7 @@ fn micros_in(suffix: &str, digits: &str) -> Result<u64, Invalid> {
                 .help(format!("write {digits}ms or {digits}min")));
         }
         _ => {
-            let reason = format!("has the unknown unit `{}`", suffix.escape_debug());
+            let reason = format!("has the unknown unit `{}`", excerpt(suffix));
             return Err(Invalid::because(reason).help("units of time are us, ms, s and min"));
         }
     })
@@ -162,13 +191,13 @@ mod tests {
     fn a_bare_k_m_or_g_is_refused_with_both_readings() {
         let error = Unit::Bytes.parse("512K").unwrap_err();
         assert_eq!(error.reason, "has the unit `K`, which is ambiguous");
-        let help = "write 512KiB (powers of 1024) or 512kB (powers of 1000)";
+        let help = "write 512KiB (1024) or 512kB (1000)";
         assert_eq!(error.help.as_deref(), Some(help));
         for text in ["1M", "1g", "1k", "1KB", "1mb", "1mib"] {
             assert!(reason(Unit::Bytes, text).contains("ambiguous"), "{text}");
         }
         let help = Unit::Bytes.parse("1M").unwrap_err().help.unwrap();
-        assert_eq!(help, "write 1MiB (powers of 1024) or 1MB (powers of 1000)");
+        assert_eq!(help, "write 1MiB (1024) or 1MB (1000)");
     }
 
     #[test]
@@ -201,6 +230,23 @@ mod tests {
         assert_eq!(reason(Unit::Millis, "1500us"), "is not a whole number of milliseconds");
         assert_eq!(reason(Unit::Millis, "3m"), "has the unit `m`, which is ambiguous");
         assert_eq!(reason(Unit::Micros, "3h"), "has the unknown unit `h`");
+    }
+
+    #[test]
+    fn times_of_people_need_a_unit() {
+        assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_time("0s"), Ok(Duration::ZERO));
+        let error = parse_time("3").unwrap_err();
+        assert_eq!(error.to_string(), "has no unit");
+        assert_eq!(error.help.unwrap(), "write 3s or 3ms");
+        assert_eq!(parse_time("").unwrap_err().reason, "is empty");
+    }
+
+    #[test]
+    fn sizes_take_the_largest_unit_that_divides_them() {
+        let sizes = [8, 65_536, 3 << 20, 1 << 40, 1_000, 0];
+        let shown = ["8B", "64KiB", "3MiB", "1024GiB", "1000B", "0B"];
+        assert_eq!(sizes.map(show_size), shown);
     }
 
     proptest! {

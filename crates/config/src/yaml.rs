@@ -1,10 +1,8 @@
 //! The config file: a flat YAML mapping from settings to values.
 
-use std::collections::HashMap;
+use polyrail_yaml::{Entry, Fault, FaultKind, Node, Place, Value, excerpt};
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
-
-use crate::error::{ConfigError, excerpt};
+use crate::error::ConfigError;
 
 /// The largest config file; every setting fits many times.
 pub const FILE_LIMIT_BYTES: usize = 1 << 20;
@@ -20,189 +18,132 @@ pub(crate) struct Item {
     pub(crate) value_at: Place,
 }
 
-/// A place in the file, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-}
-
-impl From<&Marker> for Place {
-    fn from(marker: &Marker) -> Self {
-        Self { line: marker.line(), column: marker.col() + 1 }
-    }
-}
-
 /// Reads a file's text into its items, in their order; the names are not looked at, except that
 /// none comes twice.
-///
-/// The parser hands out one event at a time, and the first that is out of place ends the reading:
-/// neither depth nor size of the text costs more than the text itself.
 pub(crate) fn parse(text: &str, path: &str) -> Result<Vec<Item>, ConfigError> {
     if text.len() > FILE_LIMIT_BYTES {
         return Err(ConfigError::TooLarge { path: path.to_owned(), limit_bytes: FILE_LIMIT_BYTES });
     }
-    let mut reader = Reader { events: Parser::new_from_str(text), path, lines: HashMap::new() };
-    let mut items = Vec::new();
-    match reader.skip_to_content()? {
-        None => return Ok(items),
-        Some((Event::MappingStart(0, None), _)) => {}
-        Some((event, place)) => {
-            let reason = format!("a list of `name: value` is expected, not {}", describe(&event));
-            return Err(reader.syntax(place, reason));
+    let file = File { path };
+    match polyrail_yaml::parse(text).map_err(|fault| file.refusal(fault))? {
+        None => Ok(Vec::new()),
+        Some(Node { value: Value::Map(entries), .. }) => file.settings(entries),
+        Some(node) => {
+            let found = match node.value {
+                Value::Text { .. } => "a single text",
+                _ => "a list of items",
+            };
+            let reason = format!("a list of `name: value` is expected, not {found}");
+            Err(file.syntax(node.at, reason, None))
         }
     }
-    reader.mapping(&mut items, true)?;
-    reader.expect_end()?;
-    Ok(items)
 }
 
 /// The key that may hold all settings, so that a file says whose it is.
 const WRAPPER: &str = "polyrail";
 
-struct Reader<'a> {
-    events: Parser<'a, saphyr_parser::StrInput<'a>>,
+struct File<'a> {
     path: &'a str,
-    /// Where each name stands.
-    lines: HashMap<String, usize>,
 }
 
-impl<'a> Reader<'a> {
-    /// Reads `name: value` up to the end of the mapping whose start was just read.
-    fn mapping(&mut self, items: &mut Vec<Item>, is_top: bool) -> Result<(), ConfigError> {
-        loop {
-            let (name, name_at) = match self.next()? {
-                (Event::MappingEnd, _) => return Ok(()),
-                (event, place) => (self.scalar(event, place, "the name of a setting")?.0, place),
-            };
-            let (event, place) = self.next()?;
-            if is_top && name == WRAPPER && matches!(event, Event::MappingStart(0, None)) {
-                return self.wrapped(items, name_at);
+impl File<'_> {
+    /// All settings, which may stand below [`WRAPPER`] if that stands alone.
+    fn settings(&self, entries: Vec<Entry>) -> Result<Vec<Item>, ConfigError> {
+        let is_wrapper =
+            |entry: &Entry| entry.name == WRAPPER && matches!(entry.node.value, Value::Map(_));
+        match entries.iter().position(is_wrapper) {
+            None => entries.into_iter().map(|entry| self.item(entry)).collect(),
+            Some(0) => {
+                let mut entries = entries.into_iter();
+                let inner = match entries.next().map(|entry| entry.node.value) {
+                    Some(Value::Map(inner)) => inner,
+                    _ => Vec::new(),
+                };
+                let items = inner.into_iter().map(|entry| self.item(entry)).collect();
+                match entries.next() {
+                    None => items,
+                    Some(other) => Err(self.syntax(
+                        other.at,
+                        "something stands beside `polyrail:`".to_owned(),
+                        Some("indent all settings below `polyrail:`"),
+                    )),
+                }
             }
-            let what = format!("the value of `{}`", excerpt(&name));
-            let (value, is_plain) = self.scalar(event, place, &what)?;
-            if is_plain && matches!(value.as_str(), "" | "~" | "null" | "Null" | "NULL") {
-                let remedy =
-                    "leave the line out to keep the default, or write \"\" for an empty text";
-                return Err(self.syntax_with(place, format!("{what} is missing"), Some(remedy)));
-            }
-            if let Some(first_line) = self.lines.insert(name.clone(), name_at.line) {
-                return Err(ConfigError::Duplicate {
-                    first_line,
-                    path: self.path.to_owned(),
-                    line: name_at.line,
-                    column: name_at.column,
-                    name: excerpt(&name),
-                });
-            }
-            items.push(Item { name, value, name_at, value_at: place });
-        }
-    }
-
-    /// Reads the settings under `polyrail:`, which stands alone.
-    fn wrapped(&mut self, items: &mut Vec<Item>, at: Place) -> Result<(), ConfigError> {
-        if !items.is_empty() {
-            return Err(self.syntax(at, "`polyrail:` stands beside settings".to_owned()));
-        }
-        self.mapping(items, false)?;
-        match self.next()? {
-            (Event::MappingEnd, _) => Ok(()),
-            (_, place) => Err(self.syntax_with(
-                place,
-                "something stands beside `polyrail:`".to_owned(),
-                Some("indent all settings below `polyrail:`"),
+            Some(at) => Err(self.syntax(
+                entries[at].at,
+                "`polyrail:` stands beside settings".to_owned(),
+                None,
             )),
         }
     }
 
-    /// The text of a scalar without anchor and tag, and whether it was written without quotes.
-    fn scalar(
-        &self,
-        event: Event<'_>,
-        place: Place,
-        what: &str,
-    ) -> Result<(String, bool), ConfigError> {
-        match event {
-            Event::Scalar(text, style, 0, None) => {
-                Ok((text.into_owned(), style == ScalarStyle::Plain))
-            }
-            Event::SequenceStart(..) => Err(self.syntax_with(
-                place,
-                format!("{what} is a list"),
-                Some("write a list as one text, like `rails: eth1,eth2`"),
-            )),
-            Event::MappingStart(..) => Err(self.syntax_with(
-                place,
-                format!("{what} is a mapping"),
-                Some("write one `name: value` per line, all with the same indentation"),
-            )),
-            Event::Alias(..) | Event::Scalar(..) => Err(self.syntax_with(
-                place,
-                format!("{what} has an anchor, an alias or a tag"),
-                Some("put quotes around a text that starts with &, * or !"),
-            )),
-            other => Err(self.syntax(place, format!("{what} is {}", describe(&other)))),
+    /// One setting, whose value is one text.
+    fn item(&self, entry: Entry) -> Result<Item, ConfigError> {
+        let what = format!("the value of `{}`", excerpt(&entry.name));
+        let at = entry.node.at;
+        let (value, is_plain) = match entry.node.value {
+            Value::Text { text, is_plain } => (text, is_plain),
+            Value::List(_) => return Err(self.not_a_text(at, &what, "list")),
+            Value::Map(_) => return Err(self.not_a_text(at, &what, "mapping")),
+        };
+        if is_plain && matches!(value.as_str(), "" | "~" | "null" | "Null" | "NULL") {
+            let remedy = "leave the line out to keep the default, or write \"\" for an empty text";
+            return Err(self.syntax(at, format!("{what} is missing"), Some(remedy)));
         }
+        Ok(Item { name: entry.name, value, name_at: entry.at, value_at: at })
     }
 
-    /// The first event with content; `None` for a file of comments only.
-    fn skip_to_content(&mut self) -> Result<Option<(Event<'a>, Place)>, ConfigError> {
-        loop {
-            match self.next()? {
-                (Event::StreamEnd, _) => return Ok(None),
-                (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd, _) => {}
-                // `---` and nothing behind it.
-                (Event::Scalar(text, ScalarStyle::Plain, 0, None), _) if text.is_empty() => {}
-                other => return Ok(Some(other)),
-            }
-        }
+    fn not_a_text(&self, at: Place, what: &str, found: &str) -> ConfigError {
+        let remedy = match found {
+            "list" => "write a list as one text, like `rails: eth1,eth2`",
+            _ => "write one `name: value` per line, all with the same indentation",
+        };
+        self.syntax(at, format!("{what} is a {found}"), Some(remedy))
     }
 
-    fn expect_end(&mut self) -> Result<(), ConfigError> {
-        match self.skip_to_content()? {
-            None => Ok(()),
-            Some((_, place)) => Err(self.syntax(place, "a second document starts".to_owned())),
-        }
-    }
-
-    fn next(&mut self) -> Result<(Event<'a>, Place), ConfigError> {
-        match self.events.next() {
-            Some(Ok((event, Span { start, .. }))) => Ok((event, Place::from(&start))),
-            Some(Err(error)) => {
-                let place = Place::from(error.marker());
-                let remedy = error
-                    .info()
+    /// What is wrong with any YAML file, in words for this one.
+    fn refusal(&self, fault: Fault) -> ConfigError {
+        let Fault { at, path, kind } = fault;
+        let what = match path.strip_prefix("polyrail.").unwrap_or(&path) {
+            "" => "the file".to_owned(),
+            name => format!("the value of `{}`", excerpt(name)),
+        };
+        match kind {
+            FaultKind::Twice { name, first_line } => ConfigError::Duplicate {
+                first_line,
+                path: self.path.to_owned(),
+                line: at.line,
+                column: at.column,
+                name: excerpt(&name),
+            },
+            FaultKind::Syntax(info) => {
+                let remedy = info
                     .contains("unexpected character")
                     .then_some("put quotes around a text that starts with a special character");
-                Err(self.syntax_with(place, format!("not YAML: {}", error.info()), remedy))
+                self.syntax(at, format!("not YAML: {info}"), remedy)
             }
-            // The parser ends with StreamEnd; ending without it is the end, too.
-            None => Ok((Event::StreamEnd, Place { line: 1, column: 1 })),
+            FaultKind::Marked => {
+                let remedy = "put quotes around a text that starts with &, * or !";
+                self.syntax(at, format!("{what} {kind}"), Some(remedy))
+            }
+            FaultKind::NoName(found) => self.not_a_text(at, "the name of a setting", found),
+            FaultKind::SecondDocument => {
+                self.syntax(at, "a second document starts".to_owned(), None)
+            }
+            FaultKind::TooDeep | FaultKind::Other(_) => {
+                self.syntax(at, format!("{what} {kind}"), None)
+            }
         }
     }
 
-    fn syntax(&self, place: Place, reason: String) -> ConfigError {
-        self.syntax_with(place, reason, None)
-    }
-
-    fn syntax_with(&self, place: Place, reason: String, remedy: Option<&str>) -> ConfigError {
+    fn syntax(&self, at: Place, reason: String, remedy: Option<&str>) -> ConfigError {
         ConfigError::Syntax {
             path: self.path.to_owned(),
-            line: place.line,
-            column: place.column,
+            line: at.line,
+            column: at.column,
             reason,
             remedy: remedy.map(str::to_owned),
         }
-    }
-}
-
-fn describe(event: &Event<'_>) -> &'static str {
-    match event {
-        Event::Scalar(..) => "a single text",
-        Event::SequenceStart(..) => "a list of items",
-        Event::Alias(_) => "an alias",
-        Event::MappingStart(..) => "a mapping with an anchor or a tag",
-        _ => "the end of the file",
     }
 }
 
@@ -286,22 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_or_deep_file_is_refused_at_once() {
-        let started = std::time::Instant::now();
-        assert!(matches!(
-            parse(&" ".repeat(FILE_LIMIT_BYTES + 1), "f"),
-            Err(ConfigError::TooLarge { .. })
-        ));
-        let start = "a: ".to_owned();
-        for piece in ["[", "{", "[a,", "- ", "? ", "{a: ", "a:\n ", "\"", "&a ", "!"] {
-            let count = (FILE_LIMIT_BYTES - start.len()) / piece.len();
-            for text in [piece.repeat(count), start.clone() + &piece.repeat(count)] {
-                assert!(parse(&text, "f").is_err(), "{piece}");
-            }
-        }
-        let names: String = (0..).map(|i| format!("n{i}: \n")).take(80_000).collect();
-        assert!(parse(&names.replace(": ", ": v"), "f").is_ok());
-        // Far above what it takes, far below what a quadratic reader would.
-        assert!(started.elapsed().as_secs() < 30);
+    fn a_huge_file_is_refused_before_it_is_read() {
+        let refused = parse(&" ".repeat(FILE_LIMIT_BYTES + 1), "f");
+        assert!(matches!(refused, Err(ConfigError::TooLarge { .. })));
     }
 }

@@ -102,13 +102,12 @@ pub fn examine(cx: &Context) -> Report {
         .collect();
     checks.sort_by_key(|check| (check.status, check.cost));
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let line = |path: &str| cx.root().read(path).ok();
     Report {
         schema_version: SCHEMA_VERSION,
         version: env!("CARGO_PKG_VERSION").into(),
-        hostname: line("/proc/sys/kernel/hostname"),
-        boot_id: line("/proc/sys/kernel/random/boot_id"),
-        kernel: line("/proc/sys/kernel/osrelease"),
+        hostname: cx.root().hostname().ok(),
+        boot_id: cx.root().boot_id().ok(),
+        kernel: cx.root().kernel().ok(),
         summary: Summary {
             findings: count(Status::Finding),
             clean: count(Status::Clean),

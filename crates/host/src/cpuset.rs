@@ -3,12 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+pub use polyrail_config::LAST_CPU;
+use polyrail_config::{CpuListError, parse_cpu_ranges};
 use serde::{Serialize, Serializer};
 
 use crate::sysroot::short;
-
-/// The highest CPU number accepted: the most the kernel can be built for.
-pub const LAST_CPU: u32 = 8191;
 
 /// A set of CPU numbers from 0 to [`LAST_CPU`], of any size: nothing changes at 32, 64 or 1024.
 ///
@@ -33,23 +32,9 @@ pub struct CpuSetError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuSetFault {
-    /// Nothing between two commas, or before the first or after the last.
-    #[error("has an empty item")]
-    EmptyItem,
-    /// Neither `N` nor `N-M`.
-    #[error("has the item `{0}`, which is neither a CPU nor a range of CPUs like 8-21")]
-    NotACpu(String),
-    /// The range ends before it starts.
-    #[error("has the range `{first}-{last}`, which ends before it starts")]
-    Reversed {
-        /// Where the range starts.
-        first: u32,
-        /// Where it ends.
-        last: u32,
-    },
-    /// Beyond [`LAST_CPU`].
-    #[error("has a CPU above {LAST_CPU}, the last one that Linux can have: `{0}`")]
-    TooHigh(String),
+    /// One item of a list.
+    #[error(transparent)]
+    List(CpuListError),
     /// A group of a mask that is not 1 to 8 hexadecimal digits.
     #[error(
         "has the group `{0}`; a mask is groups of 1 to 8 hexadecimal digits with commas between"
@@ -75,19 +60,11 @@ impl CpuSet {
     /// # Errors
     /// [`CpuSetError`] with the column.
     pub fn parse_list(text: &str) -> Result<Self, CpuSetError> {
-        let mut set = Self::new();
-        if text.trim().is_empty() {
-            return Ok(set);
-        }
-        let mut column = 1;
-        for item in text.split(',') {
-            let indent = item.chars().take_while(|c| c.is_whitespace()).count();
-            let (first, last) = range(item.trim())
-                .map_err(|fault| CpuSetError { column: column + indent, fault })?;
-            set.insert_range(first, last);
-            column += item.chars().count() + 1;
-        }
-        Ok(set)
+        let ranges = parse_cpu_ranges(text).map_err(|(before, error)| CpuSetError {
+            column: before + 1,
+            fault: CpuSetFault::List(error),
+        })?;
+        Ok(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
     }
 
     /// Reads the kernel's mask: `ffff,00000000,0000ff00`, the lowest CPUs last, 32 to a group.
@@ -116,7 +93,7 @@ impl CpuSet {
                 match u32::try_from(cpu) {
                     Ok(cpu) if cpu <= LAST_CPU => set.insert(cpu),
                     _ => {
-                        let fault = CpuSetFault::TooHigh(cpu.to_string());
+                        let fault = CpuSetFault::List(CpuListError::TooHigh(cpu.to_string()));
                         return Err(CpuSetError { column, fault });
                     }
                 };
@@ -253,12 +230,6 @@ impl CpuSet {
         set
     }
 
-    fn insert_range(&mut self, first: u32, last: u32) {
-        for cpu in first..=last {
-            self.insert(cpu);
-        }
-    }
-
     fn trim(&mut self) {
         let used = self.words.iter().rposition(|word| *word != 0).map_or(0, |at| at + 1);
         self.words.truncate(used);
@@ -314,28 +285,6 @@ impl fmt::Debug for CpuSet {
 impl Serialize for CpuSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-fn range(item: &str) -> Result<(u32, u32), CpuSetFault> {
-    if item.is_empty() {
-        return Err(CpuSetFault::EmptyItem);
-    }
-    let (first, last) = item.split_once('-').unwrap_or((item, item));
-    let (first, last) = (cpu(first, item)?, cpu(last, item)?);
-    if first > last {
-        return Err(CpuSetFault::Reversed { first, last });
-    }
-    Ok((first, last))
-}
-
-fn cpu(digits: &str, item: &str) -> Result<u32, CpuSetFault> {
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(CpuSetFault::NotACpu(short(item)));
-    }
-    match digits.parse() {
-        Ok(number) if number <= LAST_CPU => Ok(number),
-        _ => Err(CpuSetFault::TooHigh(short(digits))),
     }
 }
 

@@ -244,6 +244,30 @@ impl Sysroot {
         }
     }
 
+    /// The name that the kernel gave to this boot of the machine.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; copies of a machine need not tell.
+    pub fn boot_id(&self) -> Result<String, ReadError> {
+        self.read("/proc/sys/kernel/random/boot_id")
+    }
+
+    /// The machine's name.
+    ///
+    /// # Errors
+    /// As [`Self::boot_id`].
+    pub fn hostname(&self) -> Result<String, ReadError> {
+        self.read("/proc/sys/kernel/hostname")
+    }
+
+    /// The kernel's release.
+    ///
+    /// # Errors
+    /// As [`Self::boot_id`].
+    pub fn kernel(&self) -> Result<String, ReadError> {
+        self.read("/proc/sys/kernel/osrelease")
+    }
+
     /// An error about what a file says; `fault` is a phrase that follows its path.
     pub fn content(&self, absolute: impl AsRef<Path>, fault: impl Into<String>) -> ReadError {
         ReadError::Content { path: self.path(absolute), fault: fault.into() }

@@ -1,10 +1,68 @@
 //! A small part of rtnetlink: enough for links, addresses and token buckets.
-//!
-//! Written by hand because the crates that carry the whole of it take longer to
-//! compile than everything else here, and none knows `tbf`.
 
-mod codec;
 mod route;
 
-pub(crate) use codec::{Netlink, open_socket};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use polyrail_netlink::{Error, Message, Protocol, Socket};
+use rustix::io::Errno;
+
 pub(crate) use route::{Link, PeerLink};
+
+/// A netlink socket, bound for its life to the network namespace it was opened in.
+///
+/// Any thread of any namespace may use it; one request at a time is under way.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    /// A request and its answers must not mix with another thread's.
+    socket: Mutex<Socket>,
+}
+
+/// Opens a socket in the calling thread's network namespace. Safe between fork and exec.
+pub(crate) fn open_socket() -> Result<OwnedFd, Errno> {
+    polyrail_netlink::open(Protocol::Route)
+}
+
+impl Netlink {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket: Mutex::new(socket.into()) }
+    }
+
+    /// Sends one change and waits for the kernel's verdict.
+    fn change(&self, message: Message, flags: u16) -> Result<(), Errno> {
+        self.with_socket(|socket| socket.request(message, flags).map(drop))
+    }
+
+    /// Asks for all objects of a kind; returns the bodies of the answers of type `wanted`.
+    fn dump(&self, request: impl Fn() -> Message, wanted: u16) -> Result<Vec<Vec<u8>>, Errno> {
+        self.with_socket(|socket| socket.dump_whole(request, wanted))
+    }
+
+    fn with_socket<T>(
+        &self,
+        ask: impl FnOnce(&mut Socket) -> Result<T, Error>,
+    ) -> Result<T, Errno> {
+        // Answers left over by a thread that panicked carry a number that nobody waits for.
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        ask(&mut socket).map_err(|error| match error {
+            Error::Refused { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::BADMSG),
+            Error::Malformed(_) => Errno::BADMSG,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_share_a_socket_get_their_own_answers() {
+        let netlink = Netlink::new(open_socket().unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|_| assert!(!netlink.links().unwrap().is_empty())));
+            }
+        });
+    }
+}

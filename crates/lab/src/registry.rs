@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -261,12 +261,8 @@ pub(crate) fn lab_of(path: &Path) -> Option<String> {
 
 /// Changes with every boot of the machine.
 pub(crate) fn boot_id() -> Result<String, LabError> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_string(&mut text))
-        .during_path("reading", path)?;
-    Ok(text.trim().to_owned())
+    let boot = polyrail_sys::interfaces::boot_id().during(|| "reading the boot's name".into())?;
+    Ok(boot.to_string())
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use polyrail_netlink::{Error, refusal};
+
 /// A question to the kernel about a network interface that has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +43,15 @@ pub enum NicError {
 }
 
 impl NicError {
+    /// What a netlink socket answered when it was asked for `asked`.
+    pub(crate) fn of(asked: &str) -> impl FnOnce(Error) -> Self {
+        let asked = asked.to_owned();
+        move |error| match error {
+            Error::Refused { source, said } => Self::Refused { asked, source, said },
+            Error::Malformed(fault) => Self::Malformed { asked, fault },
+        }
+    }
+
     /// The system's error code, if it was the system that refused.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
@@ -79,12 +90,5 @@ impl NicError {
             Self::NoFamily { family: "ethtool" } => Some("ethtool netlink came with 5.6".into()),
             _ => None,
         }
-    }
-}
-
-fn refusal(source: &io::Error, said: Option<&str>) -> String {
-    match said {
-        Some(said) => format!("{said} ({source})"),
-        None => source.to_string(),
     }
 }

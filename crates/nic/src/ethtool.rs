@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_netlink::{Message, any_uint, find, find_u32};
 use serde::Serialize;
 
 use crate::error::NicError;
 use crate::generic::Family;
-use crate::wire::{Message, any_uint, find, find_u32};
 
 /// A conversation with the kernel's `ethtool` family, which came with Linux 5.6.
 #[derive(Debug)]

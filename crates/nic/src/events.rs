@@ -3,12 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use polyrail_netlink::{Protocol, Reply, Socket, find, replies, text, u16_at};
 use serde::Serialize;
 
 use crate::error::NicError;
-use crate::generic::Family;
-use crate::socket::{Protocol, Socket};
-use crate::wire::{GENERIC_HEADER, Reply, find, replies, text, u16_at};
+use crate::generic::{self, Family, GENERIC_HEADER};
 
 /// A subscription. Poll both of [`Self::sources`], then call [`Self::take`] until it is empty.
 #[derive(Debug)]
@@ -51,7 +50,6 @@ const RTM_DELLINK: u16 = 17;
 const IFINFO_BYTES: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFF_UP: u16 = 1;
-const RECEIVE_BYTES: usize = 64 * 1024;
 
 /// The announcements of the `ethtool` family.
 const CHANGES: &[(u8, &str)] = &[
@@ -72,12 +70,12 @@ impl Events {
     /// [`NicError::Open`] if netlink can't be had.
     pub fn open() -> Result<Self, NicError> {
         let joining = |source| NicError::Open { what: "a subscription to changes", source };
-        let links = Socket::open(Protocol::Route)?;
+        let links = generic::open(Protocol::Route)?;
         links.join(RTNLGRP_LINK).map_err(joining)?;
         let settings = match Family::open("ethtool") {
             Ok(family) => match family.group("monitor") {
                 Some(group) => {
-                    let socket = Socket::open(Protocol::Generic)?;
+                    let socket = generic::open(Protocol::Generic)?;
                     socket.join(group).map_err(joining)?;
                     Some((socket, family.id()))
                 }
@@ -101,8 +99,8 @@ impl Events {
     /// [`NicError::Refused`] if the kernel ends the subscription.
     pub fn take(&mut self) -> Result<Vec<Event>, NicError> {
         let mut found = Vec::new();
-        drain(&self.links, &mut found, link)?;
-        if let Some((socket, family)) = &self.settings {
+        drain(&mut self.links, &mut found, link)?;
+        if let Some((socket, family)) = &mut self.settings {
             drain(socket, &mut found, |reply| (reply.kind == *family).then(|| change(reply))?)?;
         }
         Ok(found)
@@ -115,15 +113,16 @@ pub(crate) fn examine(reply: &Reply<'_>) -> bool {
 }
 
 fn drain(
-    socket: &Socket,
+    socket: &mut Socket,
     found: &mut Vec<Event>,
     read: impl Fn(&Reply<'_>) -> Option<Event>,
 ) -> Result<(), NicError> {
-    let mut buffer = vec![0; RECEIVE_BYTES];
     loop {
-        match socket.try_receive(&mut buffer) {
+        match socket.try_receive() {
             Ok(None) => return Ok(()),
-            Ok(Some(bytes)) => found.extend(replies(bytes).filter_map(|reply| read(&reply))),
+            Ok(Some(bytes)) => {
+                found.extend(replies(bytes).flatten().filter_map(|reply| read(&reply)));
+            }
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 found.push(Event::Overflow);
             }

@@ -1,8 +1,8 @@
 //! Generic netlink: families by name, and commands to them.
 
+use polyrail_netlink::{Message, Protocol, Socket, attributes, find, find_u32, text, u16_at};
+
 use crate::error::NicError;
-use crate::socket::{Protocol, Socket};
-use crate::wire::{GENERIC_HEADER, Message, attributes, find, find_u32, text, u16_at};
 
 /// A conversation with one family.
 #[derive(Debug)]
@@ -12,6 +12,9 @@ pub(crate) struct Family {
     version: u8,
     groups: Vec<(String, u32)>,
 }
+
+/// The header of generic netlink: command, version, two reserved bytes.
+pub(crate) const GENERIC_HEADER: usize = 4;
 
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
@@ -23,11 +26,11 @@ const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 
 impl Family {
     pub(crate) fn open(name: &'static str) -> Result<Self, NicError> {
-        let mut socket = Socket::open(Protocol::Generic)?;
+        let mut socket = open(Protocol::Generic)?;
         let mut question = command(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, 1);
         question.attribute_text(CTRL_ATTR_FAMILY_NAME, name);
         let asked = format!("netlink family `{name}`");
-        let answers = match socket.request(question, &asked) {
+        let answers = match socket.request(question, 0).map_err(NicError::of(&asked)) {
             Ok(answers) => answers,
             Err(NicError::Refused { source, .. })
                 if source.raw_os_error() == Some(libc::ENOENT) =>
@@ -50,7 +53,8 @@ impl Family {
     ) -> Result<Vec<Vec<u8>>, NicError> {
         let mut message = command(self.id, number, self.version);
         fill(&mut message);
-        Ok(self.socket.request(message, asked)?.into_iter().map(without_header).collect())
+        let found = self.socket.request(message, 0).map_err(NicError::of(asked))?;
+        Ok(found.into_iter().map(without_header).collect())
     }
 
     /// Asks for all objects; returns the attributes of each.
@@ -66,7 +70,8 @@ impl Family {
             fill(&mut message);
             message
         };
-        Ok(self.socket.dump(request, asked)?.into_iter().map(without_header).collect())
+        let found = self.socket.dump_whole(request, id).map_err(NicError::of(asked))?;
+        Ok(found.into_iter().map(without_header).collect())
     }
 
     /// The number of this family, which its messages carry as their kind.
@@ -78,6 +83,11 @@ impl Family {
     pub(crate) fn group(&self, name: &str) -> Option<u32> {
         self.groups.iter().find_map(|(found, id)| (found == name).then_some(*id))
     }
+}
+
+/// A socket of the calling thread's network namespace.
+pub(crate) fn open(protocol: Protocol) -> Result<Socket, NicError> {
+    Socket::open(protocol).map_err(|source| NicError::Open { what: "a netlink socket", source })
 }
 
 /// For fuzzing: reads a description of a family.

@@ -66,7 +66,7 @@ pub fn driver_info(nic: &str) -> Result<DriverInfo, NicError> {
     let mut request = command(GDRVINFO, DRVINFO_BYTES);
     call(nic, "the driver", &mut request)?;
     let bytes = to_bytes(&request);
-    let field = |at: usize| crate::wire::text(&bytes[at..at + STRING_BYTES]).trim().to_owned();
+    let field = |at: usize| polyrail_netlink::text(&bytes[at..at + STRING_BYTES]).trim().to_owned();
     Ok(DriverInfo { driver: field(4), version: field(36), firmware: field(68), bus: field(100) })
 }
 
@@ -150,14 +150,14 @@ pub(crate) fn examine(bytes: &[u8]) -> usize {
 }
 
 fn paired(names: &[u8], values: &[u8]) -> Vec<(String, u64)> {
-    let count_at = |bytes: &[u8], at| crate::wire::u32_at(bytes, at).unwrap_or(0) as usize;
+    let count_at = |bytes: &[u8], at| polyrail_netlink::u32_at(bytes, at).unwrap_or(0) as usize;
     let count = count_at(names, 8).min(count_at(values, 4)).min(COUNTERS_LIMIT);
     let (names, _) = names.get(12..).unwrap_or_default().as_chunks::<STRING_BYTES>();
     let (values, _) = values.get(8..).unwrap_or_default().as_chunks::<8>();
     let pairs = names.iter().zip(values).take(count);
     pairs
         .map(|(name, value)| {
-            (crate::wire::text(name).trim().to_owned(), u64::from_ne_bytes(*value))
+            (polyrail_netlink::text(name).trim().to_owned(), u64::from_ne_bytes(*value))
         })
         .collect()
 }

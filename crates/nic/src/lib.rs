@@ -10,32 +10,28 @@
 //!
 //! Everything is synchronous, and one value is for one thread at a time unless it says otherwise.
 //! Requests concern the network namespace that the socket was opened in.
-//!
-//! The codec is written by hand, as the laboratory's is: the crate that is generated from the kernel's
-//! own descriptions compiles in five seconds, but brings 37,000 lines for the dozen messages here.
 #![deny(unsafe_code)]
 
 mod error;
 mod ethtool;
 mod events;
+mod examine;
 mod generic;
 mod ioctl;
 mod netdev;
 mod os;
 mod route;
 mod rss;
-mod socket;
-mod wire;
 mod writers;
 
 pub use error::NicError;
 pub use ethtool::{Channels, Ethtool, Group, Limits, Rings, Rss, SETTINGS, Setting};
 pub use events::{Event, Events};
+pub use examine::examine;
 pub use ioctl::{
     DriverInfo, Offloads, driver_info, driver_stats, ntuple_rules, offloads, rx_queues,
 };
 pub use netdev::{Napi, Netdev, Queue, QueueKind, QueueStats};
 pub use route::{Route, RouteQuery, Routes};
 pub use rss::{BadRssTable, RssTable, rss_table, set_rss_table};
-pub use wire::examine;
 pub use writers::{WriteWatch, Written};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_netlink::{any_uint, attributes, find_u32};
 use serde::Serialize;
 
 use crate::error::NicError;
 use crate::generic::Family;
-use crate::wire::{any_uint, attributes, find_u32};
 
 /// A conversation with the kernel's `netdev` family, which came with Linux 6.3; queues with 6.8.
 #[derive(Debug)]
@@ -178,13 +178,15 @@ fn kind(number: u32) -> Option<QueueKind> {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_netlink::{Message, replies};
+
     use super::*;
-    use crate::wire::Message;
 
     fn body(fill: impl FnOnce(&mut Message)) -> Vec<u8> {
         let mut message = Message::new(0, &[]);
         fill(&mut message);
-        message.finish(0, 0)[16..].to_vec()
+        let bytes = message.finish(0, 0);
+        replies(&bytes).next().unwrap().unwrap().body.to_vec()
     }
 
     #[test]

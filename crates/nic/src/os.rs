@@ -1,31 +1,10 @@
-//! The system calls that no safe crate has: options of netlink sockets, the old ethtool call, and
-//! fanotify.
+//! The system calls that no safe crate has: the old ethtool call, and fanotify.
 #![expect(unsafe_code, reason = "these calls take pointers; each is wrapped once, here")]
 
 use std::ffi::CString;
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-
-/// Sets an option of a netlink socket to a number.
-pub(crate) fn set_netlink_option(
-    socket: BorrowedFd<'_>,
-    option: libc::c_int,
-    value: u32,
-) -> io::Result<()> {
-    // SAFETY: the pointer and the size are those of a live local of the type the option takes.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const value).cast(),
-            size_of::<u32>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 /// The longest request of [`ethtool_ioctl`].
 pub(crate) const IOCTL_BYTES: usize = 1 << 20;

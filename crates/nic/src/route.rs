@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use polyrail_netlink::{Message, Protocol, Socket, find, find_u32};
 use serde::Serialize;
 
 use crate::error::NicError;
-use crate::socket::{Protocol, Socket};
-use crate::wire::{Message, find, find_u32};
+use crate::generic;
 
 /// A conversation with the kernel's routing.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Routes {
     /// # Errors
     /// [`NicError::Open`] if no netlink socket can be had.
     pub fn open() -> Result<Self, NicError> {
-        Ok(Self { socket: Socket::open(Protocol::Route)? })
+        Ok(Self { socket: generic::open(Protocol::Route)? })
     }
 
     /// Asks for the way of one packet.
@@ -79,7 +79,7 @@ impl Routes {
         if let Some(interface) = query.interface {
             message.attribute_u32(RTA_OIF, interface);
         }
-        let answers = self.socket.request(message, &asked)?;
+        let answers = self.socket.request(message, 0).map_err(NicError::of(&asked))?;
         let found = answers.iter().find_map(|body| route(body));
         found.ok_or(NicError::Malformed { asked, fault: "no route" })
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::NicError;
 use crate::os;
-use crate::wire::{u16_at, u32_at};
+use polyrail_netlink::{u16_at, u32_at};
 
 /// Watches files for writes. Needs `CAP_SYS_ADMIN` in the first user namespace.
 #[derive(Debug)]

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_report::Spread;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ProfileError;
@@ -77,7 +78,7 @@ impl Row for Anchor {
     const COLUMNS: &'static [&'static str] =
         &["clock", "parent", "window", "method", "parent_before_ns", "clock_ns", "parent_after_ns"];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         line.cell(self.clock);
         line.cell(self.parent);
         line.cell(self.window);
@@ -266,18 +267,18 @@ impl Alignment {
                 + after.ns.saturating_sub(before.ns) as f64 / 2.0;
             by_pair.entry((anchor.clock, anchor.parent)).or_default().push((off.abs(), bound));
         }
-        let triangle = |((clock, peer), mut found): ((u32, u32), Vec<(f64, f64)>)| {
-            found.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Triangle {
+        let triangle = |((clock, peer), found): ((u32, u32), Vec<(f64, f64)>)| {
+            let gaps = Spread::of(found.iter().map(|(gap, _)| *gap))?;
+            Some(Triangle {
                 clock,
                 peer,
                 anchors: found.len() as u32,
-                median_ns: found[found.len() / 2].0,
-                max_ns: found[found.len() - 1].0,
+                median_ns: gaps.median,
+                max_ns: gaps.max,
                 bound_ns: found.iter().map(|(_, bound)| *bound).fold(0.0, f64::max),
-            }
+            })
         };
-        by_pair.into_iter().map(triangle).collect()
+        by_pair.into_iter().filter_map(triangle).collect()
     }
 
     fn chain(&self, clock: u32) -> Result<Vec<&ClockFit>, ProfileError> {

@@ -279,7 +279,7 @@ impl Row for Sample {
         "flags",
     ];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         line.cell(self.order);
         line.cell(self.session);
         line.cell(self.configuration);

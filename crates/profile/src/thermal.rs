@@ -48,7 +48,7 @@ impl Row for Temperature {
         "clock_reasons",
     ];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         line.cell(self.at_ns);
         line.cell(self.rank);
         line.optional(self.temperature_c);

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
+use polyrail_yaml::{Fault, Node, Place, Value as Yaml};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::{ProfileError, short};
 
@@ -20,18 +20,49 @@ pub(crate) fn write(value: &impl Serialize) -> serde_json::Result<String> {
 
 /// Reads one document.
 pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ProfileError> {
-    let mut reader = Reader {
-        events: Parser::new_from_str(text),
+    let fault = |line: usize, field: &str, fault: String| ProfileError::Field {
         file: path.display().to_string(),
-        lines: HashMap::new(),
+        line: line as u64,
+        field: short(field),
+        fault,
     };
-    let value = reader.document()?;
+    let node = polyrail_yaml::parse(text)
+        .and_then(|node| node.ok_or_else(|| Fault::new(Place::START, "the file is empty")))
+        .map_err(|found| {
+            let field = if found.path.is_empty() { "." } else { &found.path };
+            fault(found.at.line, field, found.kind.to_string())
+        })?;
+    let mut lines = HashMap::new();
+    let value = json(&node, String::new(), &mut lines);
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
         // A missing field has no line; use the line of its parent.
-        let line = reader.lines.get(&field).copied().unwrap_or(1);
-        reader.fault(line, &field, error.inner().to_string())
+        let line = lines.get(&field).copied().unwrap_or(1);
+        fault(line, &field, error.inner().to_string())
     })
+}
+
+/// The value in JSON's terms; `lines` gets the line of each field, by the path that errors name.
+fn json(node: &Node, path: String, lines: &mut HashMap<String, usize>) -> Value {
+    let value = match &node.value {
+        Yaml::Text { text, is_plain: true } => plain(text),
+        Yaml::Text { text, .. } => Value::String(text.clone()),
+        Yaml::List(items) => {
+            let item = |(at, item)| json(item, format!("{path}[{at}]"), lines);
+            Value::Array(items.iter().enumerate().map(item).collect())
+        }
+        Yaml::Map(entries) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            let entry = |entry: &polyrail_yaml::Entry| {
+                let name = entry.name.clone();
+                let value = json(&entry.node, format!("{path}{dot}{name}"), lines);
+                (name, value)
+            };
+            Value::Object(entries.iter().map(entry).collect())
+        }
+    };
+    lines.insert(path, node.at.line);
+    value
 }
 
 fn block(value: &Value, depth: usize, out: &mut String) {
@@ -81,94 +112,6 @@ fn scalar(value: &Value) -> String {
 }
 
 const RESERVED: [&str; 10] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
-
-const DEPTH_LIMIT: usize = 32;
-
-struct Reader<'a> {
-    events: Parser<'a, StrInput<'a>>,
-    file: String,
-    /// The line of each field, by the path that errors name.
-    lines: HashMap<String, u64>,
-}
-
-impl<'a> Reader<'a> {
-    fn document(&mut self) -> Result<Value, ProfileError> {
-        loop {
-            let (event, line) = self.next()?;
-            match event {
-                Event::StreamStart | Event::DocumentStart(_) => {}
-                Event::StreamEnd => return Err(self.fault(1, ".", "the file is empty".into())),
-                event => return self.node(event, line, String::new(), 0),
-            }
-        }
-    }
-
-    fn next(&mut self) -> Result<(Event<'a>, u64), ProfileError> {
-        match self.events.next() {
-            Some(Ok((Event::Nothing, _))) => self.next(),
-            Some(Ok((event, span))) => Ok((event, span.start.line() as u64)),
-            Some(Err(error)) => {
-                Err(self.fault(error.marker().line() as u64, ".", error.info().to_owned()))
-            }
-            None => Ok((Event::StreamEnd, 1)),
-        }
-    }
-
-    fn node(
-        &mut self,
-        event: Event<'a>,
-        line: u64,
-        path: String,
-        depth: usize,
-    ) -> Result<Value, ProfileError> {
-        if depth > DEPTH_LIMIT {
-            return Err(self.fault(line, &path, "is nested too deeply".into()));
-        }
-        self.lines.insert(path.clone(), line);
-        match event {
-            Event::Scalar(text, ScalarStyle::Plain, 0, None) => Ok(plain(&text)),
-            Event::Scalar(text, _, 0, None) => Ok(Value::String(text.into_owned())),
-            Event::SequenceStart(0, None) => {
-                let mut list = Vec::new();
-                loop {
-                    let (event, line) = self.next()?;
-                    if matches!(event, Event::SequenceEnd) {
-                        return Ok(Value::Array(list));
-                    }
-                    let inner = format!("{path}[{}]", list.len());
-                    list.push(self.node(event, line, inner, depth + 1)?);
-                }
-            }
-            Event::MappingStart(0, None) => self.mapping(&path, depth),
-            Event::StreamEnd => Err(self.fault(line, &path, "the file ends too early".into())),
-            _ => Err(self.fault(line, &path, "has an anchor, an alias or a tag".into())),
-        }
-    }
-
-    fn mapping(&mut self, path: &str, depth: usize) -> Result<Value, ProfileError> {
-        let mut map = Map::new();
-        loop {
-            let (event, line) = self.next()?;
-            let name = match event {
-                Event::MappingEnd => return Ok(Value::Object(map)),
-                Event::Scalar(text, ..) => text.into_owned(),
-                _ => return Err(self.fault(line, path, "a name must be plain text".into())),
-            };
-            let dot = if path.is_empty() { "" } else { "." };
-            let inner = format!("{path}{dot}{name}");
-            if map.contains_key(&name) {
-                return Err(self.fault(line, &inner, "is there twice".into()));
-            }
-            let (event, line) = self.next()?;
-            let value = self.node(event, line, inner, depth + 1)?;
-            map.insert(name, value);
-        }
-    }
-
-    fn fault(&self, line: u64, field: &str, fault: String) -> ProfileError {
-        ProfileError::Field { file: self.file.clone(), line, field: short(field), fault }
-    }
-}
 
 /// What YAML 1.2's core schema makes of text without quotes.
 fn plain(text: &str) -> Value {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_profile::{Anchor, AnchorMethod, Clock, Recorder};
+use polyrail_report::Spread;
 
 use crate::cuda::{SharedMeter, brackets, flags, lock};
 use crate::error::ProfilerError;
@@ -167,14 +168,13 @@ pub(crate) fn latencies(sources: &[ClockSource]) -> Result<Vec<PeerLatency>, Pro
             // The first time finds cold caches.
             flags(&one.meter, &other.meter, 16).map_err(ProfilerError::gpu(what.clone()))?;
             let trips = flags(&one.meter, &other.meter, 500).map_err(ProfilerError::gpu(what))?;
-            let mut half: Vec<f64> =
-                trips.iter().map(|trip| (trip.came_ns - trip.sent_ns) as f64 / 2.0).collect();
-            half.sort_by(f64::total_cmp);
+            let half = trips.iter().map(|trip| (trip.came_ns - trip.sent_ns) as f64 / 2.0);
+            let half = Spread::of(half).expect("there were trips");
             found.push(PeerLatency {
                 src: one.rank,
                 dst: other.rank,
-                median_ns: half[half.len() / 2],
-                min_ns: half[0],
+                median_ns: half.median,
+                min_ns: half.min,
             });
         }
     }

@@ -1,16 +1,5 @@
 //! Numbers for people: few digits, always a unit or a column that names it.
 
-/// A size in the largest unit that divides it, such as `64KiB`; reads back with
-/// [`parse_size`](crate::parse_size).
-pub fn show_size(bytes: u64) -> String {
-    for (scale, unit) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-        if bytes != 0 && bytes.is_multiple_of(scale) {
-            return format!("{}{unit}", bytes / scale);
-        }
-    }
-    format!("{bytes}B")
-}
-
 /// A time given in microseconds, in the unit that keeps it short: `4.41us`, `1.25ms`, `2.10s`.
 pub fn show_micros(micros: f64) -> String {
     let (value, unit) = match micros {
@@ -57,16 +46,6 @@ fn three_digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_take_the_largest_unit_that_divides_them() {
-        assert_eq!(show_size(8), "8B");
-        assert_eq!(show_size(65_536), "64KiB");
-        assert_eq!(show_size(3 << 20), "3MiB");
-        assert_eq!(show_size(1 << 40), "1024GiB");
-        assert_eq!(show_size(1_000), "1000B");
-        assert_eq!(show_size(0), "0B");
-    }
 
     #[test]
     fn times_and_rates_keep_three_digits() {

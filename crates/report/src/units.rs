@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polyrail_config::Invalid;
+
 /// The most sizes one list may name, ranges written out.
 pub const SIZES_LIMIT: usize = 256;
 
@@ -35,25 +37,12 @@ impl BadUnit {
 /// Reads one size in bytes, such as `8`, `64KiB` (1024) or `64kB` (1000).
 ///
 /// # Errors
-/// Anything but a whole number from 1 to 1 TiB with one of the units; a bare `K`, `M` or `G` is
-/// refused, since it means 1000 to some and 1024 to others.
+/// As [`polyrail_config::parse_size`]; also 0 and sizes above 1 TiB.
 pub fn parse_size(text: &str) -> Result<u64, BadUnit> {
-    let (digits, unit) = split(text, SIZE_ALLOWED)?;
-    let number: u64 = digits.parse().map_err(|_| too_large(SIZE_ALLOWED))?;
-    let scale = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "kB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return Err(bad_size_unit(digits, unit)),
-    };
-    match number.checked_mul(scale) {
-        Some(0) => Err(BadUnit::new("is zero", SIZE_ALLOWED)),
-        Some(bytes) if bytes <= SIZE_MAX => Ok(bytes),
-        _ => Err(too_large(SIZE_ALLOWED)),
+    match polyrail_config::parse_size(text).map_err(of(SIZE_ALLOWED))? {
+        0 => Err(BadUnit::new("is zero", SIZE_ALLOWED)),
+        bytes if bytes <= SIZE_MAX => Ok(bytes),
+        _ => Err(BadUnit::new("is too large", SIZE_ALLOWED)),
     }
 }
 
@@ -90,65 +79,23 @@ pub fn parse_sizes(text: &str) -> Result<Vec<u64>, BadUnit> {
 /// Reads a time with its unit: `20us`, `250ms`, `3s`, `2min`.
 ///
 /// # Errors
-/// Anything but a whole number with one of these units, and times above a day.
+/// As [`polyrail_config::parse_time`]; also times above a day.
 pub fn parse_duration(text: &str) -> Result<Duration, BadUnit> {
-    let (digits, unit) = split(text, TIME_ALLOWED)?;
-    let number: u64 = digits.parse().map_err(|_| too_large(TIME_ALLOWED))?;
-    let micros = match unit {
-        "us" => 1,
-        "ms" => 1_000,
-        "s" => 1_000_000,
-        "min" => 60_000_000,
-        "" => {
-            return Err(BadUnit::new("has no unit", TIME_ALLOWED)
-                .with_help(format!("write {digits}s or {digits}ms")));
-        }
-        _ => return Err(BadUnit::new(format!("has the unknown unit `{unit}`"), TIME_ALLOWED)),
-    };
-    match number.checked_mul(micros) {
-        Some(micros) if micros <= TIME_MAX_US => Ok(Duration::from_micros(micros)),
-        _ => Err(too_large(TIME_ALLOWED)),
+    match polyrail_config::parse_time(text).map_err(of(TIME_ALLOWED))? {
+        time if time <= TIME_MAX => Ok(time),
+        _ => Err(BadUnit::new("is too large", TIME_ALLOWED)),
     }
 }
 
 const SIZE_MAX: u64 = 1 << 40;
 const SIZE_ALLOWED: &str = "1 to 1024GiB in B, KiB, MiB, GiB (1024) or kB, MB, GB (1000)";
 const RANGE_ALLOWED: &str = "sizes and ranges such as 8,64KiB or 8..1GiB";
-const TIME_MAX_US: u64 = 86_400_000_000;
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 const TIME_ALLOWED: &str = "0s to 1440min in us, ms, s or min";
 
-/// Parts `512 KiB` into digits and unit.
-fn split<'a>(text: &'a str, allowed: &'static str) -> Result<(&'a str, &'a str), BadUnit> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, rest) = text.split_at(end);
-    let reason = if text.is_empty() {
-        "is empty"
-    } else if text.starts_with('-') {
-        "is negative"
-    } else if digits.is_empty() {
-        "is not a number"
-    } else if rest.starts_with(['.', '_', '\'']) {
-        "is not a whole number in plain digits"
-    } else {
-        return Ok((digits, rest.trim_start()));
-    };
-    Err(BadUnit::new(reason, allowed))
-}
-
-fn bad_size_unit(digits: &str, unit: &str) -> BadUnit {
-    let letter = unit.chars().next().map_or(' ', |c| c.to_ascii_uppercase());
-    if !"KMG".contains(letter) || unit.len() > 3 {
-        let shown: String = unit.chars().take(20).flat_map(char::escape_debug).collect();
-        return BadUnit::new(format!("has the unknown unit `{shown}`"), SIZE_ALLOWED);
-    }
-    let thousand = if letter == 'K' { 'k' } else { letter };
-    BadUnit::new(format!("has the unit `{unit}`, which is ambiguous"), SIZE_ALLOWED)
-        .with_help(format!("write {digits}{letter}iB (1024) or {digits}{thousand}B (1000)"))
-}
-
-fn too_large(allowed: &'static str) -> BadUnit {
-    BadUnit::new("is too large", allowed)
+/// Adds what is allowed to what is wrong.
+fn of(allowed: &'static str) -> impl Fn(Invalid) -> BadUnit {
+    move |Invalid { reason, help }| BadUnit { reason, allowed, help }
 }
 
 #[cfg(test)]
@@ -163,30 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_in_powers_of_1024_and_of_1000() {
-        for (text, bytes) in [
-            ("8", 8),
-            ("64KiB", 65_536),
-            (" 1 MiB ", 1 << 20),
-            ("1GiB", 1 << 30),
-            ("1kB", 1_000),
-            ("3MB", 3_000_000),
-            ("1GB", 1_000_000_000),
-            ("7B", 7),
-            ("1024GiB", 1 << 40),
-        ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-    }
-
-    #[test]
     fn a_bare_k_m_or_g_is_refused_with_both_readings() {
         let error = parse_size("64K").unwrap_err();
         assert!(error.to_string().starts_with("has the unit `K`, which is ambiguous; allowed: 1"));
         assert_eq!(error.help().unwrap(), "write 64KiB (1024) or 64kB (1000)");
-        for text in ["1M", "1g", "1k", "1KB", "1mb", "1mib"] {
-            assert!(reason(text).contains("ambiguous"), "{text}");
-        }
     }
 
     #[test]
@@ -194,13 +121,9 @@ mod tests {
         for (text, fault) in [
             ("", "is empty"),
             ("0", "is zero"),
-            ("-1", "is negative"),
-            ("many", "is not a number"),
-            ("1.5MiB", "is not a whole number in plain digits"),
             ("1025GiB", "is too large"),
             ("99999999999999999999", "is too large"),
             ("99999999999GiB", "is too large"),
-            ("4096 bytes", "has the unknown unit `bytes`"),
         ] {
             assert_eq!(reason(text), fault, "{text}");
         }
@@ -229,14 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn times_need_a_unit() {
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("3s"), Ok(Duration::from_secs(3)));
+    fn times_end_at_a_day() {
         assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
         assert_eq!(parse_duration("3").unwrap_err().help().unwrap(), "write 3s or 3ms");
         assert!(parse_duration("1441min").unwrap_err().to_string().contains("too large"));
-        assert!(parse_duration("3h").unwrap_err().to_string().contains("unknown unit `h`"));
     }
 
     proptest! {

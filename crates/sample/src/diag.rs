@@ -2,14 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
-    sockopt,
+use polyrail_netlink::{
+    Error, Message, Protocol, Socket, attributes, replies, text, u32_at, u64_at,
 };
+use rustix::net::sockopt;
 
 /// A connection as the kernel describes it. Times are microseconds since it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,120 +52,60 @@ pub struct Connection {
 /// opened. One thread at a time.
 #[derive(Debug)]
 pub struct SockDiag {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
-    sequence: u32,
+    socket: Socket,
 }
 
 impl SockDiag {
     /// Opens it; needs no right.
     pub fn open() -> io::Result<Self> {
-        let socket = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            Some(netlink::SOCK_DIAG),
-        )?;
-        bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+        let socket = Socket::open(Protocol::SockDiag)?;
         // The kernel answers at once; a lost answer must not hold up the sampler.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
-        Ok(Self { socket, buffer: vec![0; BUFFER_BYTES], sequence: 0 })
+        Ok(Self { socket })
     }
 
     /// Hands every TCP connection that is not only listening to `each`.
     pub fn connections(&mut self, mut each: impl FnMut(Connection)) -> io::Result<()> {
         for family in [AF_INET, AF_INET6] {
-            self.sequence = self.sequence.wrapping_add(1);
-            send(&self.socket, &request(family, self.sequence), SendFlags::empty())?;
-            while !self.answer(&mut each)? {}
+            let answered = self.socket.dump(request(family), |reply| {
+                if reply.kind == SOCK_DIAG_BY_FAMILY {
+                    each(connection(reply.body).ok_or(CUT_OFF)?);
+                }
+                Ok(())
+            });
+            // Connections come and go while the kernel looks; one answer is as good as the next.
+            answered.map_err(|error| match error {
+                Error::Refused { source, .. } => source,
+                malformed @ Error::Malformed(_) => {
+                    io::Error::new(io::ErrorKind::InvalidData, malformed)
+                }
+            })?;
         }
         Ok(())
-    }
-
-    /// Reads one datagram; says whether it was the last of the answer.
-    fn answer(&mut self, each: &mut impl FnMut(Connection)) -> io::Result<bool> {
-        let (_, len) = recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::TRUNC)?;
-        let datagram = self.buffer.get(..len).ok_or_else(|| invalid("answer is too long"))?;
-        match parse(datagram, self.sequence, each) {
-            Ok(is_last) => Ok(is_last),
-            Err(Refusal::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
-            Err(Refusal::Malformed(what)) => Err(invalid(what)),
-        }
     }
 }
 
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// The kernel fills at most 32 KiB per datagram of a dump.
-const BUFFER_BYTES: usize = 32 << 10;
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const HEADER_BYTES: usize = 16;
+const REQUEST_BYTES: usize = 56;
 const MESSAGE_BYTES: usize = 72;
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
 /// All states in which data may still move: established, closing in its several ways.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+const CUT_OFF: Error = Error::Malformed("a connection that is cut off");
 
-#[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    Errno(i32),
-    Malformed(&'static str),
-}
-
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-/// `nlmsghdr` and `inet_diag_req_v2` (include/uapi/linux/inet_diag.h), for all sockets of a family.
-fn request(family: u8, sequence: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + 56);
-    bytes.extend(((HEADER_BYTES + 56) as u32).to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(NLM_F_REQUEST_DUMP.to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend(0u32.to_ne_bytes());
+/// `inet_diag_req_v2` (include/uapi/linux/inet_diag.h), for all sockets of a family.
+fn request(family: u8) -> Message {
+    let mut header = [0; REQUEST_BYTES];
     let extensions = 1 << (INET_DIAG_INFO - 1) | 1 << (INET_DIAG_CONG - 1);
-    bytes.extend([family, IPPROTO_TCP, extensions, 0]);
-    bytes.extend(STATES.to_ne_bytes());
-    bytes.resize(HEADER_BYTES + 56, 0);
-    bytes
-}
-
-/// Reads a datagram of answers to request `sequence`.
-fn parse(
-    mut datagram: &[u8],
-    sequence: u32,
-    each: &mut impl FnMut(Connection),
-) -> Result<bool, Refusal> {
-    while !datagram.is_empty() {
-        let len = u32_at(datagram, 0).ok_or(Refusal::Malformed("header is cut off"))? as usize;
-        let message = datagram.get(..len).filter(|message| message.len() >= HEADER_BYTES);
-        let message = message.ok_or(Refusal::Malformed("message length is wrong"))?;
-        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
-        // Left over from a request whose answer was given up.
-        if u32_at(message, 8) != Some(sequence) {
-            continue;
-        }
-        match u16_at(message, 4) {
-            Some(NLMSG_DONE) => return Ok(true),
-            Some(NLMSG_ERROR) => {
-                let errno = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
-                return Err(Refusal::Errno(errno.wrapping_neg()));
-            }
-            Some(SOCK_DIAG_BY_FAMILY) => each(
-                connection(&message[HEADER_BYTES..])
-                    .ok_or(Refusal::Malformed("connection is cut off"))?,
-            ),
-            _ => {}
-        }
-    }
-    Ok(false)
+    header[..4].copy_from_slice(&[family, IPPROTO_TCP, extensions, 0]);
+    header[4..8].copy_from_slice(&STATES.to_ne_bytes());
+    Message::new(SOCK_DIAG_BY_FAMILY, &header)
 }
 
 /// Reads `inet_diag_msg` and its attributes.
@@ -201,19 +139,12 @@ fn connection(body: &[u8]) -> Option<Connection> {
         rwnd_limited_us: 0,
         sndbuf_limited_us: 0,
     };
-    let mut attributes = &body[MESSAGE_BYTES..];
-    while attributes.len() >= 4 {
-        let len = u16_at(attributes, 0)? as usize;
-        let value = attributes.get(4..len)?;
-        match u16_at(attributes, 2)? {
+    for (kind, value) in attributes(&body[MESSAGE_BYTES..]) {
+        match kind {
             INET_DIAG_INFO => connection.take_info(value),
-            INET_DIAG_CONG => {
-                let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
-                connection.congestion = String::from_utf8_lossy(name).into_owned();
-            }
+            INET_DIAG_CONG => connection.congestion = text(value).to_owned(),
             _ => {}
         }
-        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
     Some(connection)
 }
@@ -235,25 +166,9 @@ impl Connection {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
 /// How many connections a datagram holds, as far as it can be understood.
 pub(crate) fn connections_in(datagram: &[u8]) -> usize {
-    let mut count = 0;
-    let sequence = u32_at(datagram, 8).unwrap_or(0);
-    // Whether it is refused in the end does not matter here.
-    let _ = parse(datagram, sequence, &mut |_| count += 1);
-    count
+    replies(datagram).flatten().filter_map(|reply| connection(reply.body)).count()
 }
 
 #[cfg(test)]
@@ -304,17 +219,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_off_answer_is_an_error_and_a_foreign_one_is_skipped() {
-        let mut message = request(AF_INET, 9);
-        let mut nothing = |_| panic!("there is no connection in it");
-        // A request has the header of an answer, and too short a body.
-        assert_eq!(
-            parse(&message, 9, &mut nothing),
-            Err(Refusal::Malformed("connection is cut off"))
-        );
-        assert_eq!(parse(&message, 8, &mut nothing), Ok(false));
-        assert!(parse(&message[..10], 9, &mut nothing).is_err());
-        message[0] = 8;
-        assert!(parse(&message, 9, &mut nothing).is_err(), "a length below the header's");
+    fn a_cut_off_connection_is_none_and_what_a_kernel_leaves_out_is_0() {
+        let mut body = [0; MESSAGE_BYTES];
+        body[0] = AF_INET;
+        let mut message = Message::new(SOCK_DIAG_BY_FAMILY, &body);
+        message.attribute(INET_DIAG_INFO, &[1; 84]);
+        message.attribute(INET_DIAG_CONG, b"cubic\0");
+        let datagram = message.finish(0, 1);
+        assert_eq!(connections_in(&datagram), 1);
+        assert_eq!(connections_in(&datagram[..datagram.len() - 1]), 0);
+        let reply = replies(&datagram).next().unwrap().unwrap();
+        let found = connection(reply.body).unwrap();
+        assert_eq!((found.cwnd, found.acked_bytes), (0x0101_0101, 0));
+        assert_eq!(found.congestion, "cubic");
+        assert_eq!(connection(&body[1..]), None);
     }
 }

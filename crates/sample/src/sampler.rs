@@ -109,18 +109,17 @@ impl Sampler {
             nics.retain(|nic| options.interfaces.contains(&nic.name));
         }
         let vectors = Vectors::open(root, &nics);
-        let line = |path: &str| root.read(path).ok();
         let start = Start {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
             started_unix_ms: unix_ms(),
-            hostname: line("/proc/sys/kernel/hostname"),
-            boot_id: line("/proc/sys/kernel/random/boot_id"),
-            kernel: line("/proc/sys/kernel/osrelease"),
+            hostname: root.hostname().ok(),
+            boot_id: root.boot_id().ok(),
+            kernel: root.kernel().ok(),
             interval_ms: options.interval.as_millis() as u64,
             tick_ms: 1e3 / ticks_per_second(),
             irq_time_is_measured: irq_time_is_measured(root),
-            cpus: line("/sys/devices/system/cpu/online").unwrap_or_default(),
+            cpus: root.read("/sys/devices/system/cpu/online").unwrap_or_default(),
             nics,
             pids: options.pids.clone(),
             missing,

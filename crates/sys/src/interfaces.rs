@@ -1,5 +1,6 @@
 //! Network interfaces, as far as rails are concerned.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -56,12 +57,26 @@ pub fn list() -> io::Result<Vec<Interface>> {
     Ok(found.into_iter().map(|(_, interface)| interface).collect())
 }
 
-/// An identity of this boot of this machine: the same in all its processes and containers.
-pub fn boot_id() -> io::Result<u128> {
+/// An identity of this boot of this machine: the same in all its processes and containers. As
+/// text it has the kernel's form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootId(pub u128);
+
+/// This boot's.
+pub fn boot_id() -> io::Result<BootId> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&hex, 16)
+        .map(BootId)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+impl fmt::Display for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = format!("{:032x}", self.0);
+        let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        write!(f, "{a}-{b}-{c}-{d}-{e}")
+    }
 }
 
 /// The machine's name.
@@ -127,9 +142,7 @@ mod tests {
     #[test]
     fn this_boot_has_one_identity() {
         let told = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        let hex = format!("{:032x}", boot_id().unwrap());
-        let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-        assert_eq!(parts.join("-"), told.trim());
+        assert_eq!(boot_id().unwrap().to_string(), told.trim());
         assert!(!host_name().is_empty());
         assert!(congestion_controls().unwrap().contains(&"reno".to_owned()));
     }

@@ -33,7 +33,7 @@ const RULES: &[Rule] = &[
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
     Rule { name: "doctor", below: &["host", "nic", "tune"], ..Rule::ORDINARY },
-    Rule { name: "sample", below: &["host"], ..Rule::ORDINARY },
+    Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",
@@ -45,10 +45,10 @@ const RULES: &[Rule] = &[
     // Calls of two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
-    Rule { name: "lab", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "lab", below: &["netlink", "sys"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
     // Pure data; of the system it uses files.
-    Rule { name: "profile", ..Rule::ORDINARY },
+    Rule { name: "profile", below: &["report", "yaml"], ..Rule::ORDINARY },
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
@@ -61,16 +61,20 @@ const RULES: &[Rule] = &[
     Rule {
         name: "gpu",
         below: &["sys"],
-        for_tests: &["gpu"],
+        for_tests: &["gpu", "report"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    Rule { name: "tune", below: &["host", "nic"], ..Rule::ORDINARY },
-    // Netlink options, the old ethtool call and fanotify.
-    Rule { name: "nic", may_be_unsafe: true, ..Rule::ORDINARY },
-    Rule { name: "config", is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },
+    // The old ethtool call and fanotify.
+    Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
+    // Options of netlink sockets.
+    Rule { name: "netlink", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "yaml", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "report", is_pure: true, ..Rule::ORDINARY },
+    // It shares the grammar of sizes and times with the settings.
+    Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
     Rule {
         name: "testkit",
         below: &["proto"],

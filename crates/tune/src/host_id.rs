@@ -29,19 +29,19 @@ impl HostId {
     /// # Errors
     /// [`ReadError`] if `/proc` of the running machine is not there.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        let read = |path: &str| match root.is_live() {
-            true => root.read(path),
-            false => Ok(root.read_optional(path)?.unwrap_or_else(|| NOT_TOLD.to_owned())),
+        let told = |name: Result<String, ReadError>| match name {
+            Err(error) if error.is_absent() && !root.is_live() => Ok(NOT_TOLD.to_owned()),
+            name => name,
         };
-        let hostname = read("/proc/sys/kernel/hostname")?;
+        let hostname = told(root.hostname())?;
         let machine = match root.read_optional("/etc/machine-id")? {
             Some(id) if !id.is_empty() => id,
             // Images without one are told apart by their name.
             _ => hostname.clone(),
         };
         Ok(Self {
-            boot_id: read("/proc/sys/kernel/random/boot_id")?,
-            kernel: read("/proc/sys/kernel/osrelease")?,
+            boot_id: told(root.boot_id())?,
+            kernel: told(root.kernel())?,
             machine: format!("{:016x}", fnv1a(machine.as_bytes())),
             hostname,
         })

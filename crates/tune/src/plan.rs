@@ -3,6 +3,7 @@
 
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_nic::RssTable;
+use polyrail_yaml::excerpt;
 use serde::{Deserialize, Serialize};
 
 use crate::balancer;
@@ -11,7 +12,6 @@ use crate::hash::fnv1a;
 use crate::host_id::HostId;
 use crate::machine::Machine;
 use crate::target::Target;
-use crate::yaml;
 
 /// A plan: shown to people, written to a file, and applied.
 ///
@@ -173,11 +173,11 @@ impl Plan {
                 }
                 Target::Ethtool { setting, .. } => {
                     if target.setting().is_none() {
-                        let shown = yaml::short(setting);
+                        let shown = excerpt(setting);
                         return Err(bad(format!("changes `{shown}`, which is not a setting")));
                     }
                     if new.parse::<u32>().is_err() {
-                        let shown = yaml::short(new);
+                        let shown = excerpt(new);
                         return Err(bad(format!(
                             "sets {setting} to `{shown}`, which is not a number"
                         )));
@@ -185,12 +185,12 @@ impl Plan {
                 }
                 Target::Rss { nic } => {
                     new.parse::<RssTable>().map_err(|error| {
-                        bad(format!("spreads packets of {} wrongly: {error}", yaml::short(nic)))
+                        bad(format!("spreads packets of {} wrongly: {error}", excerpt(nic)))
                     })?;
                 }
                 Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
                     if ![balancer::RUNNING, balancer::STOPPED].contains(&new.as_str()) {
-                        let shown = yaml::short(new);
+                        let shown = excerpt(new);
                         return Err(bad(format!(
                             "makes irqbalance `{shown}`; allowed: running, stopped"
                         )));
@@ -282,11 +282,9 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let plain = !path.contains("/../") && !path.ends_with("/..") && !path.contains('\0');
     match plain && roots.iter().any(|root| path.starts_with(root)) {
         true => Ok(()),
-        false => Err(format!(
-            "the file `{}`; allowed: files below {}",
-            yaml::short(path),
-            roots.join(", ")
-        )),
+        false => {
+            Err(format!("the file `{}`; allowed: files below {}", excerpt(path), roots.join(", ")))
+        }
     }
 }
 

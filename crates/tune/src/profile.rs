@@ -3,6 +3,7 @@
 mod rule;
 
 use polyrail_host::{CpuSet, Sysroot, Topology};
+use polyrail_yaml::{Entry, Fault, excerpt};
 
 use crate::error::TuneError;
 use crate::machine::Machine;
@@ -62,20 +63,23 @@ impl Profile {
     /// # Errors
     /// [`TuneError::Yaml`] with line and column.
     pub fn parse(text: &str, name: &str, file: &str) -> Result<Self, TuneError> {
-        let root = yaml::parse(text, file)?;
+        Self::read(text, name).map_err(yaml::fault_in(file))
+    }
+
+    fn read(text: &str, name: &str) -> Result<Self, Fault> {
         let mut profile = Self { name: name.to_owned(), about: String::new(), rules: Vec::new() };
-        for (key, at, node) in root.map(file, "the profile")? {
-            match key.as_str() {
-                "about" => node.text(file, "`about`")?.trim().clone_into(&mut profile.about),
+        for Entry { name, at, node } in yaml::parse(text)?.map("the profile")? {
+            match name.as_str() {
+                "about" => node.text("`about`")?.trim().clone_into(&mut profile.about),
                 "settings" => {
-                    for node in node.list(file, "`settings`")? {
-                        profile.rules.push(Rule::parse(node, file)?);
+                    for node in node.list("`settings`")? {
+                        profile.rules.push(Rule::parse(node)?);
                     }
                 }
                 other => {
-                    let other = yaml::short(other);
+                    let other = excerpt(other);
                     let fault = format!("`{other}` is not known; allowed: about, settings");
-                    return Err(yaml::error(file, *at, fault));
+                    return Err(Fault::new(*at, fault));
                 }
             }
         }

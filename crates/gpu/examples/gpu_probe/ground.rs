@@ -127,9 +127,8 @@ pub(crate) fn same(found: &[u8], expected: &[u8]) -> Outcome<()> {
 }
 
 /// The median of some runs, in seconds.
-pub(crate) fn median(mut seconds: Vec<f64>) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 2).copied().unwrap_or(f64::NAN)
+pub(crate) fn median(seconds: Vec<f64>) -> f64 {
+    polyrail_report::median(seconds).unwrap_or(f64::NAN)
 }
 
 /// Runs something a few times to warm up, then `times`; the median in seconds.

@@ -22,7 +22,7 @@ fn lists_are_normalised_when_written() {
 
 #[test]
 fn a_wrong_list_is_refused_at_its_column() {
-    use CpuSetFault::*;
+    use CpuListError::*;
     for (text, column, fault) in [
         ("1,,2", 3, EmptyItem),
         ("1,", 3, EmptyItem),
@@ -35,6 +35,7 @@ fn a_wrong_list_is_refused_at_its_column() {
         ("+3", 1, NotACpu("+3".into())),
         ("0-10:2/4", 1, NotACpu("0-10:2/4".into())),
     ] {
+        let fault = CpuSetFault::List(fault);
         assert_eq!(CpuSet::parse_list(text), Err(CpuSetError { column, fault }), "{text}");
     }
 }
@@ -67,7 +68,7 @@ fn a_wrong_mask_is_refused_at_its_column() {
         ("ff,", 4, NotAGroup(String::new())),
         ("1,fffffffff", 3, NotAGroup("fffffffff".into())),
         ("f,+1", 3, NotAGroup("+1".into())),
-        (&format!("1{}", ",0".repeat(256)), 1, TooHigh("8192".into())),
+        (&format!("1{}", ",0".repeat(256)), 1, List(CpuListError::TooHigh("8192".into()))),
     ] {
         assert_eq!(CpuSet::parse_mask(text), Err(CpuSetError { column, fault }), "{text}");
     }

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use polyrail_netlink::{
+    Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, attributes, find, text, u32_at, u64_at,
+};
 use rustix::io::Errno;
 
-use super::codec::{
-    Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Netlink, attributes, find, text, u32_at,
-    u64_at,
-};
+use super::Netlink;
 use crate::spec::Shape;
 
 /// One interface of a namespace.
@@ -250,7 +250,7 @@ fn read_token_bucket(body: &[u8]) -> Option<(u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::codec::open_socket;
+    use crate::netlink::open_socket;
 
     #[test]
     fn the_loopback_interface_is_found_without_privileges() {

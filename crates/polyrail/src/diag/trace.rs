@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use polyrail_proto::wire::ChunkHeader;
 use polyrail_proto::{FlowIndex, TransferId};
 use polyrail_sys::threads::monotonic_ns;
+use serde_json::{Value, json};
 
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -117,35 +118,28 @@ impl Trace {
 
     /// Writes the file.
     pub(crate) fn write(&self, engine: &EngineShared) -> io::Result<()> {
+        let rail = |number: u32| engine.rails.get(number as usize).map_or("?", |rail| &rail.name);
+        self.write_to(BufWriter::new(File::create(&self.path)?), &engine.card.name, rail)
+    }
+
+    /// One event a line, so that a file that was cut short can be mended by hand.
+    fn write_to<'a>(
+        &self,
+        mut out: impl Write,
+        engine: &str,
+        rail: impl Fn(u32) -> &'a str,
+    ) -> io::Result<()> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut out = BufWriter::new(File::create(&self.path)?);
         let pid = std::process::id();
-        let name = engine.card.name.replace(['"', '\\'], "_");
-        write!(
-            out,
-            "{{\"displayTimeUnit\":\"ns\",\"dropped_events\":{},\"traceEvents\":[\n\
-             {{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{pid},\"args\":{{\"name\":\"{name}\"}}}}",
-            self.dropped.load(Ordering::Relaxed)
-        )?;
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        let head = format!("\"displayTimeUnit\":\"ns\",\"dropped_events\":{dropped}");
+        writeln!(out, "{{{head},\"traceEvents\":[")?;
+        let process =
+            json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": engine}});
+        serde_json::to_writer(&mut out, &process)?;
         for event in events.iter() {
-            let direction = if event.sent { "tx" } else { "rx" };
-            // A lane for each direction and flow of each peer.
-            let lane = event.peer << 16 | event.flow << 1 | u32::from(event.sent);
-            let rail = engine.rails.get(event.rail as usize).map_or("?", |rail| &rail.name);
-            write!(
-                out,
-                ",\n{{\"ph\":\"X\",\"cat\":\"chunk\",\"name\":\"{direction} t{}#{}\",\"pid\":{pid},\
-                 \"tid\":{lane},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"bytes\":{},\"rail\":\"{rail}\",\
-                 \"flow\":{},\"peer\":{}{}}}}}",
-                event.transfer,
-                event.chunk,
-                event.from_ns as f64 / 1e3,
-                event.to_ns.saturating_sub(event.from_ns) as f64 / 1e3,
-                event.bytes,
-                event.flow,
-                event.peer,
-                event.moments(),
-            )?;
+            out.write_all(b",\n")?;
+            serde_json::to_writer(&mut out, &event.as_json(pid, rail(event.rail)))?;
         }
         writeln!(out, "\n]}}")?;
         out.flush()
@@ -162,13 +156,69 @@ impl Trace {
 }
 
 impl Event {
-    /// What happened to a sent chunk between the ends of its bar, as further arguments.
-    fn moments(&self) -> String {
-        if !self.sent {
-            return String::new();
-        }
+    fn as_json(&self, pid: u32, rail: &str) -> Value {
         let us = |ns: u64| ns as f64 / 1e3;
-        let (posted, written) = (us(self.posted_ns), us(self.written_ns));
-        format!(",\"posted_us\":{posted:.3},\"written_us\":{written:.3}")
+        let direction = if self.sent { "tx" } else { "rx" };
+        let mut args =
+            json!({"bytes": self.bytes, "rail": rail, "flow": self.flow, "peer": self.peer});
+        if self.sent {
+            // What happened between the ends of the bar.
+            args["posted_us"] = us(self.posted_ns).into();
+            args["written_us"] = us(self.written_ns).into();
+        }
+        json!({
+            "ph": "X",
+            "cat": "chunk",
+            "name": format!("{direction} t{}#{}", self.transfer, self.chunk),
+            "pid": pid,
+            // A lane for each direction and flow of each peer.
+            "tid": self.peer << 16 | self.flow << 1 | u32::from(self.sent),
+            "ts": us(self.from_ns),
+            "dur": us(self.to_ns.saturating_sub(self.from_ns)),
+            "args": args,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_rails_and_engines_may_hold_any_sign() {
+        let trace = Trace::new("unused".to_owned(), 2);
+        let event = Event {
+            sent: true,
+            peer: 1,
+            flow: 3,
+            rail: 1,
+            transfer: 7,
+            chunk: 5,
+            bytes: 4096,
+            from_ns: 12_345_678_901_234_567,
+            to_ns: 12_345_678_901_236_067,
+            posted_ns: 1_000,
+            written_ns: 2_500,
+        };
+        for sent in [true, false, true] {
+            trace.record(Event { sent, ..event });
+        }
+        let mut out = Vec::new();
+        let rail = |number: u32| if number == 1 { "e\"t\\h\u{1b}1" } else { "?" };
+        trace.write_to(&mut out, "no\"de\n", rail).unwrap();
+
+        let read: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(read["dropped_events"], 1);
+        let events = read["traceEvents"].as_array().unwrap();
+        assert_eq!(events.len(), 3);
+        assert_eq!(events[0]["args"]["name"], "no\"de\n");
+        assert_eq!(events[1]["args"]["rail"], "e\"t\\h\u{1b}1");
+        assert_eq!(
+            (&events[1]["name"], &events[2]["name"]),
+            (&json!("tx t7#5"), &json!("rx t7#5"))
+        );
+        assert_eq!((&events[1]["tid"], &events[1]["dur"]), (&json!(65_543), &json!(1.5)));
+        assert_eq!(events[1]["args"]["written_us"], 2.5);
+        assert_eq!(events[2]["args"].get("written_us"), None);
     }
 }

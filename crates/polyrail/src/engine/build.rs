@@ -45,7 +45,7 @@ pub(crate) fn start(
     let pid = std::process::id();
     let card = Card {
         instance,
-        host: boot_id().map_err(system("boot id"))?,
+        host: boot_id().map_err(system("boot id"))?.0,
         name: name.unwrap_or_else(|| format!("{host}:{pid}")),
         capabilities: settings.capabilities(),
         rails: cards,

@@ -51,7 +51,7 @@ impl Row for LogLine<'_> {
         "flags",
     ];
 
-    fn write(&self, line: &mut Line<'_>) {
+    fn write(&self, line: &mut Line) {
         let Event { sample, configuration, name, source, sink } = self.event;
         let run = self.source.folder.run();
         line.cell(sample.order);

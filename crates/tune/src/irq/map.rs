@@ -1,11 +1,12 @@
 //! A file that says by hand which CPU each queue's interrupt goes to.
 
 use polyrail_host::CpuSet;
+use polyrail_yaml::{Entry, Fault, Node, Place, excerpt};
 
 use super::role::Role;
 use super::vectors::{Vector, Vectors};
 use crate::error::TuneError;
-use crate::yaml::{self, Node, Place};
+use crate::yaml;
 
 /// What the file says, in its order.
 ///
@@ -65,27 +66,31 @@ impl IrqMap {
     /// # Errors
     /// [`TuneError::Yaml`] with line and column.
     pub fn parse(text: &str, file: &str) -> Result<Self, TuneError> {
-        let root = yaml::parse(text, file)?;
+        let entries = Self::read(text).map_err(yaml::fault_in(file))?;
+        Ok(Self { file: file.to_owned(), entries })
+    }
+
+    fn read(text: &str) -> Result<Vec<MapEntry>, Fault> {
         let mut entries = Vec::new();
-        for (device, at, node) in root.map(file, "the map")? {
+        for Entry { name: device, at, node } in yaml::parse(text)?.map("the map")? {
             let mut rules = Vec::new();
-            for (name, at, value) in node.map(file, &format!("`{}`", yaml::short(device)))? {
+            for Entry { name, at, node } in node.map(&format!("`{}`", excerpt(device)))? {
                 match name.as_str() {
-                    "rx" => rules.push(rule(Which::Rx, value, file)?),
-                    "tx" => rules.push(rule(Which::Tx, value, file)?),
-                    "queues" => numbered(value, file, Which::Queue, &mut rules)?,
-                    "vectors" => numbered(value, file, Which::Vector, &mut rules)?,
+                    "rx" => rules.push(rule(Which::Rx, node)?),
+                    "tx" => rules.push(rule(Which::Tx, node)?),
+                    "queues" => numbered(node, Which::Queue, &mut rules)?,
+                    "vectors" => numbered(node, Which::Vector, &mut rules)?,
                     other => {
-                        let other = yaml::short(other);
+                        let other = excerpt(other);
                         let fault =
                             format!("`{other}` is not known; allowed: rx, tx, queues, vectors");
-                        return Err(yaml::error(file, *at, fault));
+                        return Err(Fault::new(*at, fault));
                     }
                 }
             }
             entries.push(MapEntry { device: device.clone(), at: *at, rules });
         }
-        Ok(Self { file: file.to_owned(), entries })
+        Ok(entries)
     }
 
     /// The vectors that the map places, each once: the last rule that names it counts.
@@ -94,6 +99,7 @@ impl IrqMap {
         vectors: &'a Vectors,
         online: &CpuSet,
     ) -> Result<Vec<(&'a Vector, Target)>, TuneError> {
+        let refused = |at, fault| Err(yaml::fault_in(&self.file)(Fault::new(at, fault)));
         let mut found: Vec<(&Vector, Target)> = Vec::new();
         for entry in &self.entries {
             // The name counts as a whole: `eth1` is not `eth10`.
@@ -105,18 +111,22 @@ impl IrqMap {
             if of_device.is_empty() {
                 let fault = format!(
                     "no device with vectors is called `{}`; interfaces: {}",
-                    yaml::short(&entry.device),
+                    excerpt(&entry.device),
                     vectors.nics().join(", ")
                 );
-                return Err(yaml::error(&self.file, entry.at, fault));
+                return refused(entry.at, fault);
             }
             for rule in &entry.rules {
-                self.check_online(rule, online)?;
+                let offline = rule.cpus.difference(online);
+                if !offline.is_empty() {
+                    let fault = format!("CPU {offline} is not online; online are {online}");
+                    return refused(rule.at, fault);
+                }
                 let named = of_device.iter().filter(|vector| rule.which.names(vector));
                 let placed: Vec<_> = named.map(|vector| (*vector, rule.place(vector))).collect();
                 if placed.is_empty() {
                     let fault = format!("`{}` has no such queue or vector", entry.device);
-                    return Err(yaml::error(&self.file, rule.at, fault));
+                    return refused(rule.at, fault);
                 }
                 for (vector, target) in placed {
                     found.retain(|(known, _)| known.id != vector.id);
@@ -125,17 +135,6 @@ impl IrqMap {
             }
         }
         Ok(found)
-    }
-
-    fn check_online(&self, rule: &Rule, online: &CpuSet) -> Result<(), TuneError> {
-        let offline = rule.cpus.difference(online);
-        match offline.is_empty() {
-            true => Ok(()),
-            false => {
-                let fault = format!("CPU {offline} is not online; online are {online}");
-                Err(yaml::error(&self.file, rule.at, fault))
-            }
-        }
     }
 }
 
@@ -166,28 +165,21 @@ impl Rule {
     }
 }
 
-fn numbered(
-    node: &Node,
-    file: &str,
-    which: fn(u32) -> Which,
-    rules: &mut Vec<Rule>,
-) -> Result<(), TuneError> {
-    for (number, at, value) in node.map(file, "this")? {
-        let Ok(number) = number.parse() else {
-            let fault = format!("`{}` is not a number", yaml::short(number));
-            return Err(yaml::error(file, *at, fault));
+fn numbered(node: &Node, which: fn(u32) -> Which, rules: &mut Vec<Rule>) -> Result<(), Fault> {
+    for Entry { name, at, node } in node.map("this")? {
+        let Ok(number) = name.parse() else {
+            return Err(Fault::new(*at, format!("`{}` is not a number", excerpt(name))));
         };
-        rules.push(rule(which(number), value, file)?);
+        rules.push(rule(which(number), node)?);
     }
     Ok(())
 }
 
-fn rule(which: Which, value: &Node, file: &str) -> Result<Rule, TuneError> {
-    let text = value.text(file, "the CPUs")?;
-    let fault = |fault: String| yaml::error(file, value.at, fault);
-    let cpus = CpuSet::parse_list(text).map_err(|error| fault(error.to_string()))?;
+fn rule(which: Which, node: &Node) -> Result<Rule, Fault> {
+    let text = node.text("the CPUs")?;
+    let cpus = CpuSet::parse_list(text).map_err(|error| Fault::new(node.at, error.to_string()))?;
     if cpus.is_empty() {
-        return Err(fault("names no CPU".to_owned()));
+        return Err(Fault::new(node.at, "names no CPU"));
     }
-    Ok(Rule { which, cpus, at: value.at })
+    Ok(Rule { which, cpus, at: node.at })
 }

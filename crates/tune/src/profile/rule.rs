@@ -2,11 +2,10 @@
 
 use polyrail_host::CpuSet;
 use polyrail_nic::Setting;
+use polyrail_yaml::{Entry, Fault, Node, Place, excerpt};
 
-use crate::error::TuneError;
 use crate::plan::check_path;
 use crate::target::Target;
-use crate::yaml::{self, Node, Place};
 
 /// What a profile wants of one kind of value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,22 +73,22 @@ impl Subject {
 }
 
 impl Rule {
-    pub(super) fn parse(node: &Node, file: &str) -> Result<Self, TuneError> {
+    pub(super) fn parse(node: &Node) -> Result<Self, Fault> {
         let (mut subject, mut field, mut aim, mut why, mut source) = (None, None, None, None, None);
-        for (key, at, value) in node.map(file, "a setting")? {
-            let text = value.text(file, "this")?;
+        for Entry { name, at, node: value } in node.map("a setting")? {
+            let text = value.text("this")?;
             let number = || {
-                let fault = || yaml::error(file, value.at, "is not a whole number");
+                let fault = || Fault::new(value.at, "is not a whole number");
                 text.parse::<u64>().map_err(|_| fault())
             };
-            match key.as_str() {
-                "file" => subject = Some(Subject::File(checked_path(text, file, value.at)?)),
+            match name.as_str() {
+                "file" => subject = Some(Subject::File(checked_path(text, value.at)?)),
                 "ethtool" if Setting::parse(text).is_some() => {
                     subject = Some(Subject::Ethtool(text.to_owned()));
                 }
                 "ethtool" => {
-                    let fault = format!("`{}` is not a setting like rings.rx", yaml::short(text));
-                    return Err(yaml::error(file, value.at, fault));
+                    let fault = format!("`{}` is not a setting like rings.rx", excerpt(text));
+                    return Err(Fault::new(value.at, fault));
                 }
                 "field" => field = Some(number()? as usize),
                 "at_least" if text == "max" => aim = Some(Aim::Maximum),
@@ -98,20 +97,20 @@ impl Rule {
                 "equals" => aim = Some(Aim::Equals(text.to_owned())),
                 "cpus" if text == "none" => aim = Some(Aim::NoCpus),
                 "cpus" if text == "near" => aim = Some(Aim::NearQueue),
-                "cpus" => return Err(yaml::error(file, value.at, "must be none or near")),
+                "cpus" => return Err(Fault::new(value.at, "must be none or near")),
                 "why" => why = Some(text.trim().to_owned()),
                 "source" => source = Some(text.trim().to_owned()),
                 other => {
                     let fault = format!(
                         "`{}` is not known; allowed: file, ethtool, field, at_least, at_most, \
                          equals, cpus, why, source",
-                        yaml::short(other)
+                        excerpt(other)
                     );
-                    return Err(yaml::error(file, *at, fault));
+                    return Err(Fault::new(*at, fault));
                 }
             }
         }
-        let missing = |what: &str| yaml::error(file, node.at, format!("a setting needs {what}"));
+        let missing = |what: &str| Fault::new(node.at, format!("a setting needs {what}"));
         Ok(Self {
             subject: subject.ok_or_else(|| missing("`file` or `ethtool`"))?,
             field,
@@ -137,9 +136,9 @@ impl Rule {
             Some(field) => words.get(field).copied(),
             None => Some(old),
         };
-        let now = now.ok_or_else(|| format!("has no field {at}: `{}`", yaml::short(old)))?;
+        let now = now.ok_or_else(|| format!("has no field {at}: `{}`", excerpt(old)))?;
         let number =
-            || now.parse::<u64>().map_err(|_| format!("`{}` is not a number", yaml::short(now)));
+            || now.parse::<u64>().map_err(|_| format!("`{}` is not a number", excerpt(now)));
         let new = match &self.aim {
             Aim::AtLeast(least) => (number()? < *least).then(|| least.to_string()),
             Aim::AtMost(most) => (number()? > *most).then(|| most.to_string()),
@@ -175,13 +174,13 @@ impl Rule {
     }
 }
 
-fn checked_path(path: &str, file: &str, at: Place) -> Result<String, TuneError> {
+fn checked_path(path: &str, at: Place) -> Result<String, Fault> {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let stars = path.matches('*').count();
     if !is_plain || stars > 1 {
-        return Err(yaml::error(file, at, "must be a path from `/` with one `*` at most"));
+        return Err(Fault::new(at, "must be a path from `/` with one `*` at most"));
     }
-    check_path(path).map_err(|fault| yaml::error(file, at, format!("names {fault}")))?;
+    check_path(path).map_err(|fault| Fault::new(at, format!("names {fault}")))?;
     Ok(path.to_owned())
 }
 

@@ -14,7 +14,7 @@ use polyrail_profiler::{
     Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices,
     reference_ns, run,
 };
-use polyrail_report::exit;
+use polyrail_report::{exit, median};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -354,9 +354,8 @@ fn overhead_by_host(
             times.entry(one.size_bytes).or_default().push(time);
         }
     }
-    let share = |(bytes, mut times): (u64, Vec<f64>)| {
-        times.sort_by(f64::total_cmp);
-        let median = times[times.len() / 2];
+    let share = |(bytes, times): (u64, Vec<f64>)| {
+        let median = median(times)?;
         floor_ns.map(|floor| (bytes.to_string(), 200.0 * floor / median.max(1.0)))
     };
     Ok(times.into_iter().filter_map(share).collect())

@@ -2,18 +2,26 @@
 
 /// One request under construction.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub struct Message {
     bytes: Vec<u8>,
 }
 
 /// One message of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reply<'a> {
-    pub(crate) kind: u16,
-    pub(crate) flags: u16,
-    pub(crate) sequence: u32,
-    pub(crate) body: &'a [u8],
+pub struct Reply<'a> {
+    /// What it is about; each protocol has its own numbers.
+    pub kind: u16,
+    /// Flags, some of them of that kind.
+    pub flags: u16,
+    /// The number of the request that it answers; 0 for what comes unasked.
+    pub sequence: u32,
+    /// Without the header.
+    pub body: &'a [u8],
 }
+
+/// A message of a datagram claims to be shorter than its header, or longer than the datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadMessage;
 
 /// The kernel's verdict on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +39,12 @@ pub(crate) const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
 
-/// The header of generic netlink: command, version, two reserved bytes.
-pub(crate) const GENERIC_HEADER: usize = 4;
+/// Replaces what is there.
+pub const NLM_F_REPLACE: u16 = 0x100;
+/// Refuses to touch what is there.
+pub const NLM_F_EXCL: u16 = 0x200;
+/// Makes what is not there.
+pub const NLM_F_CREATE: u16 = 0x400;
 
 const HEADER: usize = 16;
 const NLM_F_CAPPED: u16 = 0x100;
@@ -45,36 +57,43 @@ const SAID_CHARS: usize = 200;
 
 impl Message {
     /// `header` is the fixed struct that the kind asks for, in native byte order.
-    pub(crate) fn new(kind: u16, header: &[u8]) -> Self {
+    pub fn new(kind: u16, header: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(header);
         Self { bytes }
     }
 
-    pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
-        self.wrap(kind, |message| message.bytes.extend_from_slice(value));
+    /// Appends raw bytes, for a fixed struct in front of attributes.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
-    pub(crate) fn attribute_u32(&mut self, kind: u16, value: u32) {
+    /// An attribute with these bytes.
+    pub fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.wrap(kind, |message| message.raw(value));
+    }
+
+    /// An attribute with a number of 32 bits.
+    pub fn attribute_u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
     /// Text with the terminating zero that the kernel expects.
-    pub(crate) fn attribute_text(&mut self, kind: u16, text: &str) {
+    pub fn attribute_text(&mut self, kind: u16, text: &str) {
         self.wrap(kind, |message| {
-            message.bytes.extend_from_slice(text.as_bytes());
-            message.bytes.push(0);
+            message.raw(text.as_bytes());
+            message.raw(&[0]);
         });
     }
 
     /// An attribute made of attributes.
-    pub(crate) fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+    pub fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.wrap(kind | NLA_F_NESTED, fill);
     }
 
     /// The whole request with its length, flags and number.
-    pub(crate) fn finish(mut self, flags: u16, sequence: u32) -> Vec<u8> {
+    pub fn finish(mut self, flags: u16, sequence: u32) -> Vec<u8> {
         // Names and numbers in a few levels of nesting: far below 4 GiB.
         let length = self.bytes.len() as u32;
         self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -85,7 +104,7 @@ impl Message {
 
     fn wrap(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 4]);
+        self.raw(&[0; 4]);
         fill(self);
         // As above, far below 64 KiB: names are cut to what an interface's name may have.
         let length = (self.bytes.len() - start) as u16;
@@ -95,23 +114,32 @@ impl Message {
     }
 }
 
-/// Walks over the messages of a datagram; stops at the first that does not fit.
-pub(crate) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+/// Walks over the messages of a datagram; the first that does not fit is the last that comes.
+pub fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Result<Reply<'_>, BadMessage>> {
     std::iter::from_fn(move || {
-        let length = u32_at(bytes, 0)? as usize;
-        let reply = Reply {
-            kind: u16_at(bytes, 4)?,
-            flags: u16_at(bytes, 6)?,
-            sequence: u32_at(bytes, 8)?,
-            body: bytes.get(HEADER..length)?,
-        };
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(reply)
+        let here = std::mem::take(&mut bytes);
+        if here.is_empty() {
+            return None;
+        }
+        let Some((reply, length)) = first_reply(here) else { return Some(Err(BadMessage)) };
+        bytes = here.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Ok(reply))
     })
 }
 
+fn first_reply(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
+    let length = u32_at(bytes, 0)? as usize;
+    let reply = Reply {
+        kind: u16_at(bytes, 4)?,
+        flags: u16_at(bytes, 6)?,
+        sequence: u32_at(bytes, 8)?,
+        body: bytes.get(HEADER..length)?,
+    };
+    Some((reply, length))
+}
+
 /// Walks over attributes; stops at the first that does not fit.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
@@ -121,35 +149,44 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+/// The value of the first attribute of a kind.
+pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
 }
 
-pub(crate) fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
+/// As [`find`], for a number of 32 bits.
+pub fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
     u32_at(find(bytes, kind)?, 0)
 }
 
 /// A number of whatever width the kernel chose: it shortens to 32 bits what fits.
-pub(crate) fn any_uint(value: &[u8]) -> Option<u64> {
+pub fn any_uint(value: &[u8]) -> Option<u64> {
     match value.len() {
         1 => Some(u64::from(value[0])),
         2 => u16_at(value, 0).map(u64::from),
         4 => u32_at(value, 0).map(u64::from),
-        8 => Some(u64::from_ne_bytes(value.try_into().ok()?)),
+        8 => u64_at(value, 0),
         _ => None,
     }
 }
 
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+/// The number of 16 bits that starts at a byte, in native order.
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+/// As [`u16_at`], of 32 bits.
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Text up to its terminating zero.
-pub(crate) fn text(bytes: &[u8]) -> &str {
+/// As [`u16_at`], of 64 bits.
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Text up to its terminating zero; empty if it is no UTF-8.
+pub fn text(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or_default()
 }
@@ -167,8 +204,8 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
         reply.body.get(4 + HEADER..)
     } else {
         // … or all of it.
-        let request = u32_at(reply.body, 4)? as usize;
-        request.checked_add(4).and_then(|end| reply.body.get(end.next_multiple_of(4)..))
+        let request = u32_at(reply.body, 4).and_then(|length| (length as usize).checked_add(4));
+        request.and_then(|end| reply.body.get(end.next_multiple_of(4)..))
     };
     let said = words.and_then(|words| find(words, NLMSGERR_ATTR_MSG)).map(text);
     let said = said.filter(|said| !said.is_empty());
@@ -177,23 +214,6 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
         errno,
         said: said.map(|said| said.chars().take(SAID_CHARS).map(printable).collect()),
     })
-}
-
-/// Runs every reader of this crate over bytes that may be anything, for fuzzing.
-///
-/// Answers with how many messages and attributes were seen, so that nothing is optimised away.
-pub fn examine(bytes: &[u8]) -> usize {
-    let mut seen = 0;
-    for reply in replies(bytes) {
-        seen += 1 + usize::from(verdict(&reply).is_some());
-        let body = reply.body.get(GENERIC_HEADER..).unwrap_or_default();
-        seen += attributes(body).map(|(_, value)| text(value).len().min(1)).sum::<usize>();
-        seen += crate::generic::examine(body) + crate::ethtool::examine(body);
-        seen += crate::netdev::examine(body) + crate::route::examine(reply.body);
-        seen += usize::from(crate::events::examine(&reply));
-    }
-    seen += crate::rss::examine(bytes);
-    seen + crate::writers::examine(bytes) + crate::ioctl::examine(bytes)
 }
 
 #[cfg(test)]
@@ -213,7 +233,7 @@ mod tests {
         message.attribute(5, &[9; 3]);
         let bytes = message.finish(NLM_F_REQUEST, 77);
 
-        let reply = replies(&bytes).next().unwrap();
+        let reply = replies(&bytes).next().unwrap().unwrap();
         assert_eq!((reply.kind, reply.flags, reply.sequence), (16, NLM_F_REQUEST, 77));
         let body = &reply.body[4..];
         assert_eq!(text(find(body, 3).unwrap()), "eth0");
@@ -242,7 +262,7 @@ mod tests {
         let request = request.finish(NLM_F_REQUEST, 1);
         for capped in [false, true] {
             let bytes = refusal(22, &request, capped, "requested channel count exceeds maximum");
-            let reply = replies(&bytes).next().unwrap();
+            let reply = replies(&bytes).next().unwrap().unwrap();
             let found = verdict(&reply).unwrap();
             assert_eq!(found.errno, 22);
             assert_eq!(found.said.unwrap(), "requested channel count exceeds maximum");
@@ -253,11 +273,11 @@ mod tests {
     fn an_acknowledgement_is_a_verdict_of_zero_and_a_wild_code_a_bad_message() {
         let of = |code: i32| {
             let bytes = Message::new(NLMSG_ERROR, &code.to_ne_bytes()).finish(0, 1);
-            verdict(&replies(&bytes).next().unwrap()).unwrap().errno
+            verdict(&replies(&bytes).next().unwrap().unwrap()).unwrap().errno
         };
         assert_eq!((of(0), of(-95), of(5), of(-5000)), (0, 95, libc::EBADMSG, libc::EBADMSG));
         let short = Message::new(NLMSG_ERROR, &[0, 0]).finish(0, 1);
-        assert_eq!(verdict(&replies(&short).next().unwrap()), None);
+        assert_eq!(verdict(&replies(&short).next().unwrap().unwrap()), None);
     }
 
     #[test]
@@ -268,16 +288,47 @@ mod tests {
         assert_eq!(any_uint(&[1, 2, 3]), None);
     }
 
+    #[test]
+    fn a_message_of_a_wrong_length_ends_the_walk() {
+        let whole = Message::new(16, &[7; 4]).finish(0, 1);
+        for length in [0u32, 15, 41, u32::MAX] {
+            let mut bytes = [&whole[..], &whole, &whole].concat();
+            bytes[20..24].copy_from_slice(&length.to_ne_bytes());
+            let found: Vec<_> = replies(&bytes).take(4).map(|reply| reply.is_ok()).collect();
+            assert_eq!(found, [true, false], "{length}");
+        }
+        assert!(replies(&whole[..10]).eq([Err(BadMessage)]));
+        assert_eq!(replies(&[]).count(), 0);
+    }
+
     proptest! {
         #[test]
-        fn no_bytes_make_the_readers_panic_or_loop(
-            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        fn whatever_is_read_of_any_bytes_is_within_them(
+            bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..24u8, Just(0)], 0..300),
         ) {
-            let _ = examine(&bytes);
-            // One whole message is one reply, whatever is in it.
-            let framed = Message::new(NLMSG_ERROR, &bytes).finish(NLM_F_ACK_TLVS, 1);
-            prop_assert_eq!(replies(&framed).count(), 1);
-            prop_assert!(examine(&framed) >= 1);
+            // Each takes its own head and value, so that there is an end.
+            let attributes = attributes(&bytes).take(bytes.len() + 1);
+            let of_attributes: usize = attributes.map(|(_, value)| 4 + value.len()).sum();
+            prop_assert!(of_attributes <= bytes.len(), "{} bytes", of_attributes);
+            let found: Vec<_> = replies(&bytes).take(bytes.len() + 1).collect();
+            let whole = found.iter().filter_map(|reply| reply.as_ref().ok());
+            let of_replies: usize = whole.map(|reply| HEADER + reply.body.len()).sum();
+            prop_assert!(of_replies <= bytes.len(), "{} bytes", of_replies);
+            let faults = found.iter().filter(|reply| reply.is_err()).count();
+            prop_assert!(faults == 0 || faults == 1 && found.last().unwrap().is_err());
+            prop_assert!(text(&bytes).len() <= bytes.len() && !text(&bytes).contains('\0'));
+            // One whole message is one reply, whatever is in it, and any of it may be a verdict.
+            for kind in [NLMSG_ERROR, NLMSG_DONE] {
+                for flags in [0, NLM_F_ACK_TLVS, NLM_F_ACK_TLVS | NLM_F_CAPPED] {
+                    let framed = Message::new(kind, &bytes).finish(flags, 1);
+                    let reply = replies(&framed).next().unwrap().unwrap();
+                    prop_assert_eq!(reply.body, &bytes[..]);
+                    let verdict = verdict(&reply);
+                    prop_assert_eq!(verdict.is_some(), bytes.len() >= 4);
+                    let is_ok = bytes.first_chunk() == Some(&[0; 4]);
+                    prop_assert_eq!(verdict.is_some_and(|verdict| verdict.errno == 0), is_ok);
+                }
+            }
         }
     }
 }

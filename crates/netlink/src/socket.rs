@@ -1,0 +1,316 @@
+//! A netlink socket and the two kinds of conversation on it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::wire::{
+    BadMessage, Message, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
+    NLMSG_ERROR, Reply, replies, verdict,
+};
+
+/// A netlink socket, bound for its life to the network namespace that it was opened in.
+#[derive(Debug)]
+pub struct Socket {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// Which part of the kernel a socket leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// rtnetlink: links, addresses, routes, queue disciplines.
+    Route,
+    /// Generic netlink: families by name.
+    Generic,
+    /// Connections of sockets.
+    SockDiag,
+}
+
+/// A question that has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refuses, or can't be reached.
+    #[error("{}", refusal(source, said.as_deref()))]
+    Refused {
+        /// The error code.
+        source: io::Error,
+        /// What the kernel says about it in words, if it has any.
+        said: Option<String>,
+    },
+    /// The answer can't be understood.
+    #[error("the kernel's answer has {0}")]
+    Malformed(&'static str),
+}
+
+/// The kernel fills at most 32 KiB per datagram of a dump.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// Changes during a dump make the kernel ask for another one; it can't go on forever here.
+const DUMP_ATTEMPTS: usize = 16;
+/// No dump that is kept comes near: the largest has a few hundred bytes per queue.
+const DUMP_REPLIES: usize = 1 << 20;
+
+/// Opens a socket in the calling thread's network namespace.
+///
+/// Bare system calls only, so fit for a forked child; [`Socket::from`] takes the result.
+///
+/// # Errors
+/// The system's, if no such socket can be had.
+pub fn open(protocol: Protocol) -> Result<OwnedFd, Errno> {
+    let protocol = match protocol {
+        // The first protocol has the number 0, which is spelt as none.
+        Protocol::Route => None,
+        Protocol::Generic => Some(netlink::GENERIC),
+        Protocol::SockDiag => Some(netlink::SOCK_DIAG),
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
+    net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
+    // Asks for the kernel's own words when it refuses; kernels without have none.
+    let _ = set_option(socket.as_fd(), libc::NETLINK_EXT_ACK, 1);
+    Ok(socket)
+}
+
+impl Socket {
+    /// As [`open`], ready for conversations.
+    ///
+    /// # Errors
+    /// The system's, if no such socket can be had.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        Ok(Self::from(open(protocol)?))
+    }
+
+    /// Sends one request and returns the bodies of its answers, of which a change has none.
+    /// `flags` such as [`NLM_F_CREATE`](crate::NLM_F_CREATE) say how to change something.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] by the kernel; [`Error::Malformed`] if its answer makes no sense.
+    pub fn request(&mut self, message: Message, flags: u16) -> Result<Vec<Vec<u8>>, Error> {
+        let sequence = self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+        let mut found = Vec::new();
+        loop {
+            for reply in replies(self.receive()?) {
+                let reply = reply?;
+                if reply.sequence != sequence {
+                    continue;
+                }
+                if reply.kind == NLMSG_ERROR {
+                    return judge(&reply).map(|()| found);
+                }
+                found.push(reply.body.to_vec());
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind and hands each answer to `each`. What that refuses ends the
+    /// whole, once the kernel is through. Says whether the answers are of one mind: `false` when
+    /// something changed on the way.
+    ///
+    /// # Errors
+    /// As [`Socket::request`], and what `each` answers.
+    pub fn dump(
+        &mut self,
+        request: Message,
+        mut each: impl FnMut(Reply<'_>) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let sequence = self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut is_torn = false;
+        // The kernel takes no other request for a dump before it is through with this one.
+        let mut outcome = Ok(());
+        loop {
+            for reply in replies(self.receive()?) {
+                let reply = reply?;
+                // Left over from a request whose answer was given up.
+                if reply.sequence != sequence {
+                    continue;
+                }
+                is_torn |= reply.flags & NLM_F_DUMP_INTR != 0;
+                match reply.kind {
+                    NLMSG_DONE => return outcome.and(judge(&reply)).map(|()| !is_torn),
+                    NLMSG_ERROR => judge(&reply)?,
+                    _ if outcome.is_ok() => outcome = each(reply),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Asks for all objects of a kind until nothing changes on the way; returns the bodies of the
+    /// answers of type `wanted`.
+    ///
+    /// # Errors
+    /// As [`Socket::request`]; `EINTR` if something changes each time.
+    pub fn dump_whole(
+        &mut self,
+        request: impl Fn() -> Message,
+        wanted: u16,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let mut found = Vec::new();
+            let is_whole = self.dump(request(), |reply| {
+                if found.len() == DUMP_REPLIES {
+                    return Err(Error::Malformed("no end"));
+                }
+                if reply.kind == wanted {
+                    found.push(reply.body.to_vec());
+                }
+                Ok(())
+            })?;
+            if is_whole {
+                return Ok(found);
+            }
+        }
+        Err(Errno::INTR.into())
+    }
+
+    /// Joins a group whose messages arrive unasked.
+    ///
+    /// # Errors
+    /// The system's, if there is no such group.
+    pub fn join(&self, group: u32) -> io::Result<()> {
+        set_option(self.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, group)
+    }
+
+    /// Takes a datagram if there is one.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if messages were lost, and whatever else the system says.
+    pub fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
+        let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
+        match net::recv(&self.socket, self.buffer.as_mut_slice(), flags) {
+            Ok((_, length)) => Ok(Some(self.buffer.get(..length).unwrap_or_default())),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(&mut self, message: Message, flags: u16) -> Result<u32, Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let bytes = message.finish(flags, self.sequence);
+        rustix::io::retry_on_intr(|| net::send(&self.socket, &bytes, SendFlags::empty()))?;
+        Ok(self.sequence)
+    }
+
+    fn receive(&mut self) -> Result<&[u8], Errno> {
+        let (_, length) = rustix::io::retry_on_intr(|| {
+            net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::TRUNC)
+        })?;
+        self.buffer.get(..length).ok_or(Errno::NOBUFS)
+    }
+}
+
+impl From<OwnedFd> for Socket {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BYTES] }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Refused { source: errno.into(), said: None }
+    }
+}
+
+impl From<BadMessage> for Error {
+    fn from(BadMessage: BadMessage) -> Self {
+        Self::Malformed("a message of a wrong length")
+    }
+}
+
+fn judge(reply: &Reply<'_>) -> Result<(), Error> {
+    match verdict(reply) {
+        None if reply.kind == NLMSG_DONE => Ok(()),
+        None => Err(Error::Malformed("no verdict in it")),
+        Some(verdict) if verdict.errno == 0 => Ok(()),
+        Some(verdict) => Err(Error::Refused {
+            source: io::Error::from_raw_os_error(verdict.errno),
+            said: verdict.said,
+        }),
+    }
+}
+
+/// An error code, behind the kernel's own words about it if it has any.
+pub fn refusal(source: &io::Error, said: Option<&str>) -> String {
+    match said {
+        Some(said) => format!("{said} ({source})"),
+        None => source.to_string(),
+    }
+}
+
+/// Sets an option of a netlink socket to a number.
+#[expect(unsafe_code, reason = "no safe crate here has the options of netlink sockets")]
+fn set_option(socket: BorrowedFd<'_>, option: libc::c_int, value: u32) -> io::Result<()> {
+    // SAFETY: the pointer and the size are those of a live local of the type the option takes.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_NETLINK,
+            option,
+            (&raw const value).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{find, text};
+
+    const RTM_NEWLINK: u16 = 16;
+    const RTM_DELLINK: u16 = 17;
+    const RTM_GETLINK: u16 = 18;
+    /// `struct ifinfomsg`.
+    const LINK: [u8; 16] = [0; 16];
+
+    fn links(socket: &mut Socket) -> Vec<String> {
+        let found = socket.dump_whole(|| Message::new(RTM_GETLINK, &LINK), RTM_NEWLINK).unwrap();
+        found.iter().map(|body| text(find(&body[16..], 3).unwrap()).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_dump_has_every_object_and_leaves_nothing_for_the_next() {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let found = links(&mut socket);
+        assert!(found.iter().any(|name| name == "lo"), "{found:?}");
+        assert_eq!(links(&mut socket), found);
+    }
+
+    #[test]
+    fn an_answer_that_is_refused_does_not_stand_in_the_way_of_the_next() {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let refused = socket.dump(Message::new(RTM_GETLINK, &LINK), |_| Err(Errno::NOENT.into()));
+        let Err(Error::Refused { source, said: None }) = refused else { panic!("{refused:?}") };
+        assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
+        assert!(links(&mut socket).iter().any(|name| name == "lo"));
+    }
+
+    #[test]
+    fn the_kernels_refusal_comes_back_as_its_errno() {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let mut missing = LINK;
+        missing[4..8].copy_from_slice(&(u32::MAX >> 1).to_ne_bytes());
+        let refused = socket.request(Message::new(RTM_DELLINK, &missing), 0);
+        let Err(Error::Refused { source, .. }) = refused else { panic!("{refused:?}") };
+        let known = [libc::ENODEV, libc::EPERM].map(Some);
+        assert!(known.contains(&source.raw_os_error()), "{source}");
+    }
+
+    #[test]
+    fn nothing_is_received_unasked_and_a_group_that_is_not_there_is_refused() {
+        let mut socket = Socket::open(Protocol::Generic).unwrap();
+        assert!(matches!(socket.try_receive(), Ok(None)));
+        assert!(socket.join(u32::MAX).is_err());
+    }
+}

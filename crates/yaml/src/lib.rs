@@ -1,0 +1,299 @@
+//! A small part of YAML with the place of each value: mappings, lists and text.
+//!
+//! [`parse`] reads one document; anchors, aliases and tags are refused, and so is what is nested
+//! deeper than people write. What the values mean is for those who ask; with [`Fault::new`] they say
+//! what is wrong where.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
+
+/// A value and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub value: Value,
+    /// Where it begins.
+    pub at: Place,
+}
+
+/// What a file may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Text, which may be meant as a number.
+    Text {
+        /// Without quotes.
+        text: String,
+        /// Whether it was written without quotes.
+        is_plain: bool,
+    },
+    /// A list.
+    List(Vec<Node>),
+    /// A mapping, in the file's order; no name comes twice.
+    Map(Vec<Entry>),
+}
+
+/// A name in a mapping, and its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Without quotes.
+    pub name: String,
+    /// Where the name stands.
+    pub at: Place,
+    /// What it stands for.
+    pub node: Node,
+}
+
+/// A place in a file, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The character in the line.
+    pub column: usize,
+}
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where.
+    pub at: Place,
+    /// The value that is wrong, such as `endpoints[2].rank`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong with it: a phrase that follows its name.
+    pub kind: FaultKind,
+}
+
+/// What can be wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultKind {
+    /// No YAML at all.
+    #[error("is not YAML: {0}")]
+    Syntax(String),
+    /// A mapping in a list in a mapping, and so on.
+    #[error("is nested too deeply")]
+    TooDeep,
+    /// What few people know, and what lets a small file become a large one.
+    #[error("has an anchor, an alias or a tag")]
+    Marked,
+    /// A list, such as `list`, where the name of something is expected.
+    #[error("has a {0} where a name must be")]
+    NoName(&'static str),
+    /// A name for the second time.
+    #[error("is there twice")]
+    Twice {
+        /// The name.
+        name: String,
+        /// The line of the first.
+        first_line: usize,
+    },
+    /// More than one document.
+    #[error("has a second document")]
+    SecondDocument,
+    /// What a caller found.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// How deep values may be nested.
+pub const DEPTH_MAX: usize = 32;
+
+/// The longest text that is put into a message.
+const EXCERPT_CHARS: usize = 80;
+
+/// Reads one document; `None` if there is nothing but comments. The caller limits the size of the
+/// text.
+///
+/// # Errors
+/// The first [`Fault`].
+pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
+    let mut reader = Reader { events: Parser::new_from_str(text), path: String::new() };
+    let Some((event, at)) = reader.content()? else { return Ok(None) };
+    let node = reader.node(event, at, 0)?;
+    match reader.content()? {
+        None => Ok(Some(node)),
+        Some((_, at)) => Err(reader.fault(at, FaultKind::SecondDocument)),
+    }
+}
+
+/// A text from outside, safe and short enough for a message.
+pub fn excerpt(text: &str) -> String {
+    let mut shown: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(EXCERPT_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+impl Node {
+    /// The text that it is.
+    ///
+    /// # Errors
+    /// `what` must be one value.
+    pub fn text(&self, what: &str) -> Result<&str, Fault> {
+        match &self.value {
+            Value::Text { text, .. } => Ok(text),
+            _ => Err(Fault::new(self.at, format!("{what} must be one value"))),
+        }
+    }
+
+    /// The entries of the mapping that it is.
+    ///
+    /// # Errors
+    /// `what` must be a mapping.
+    pub fn map(&self, what: &str) -> Result<&[Entry], Fault> {
+        match &self.value {
+            Value::Map(entries) => Ok(entries),
+            _ => Err(Fault::new(self.at, format!("{what} must be `name: value` lines"))),
+        }
+    }
+
+    /// The items of the list that it is.
+    ///
+    /// # Errors
+    /// `what` must be a list.
+    pub fn list(&self, what: &str) -> Result<&[Self], Fault> {
+        match &self.value {
+            Value::List(items) => Ok(items),
+            _ => Err(Fault::new(self.at, format!("{what} must be a list"))),
+        }
+    }
+}
+
+impl Place {
+    /// Where a file begins.
+    pub const START: Self = Self { line: 1, column: 1 };
+}
+
+impl From<&Marker> for Place {
+    fn from(marker: &Marker) -> Self {
+        Self { line: marker.line(), column: marker.col() + 1 }
+    }
+}
+
+impl Fault {
+    /// What a caller found at a place.
+    pub fn new(at: Place, fault: impl Into<String>) -> Self {
+        Self { at, path: String::new(), kind: FaultKind::Other(fault.into()) }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "`{}` ", excerpt(&self.path))?;
+        }
+        self.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// The parser hands out one event at a time, and the first that is out of place ends the reading:
+/// neither depth nor size of the text costs more than the text itself.
+struct Reader<'a> {
+    events: Parser<'a, StrInput<'a>>,
+    /// What is being read, as [`Fault::path`].
+    path: String,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Place), Fault> {
+        match self.events.next() {
+            Some(Ok((Event::Nothing, _))) => self.next(),
+            Some(Ok((event, span))) => Ok((event, Place::from(&span.start))),
+            Some(Err(error)) => {
+                let kind = FaultKind::Syntax(error.info().to_owned());
+                Err(self.fault(error.marker().into(), kind))
+            }
+            // The parser ends with StreamEnd; ending without it is the end, too.
+            None => Ok((Event::StreamEnd, Place::START)),
+        }
+    }
+
+    /// The first event with content; `None` at the end of the file.
+    fn content(&mut self) -> Result<Option<(Event<'a>, Place)>, Fault> {
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(None),
+                (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd, _) => {}
+                // `---` and nothing behind it.
+                (Event::Scalar(text, ScalarStyle::Plain, 0, None), _) if text.is_empty() => {}
+                other => return Ok(Some(other)),
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, at: Place, depth: usize) -> Result<Node, Fault> {
+        if depth > DEPTH_MAX {
+            return Err(self.fault(at, FaultKind::TooDeep));
+        }
+        let value = match event {
+            Event::Scalar(text, style, 0, None) => {
+                let is_plain = style == ScalarStyle::Plain;
+                Value::Text { text: text.into_owned(), is_plain }
+            }
+            Event::SequenceStart(0, None) => self.list(depth)?,
+            Event::MappingStart(0, None) => self.map(depth)?,
+            Event::StreamEnd => {
+                return Err(self.fault(at, FaultKind::Syntax("it ends too early".to_owned())));
+            }
+            _ => return Err(self.fault(at, FaultKind::Marked)),
+        };
+        Ok(Node { value, at })
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Fault> {
+        let outer = self.path.len();
+        let mut items = Vec::new();
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::SequenceEnd) {
+                return Ok(Value::List(items));
+            }
+            self.path.push_str(&format!("[{}]", items.len()));
+            items.push(self.node(event, at, depth + 1)?);
+            self.path.truncate(outer);
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, Fault> {
+        let outer = self.path.len();
+        let mut entries = Vec::new();
+        let mut lines: HashMap<String, usize> = HashMap::new();
+        loop {
+            let (event, at) = self.next()?;
+            let name = match event {
+                Event::MappingEnd => return Ok(Value::Map(entries)),
+                Event::Scalar(text, _, 0, None) => text.into_owned(),
+                Event::SequenceStart(0, None) => {
+                    return Err(self.fault(at, FaultKind::NoName("list")));
+                }
+                Event::MappingStart(0, None) => {
+                    return Err(self.fault(at, FaultKind::NoName("mapping")));
+                }
+                _ => return Err(self.fault(at, FaultKind::Marked)),
+            };
+            if outer > 0 {
+                self.path.push('.');
+            }
+            self.path.push_str(&name);
+            if let Some(first_line) = lines.insert(name.clone(), at.line) {
+                return Err(self.fault(at, FaultKind::Twice { name, first_line }));
+            }
+            let (event, value_at) = self.next()?;
+            let node = self.node(event, value_at, depth + 1)?;
+            self.path.truncate(outer);
+            entries.push(Entry { name, at, node });
+        }
+    }
+
+    fn fault(&self, at: Place, kind: FaultKind) -> Fault {
+        Fault { at, path: self.path.clone(), kind }
+    }
+}
+
+#[cfg(test)]
+mod tests;
