@@ -76,6 +76,8 @@ fn every_operation_arrives_whole_and_in_place() {
         "--op write --sizes 1MiB --segments 256 --rails 2",
         "--op read --sizes 1MiB --segments 256 --rails 1",
         "--op send --sizes 64KiB --segments 8 --depth 3",
+        "--op write --sizes 64KiB --depth 5 --posters 3",
+        "--op send --sizes 64KiB --depth 5 --posters 3",
     ] {
         let report = report(options);
         assert!(report.error.is_none() && !report.interrupted);

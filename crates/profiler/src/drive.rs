@@ -68,17 +68,10 @@ pub struct Running<'d> {
     started: Instant,
     total: u64,
     posted: u64,
-    /// Slots that nothing is under way of, the one that rests longest first.
-    free: VecDeque<usize>,
     /// The oldest first.
-    outstanding: VecDeque<Outstanding>,
+    outstanding: VecDeque<Transfer>,
     times: Histogram,
     waited: Duration,
-}
-
-struct Outstanding {
-    slot: usize,
-    transfer: Transfer,
 }
 
 /// What a driver did.
@@ -96,6 +89,12 @@ pub struct Ran {
 }
 
 impl Ran {
+    /// Two that did the same at once: the longer time, and the times of the transfers of both.
+    pub fn beside(mut self, other: &Self) -> Self {
+        self.times.merge(&other.times);
+        self.together_with(other)
+    }
+
     /// Merges two drivers that ran at once: the longer time of each kind, and this one's transfer
     /// times.
     pub fn together_with(mut self, other: &Self) -> Self {
@@ -132,7 +131,6 @@ impl<'a> Driver<'a> {
             started: Instant::now(),
             total: transfers,
             posted: 0,
-            free: (0..self.prepared.len()).collect(),
             outstanding: VecDeque::with_capacity(self.depth),
             times: Histogram::default(),
             waited: Duration::ZERO,
@@ -156,7 +154,7 @@ impl Running<'_> {
         let cpu = thread_cpu_time();
         while !self.outstanding.is_empty() {
             if let Err(error) = self.complete_some(&stop) {
-                self.outstanding.iter().for_each(|outstanding| outstanding.transfer.cancel());
+                self.outstanding.iter().for_each(Transfer::cancel);
                 return Err(error);
             }
             while self.posted < self.total && self.outstanding.len() < self.driver.depth {
@@ -175,17 +173,18 @@ impl Running<'_> {
 
     /// Posts the next transfer; `false` if the engine takes no more until one ends.
     fn post(&mut self) -> Result<bool, DriveError> {
-        let Some(slot) = self.free.pop_front() else { return Ok(false) };
-        match self.driver.prepared[slot].post() {
+        // In the order of slots at both ends: so sends and receives of a tag are outstanding together.
+        let slots = self.driver.prepared.len() as u64;
+        let prepared = &self.driver.prepared[(self.posted % slots) as usize];
+        match prepared.post() {
             Ok(transfer) => {
-                self.outstanding.push_back(Outstanding { slot, transfer });
+                self.outstanding.push_back(transfer);
                 self.posted += 1;
                 Ok(true)
             }
             // Others may hold the whole pool. With none of ours outstanding, retry until there is
             // room.
             Err(error) if error.is_busy() => {
-                self.free.push_front(slot);
                 if self.outstanding.is_empty() {
                     std::thread::yield_now();
                     return self.post();
@@ -205,7 +204,7 @@ impl Running<'_> {
             any = self.take_ended()?;
         }
         if !any && let Some(oldest) = self.outstanding.front() {
-            wait(self.driver.engine, &oldest.transfer, stop)?;
+            wait(self.driver.engine, oldest, stop)?;
             self.waited += begin.elapsed();
             self.take_ended()?;
         } else {
@@ -218,18 +217,18 @@ impl Running<'_> {
     fn take_ended(&mut self) -> Result<bool, DriveError> {
         let before = self.outstanding.len();
         while let Some(oldest) = self.outstanding.front()
-            && let Some(took) = ended(&oldest.transfer)?
+            && let Some(took) = ended(oldest)?
         {
-            self.note_ended(oldest.slot, took);
+            self.times.record(took);
             self.outstanding.pop_front();
         }
         // Where this thread moves the data, each look at a transfer is a round over all flows.
         if before == self.outstanding.len() && !self.driver.moves_data {
             let mut index = 0;
-            while let Some(outstanding) = self.outstanding.get(index) {
-                match ended(&outstanding.transfer)? {
+            while let Some(transfer) = self.outstanding.get(index) {
+                match ended(transfer)? {
                     Some(took) => {
-                        self.note_ended(outstanding.slot, took);
+                        self.times.record(took);
                         self.outstanding.remove(index);
                     }
                     None => index += 1,
@@ -238,18 +237,13 @@ impl Running<'_> {
         }
         Ok(before > self.outstanding.len())
     }
-
-    fn note_ended(&mut self, slot: usize, took: Duration) {
-        self.times.record(took.as_nanos() as u64);
-        self.free.push_back(slot);
-    }
 }
 
-/// How long a transfer took, if it is over.
-fn ended(transfer: &Transfer) -> Result<Option<Duration>, DriveError> {
+/// How long a transfer took in nanoseconds, if it is over.
+fn ended(transfer: &Transfer) -> Result<Option<u64>, DriveError> {
     match transfer.poll() {
         Status::Pending => Ok(None),
-        Status::Done(outcome) => Ok(Some(outcome.duration)),
+        Status::Done(outcome) => Ok(Some(outcome.duration.as_nanos() as u64)),
         Status::Failed(error) => Err(error.into()),
     }
 }

@@ -62,6 +62,7 @@ impl<'l> Trial<'l> {
             op: schedule.op,
             layout: schedule.layout(size),
             depth: schedule.depth(size),
+            posters: schedule.posters,
             bidir: schedule.bidir,
             latency: schedule.latency,
             seed,

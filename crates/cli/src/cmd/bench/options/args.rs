@@ -72,6 +72,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = WHAT)]
     depth: Option<u64>,
 
+    /// Threads that post, each its part of --depth.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
+    posters: u64,
+
     /// Both sides post at once.
     #[arg(long, visible_alias = "both-directions", help_heading = WHAT)]
     bidir: bool,
@@ -234,6 +238,7 @@ impl Args {
             sizes,
             segments,
             depth: self.depth,
+            posters: self.posters,
             time: self.time,
             iters: self.iters,
             warmup: self.warmup,

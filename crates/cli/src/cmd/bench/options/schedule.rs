@@ -17,6 +17,8 @@ pub(crate) struct Schedule {
     pub(crate) sizes: Vec<u64>,
     pub(crate) segments: u64,
     pub(crate) depth: Option<u64>,
+    /// Threads that post, each its part of the depth.
+    pub(crate) posters: u64,
     /// For all samples of a size together.
     pub(crate) time: Duration,
     /// Transfers of each sample, in place of `time`.
@@ -49,6 +51,8 @@ impl Schedule {
         in_range("--segments", self.segments, 1..=SEGMENTS_MAX)?;
         in_range("--rounds", self.rounds.into(), 1..=ROUNDS_MAX)?;
         in_range("--depth", self.depth.unwrap_or(1), 1..=u64::from(ops_pool))?;
+        let shallowest = self.sizes.iter().map(|size| self.depth(*size)).min().unwrap_or(1);
+        in_range("--posters", self.posters, 1..=shallowest.min(POSTERS_MAX))?;
         in_range("--iters", self.iters.unwrap_or(1), 1..=u64::MAX)?;
         let pieces = self.depth.unwrap_or(1).saturating_mul(self.segments);
         if pieces > OUTSTANDING_SEGMENTS_MAX {
@@ -148,6 +152,7 @@ impl Schedule {
 
 const ROUNDS_MAX: u64 = 1000;
 const SEGMENTS_MAX: u64 = 1 << 20;
+const POSTERS_MAX: u64 = 256;
 /// All are prepared beforehand, which takes time and memory for each.
 const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
 /// What a receive takes at most.
@@ -163,6 +168,7 @@ mod tests {
             sizes: vec![64 << 10, 256 << 20],
             segments: 1,
             depth: None,
+            posters: 1,
             time: Duration::from_secs(2),
             iters: None,
             warmup: Duration::from_millis(200),
@@ -195,6 +201,10 @@ mod tests {
             (
                 refused(|schedule| schedule.depth = Some(5000)),
                 "--depth `5000` is out of range; allowed: 1 to 4096",
+            ),
+            (
+                refused(|schedule| (schedule.posters, schedule.depth) = (5, Some(4))),
+                "--posters `5` is out of range; allowed: 1 to 4",
             ),
             (refused(|schedule| schedule.rounds = 0), "--rounds `0`"),
             (

@@ -66,6 +66,9 @@ pub(crate) struct SetUp {
     pub(crate) op: Op,
     pub(crate) layout: Layout,
     pub(crate) depth: u64,
+    /// Threads that post what is sent, each its part of the depth.
+    #[serde(default = "one")]
+    pub(crate) posters: u64,
     pub(crate) bidir: bool,
     pub(crate) latency: bool,
     /// Of the data that the asking end sends; the other end's is one more.
@@ -76,6 +79,10 @@ pub(crate) struct SetUp {
     #[serde(default)]
     pub(crate) sample: bool,
     pub(crate) regions: Regions,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// Descriptions of regions, in hexadecimal.

@@ -13,12 +13,13 @@ use crate::cmd::bench::talk::{End, Regions, SetUp, from_hex, to_hex};
 
 /// Everything that a sample of a stream of transfers needs at this end.
 pub(crate) struct Work<'a> {
-    drivers: Vec<Driver<'a>>,
+    /// By job; each has drivers that share its slots.
+    jobs: Vec<Vec<Driver<'a>>>,
 }
 
 /// All drivers of an end, started.
 pub(crate) struct Started<'w> {
-    running: Vec<Running<'w>>,
+    jobs: Vec<Vec<Running<'w>>>,
 }
 
 /// The memory that an end needs.
@@ -70,54 +71,81 @@ impl<'a> Work<'a> {
                 jobs.extend(set_up.sends(end).then_some(Job::Send));
             }
         }
-        let driver = |job: &Job| {
-            let prepared = (0..buffers.layout.slots).map(|slot| maker.prepare(*job, slot, None));
-            let prepared: Result<Vec<PreparedTransfer>, BenchError> = prepared.collect();
-            Ok(Driver::new(engine, prepared?, set_up.depth))
+        let drivers = |job: &Job| -> Result<Vec<Driver<'a>>, BenchError> {
+            // Receives are posted in the order of slots, by whoever sends in that order.
+            let posters = if *job == Job::Receive { 1 } else { set_up.posters };
+            let driver = |poster: u64| {
+                let slots = (poster..buffers.layout.slots).step_by(posters as usize);
+                let prepared = slots.map(|slot| maker.prepare(*job, slot, None));
+                let prepared: Result<Vec<PreparedTransfer>, BenchError> = prepared.collect();
+                Ok(Driver::new(engine, prepared?, share(set_up.depth, poster, posters)))
+            };
+            (0..posters).map(driver).collect()
         };
-        let drivers: Result<_, BenchError> = jobs.iter().map(driver).collect();
-        Ok(Self { drivers: drivers? })
+        let jobs: Result<_, BenchError> = jobs.iter().map(drivers).collect();
+        Ok(Self { jobs: jobs? })
     }
 
     /// One of the requests that send, if this end posts any.
     pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
-        self.drivers.last().and_then(Driver::example)
+        self.jobs.last()?.first().and_then(Driver::example)
     }
 
     /// Posts as many transfers as may be outstanding.
     pub(crate) fn start(&self, transfers: u64) -> Result<Started<'_>, BenchError> {
-        let running: Result<_, DriveError> =
-            self.drivers.iter().map(|driver| driver.start(transfers)).collect();
-        Ok(Started { running: running.map_err(|error: DriveError| BenchError::from(error))? })
+        let jobs: Result<_, DriveError> =
+            self.jobs.iter().map(|job| start(job, transfers)).collect();
+        Ok(Started { jobs: jobs.map_err(|error: DriveError| BenchError::from(error))? })
     }
 }
 
+fn start<'w>(drivers: &'w [Driver<'_>], transfers: u64) -> Result<Vec<Running<'w>>, DriveError> {
+    let posters = drivers.len() as u64;
+    let shares = (0..posters).map(|poster| share(transfers, poster, posters));
+    drivers.iter().zip(shares).map(|(driver, share)| driver.start(share)).collect()
+}
+
+/// What one of several has of something: the first ones one more if it can't be divided.
+fn share(all: u64, index: u64, of: u64) -> u64 {
+    (all + of - 1 - index) / of
+}
+
 impl Started<'_> {
-    /// Runs all drivers to their end, each on a thread of its own where there are two. `None` at an
-    /// end that has nothing to post.
-    pub(crate) fn finish(
-        mut self,
-        stop: impl Fn() -> bool + Sync,
-    ) -> Result<Option<Ran>, BenchError> {
+    /// Runs all drivers to their end, each on a thread of its own. `None` at an end that has nothing
+    /// to post.
+    pub(crate) fn finish(self, stop: impl Fn() -> bool + Sync) -> Result<Option<Ran>, BenchError> {
         let stop = &stop;
-        let Some(last) = self.running.pop() else { return Ok(None) };
+        let mut jobs = self.jobs;
+        // The first of the last job runs on this thread.
+        let Some(own) = jobs.last_mut().map(|drivers| drivers.remove(0)) else { return Ok(None) };
         thread::scope(|scope| {
             let finish = |running: Running<'_>| running.finish(stop).map_err(BenchError::from);
-            let others = self.running.into_iter().map(|other| scope.spawn(move || finish(other)));
-            let others: Vec<_> = others.collect();
-            // The last one sends, and its times are the ones to show.
-            let mut ran = finish(last);
-            for other in others {
-                // A panic there is a panic here.
-                let other = other.join().unwrap_or_else(|panic| resume_unwind(panic));
-                ran = match (ran, other) {
-                    (Ok(ran), Ok(other)) => Ok(ran.together_with(&other)),
-                    (Err(error), _) | (_, Err(error)) => Err(error),
-                };
-            }
-            ran.map(Some)
+            let spawn = |job: Vec<_>| -> Vec<_> {
+                job.into_iter().map(|running| scope.spawn(move || finish(running))).collect()
+            };
+            let begun: Vec<Vec<_>> = jobs.into_iter().map(spawn).collect();
+            let own = finish(own);
+            // A panic there is a panic here.
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<Ran, BenchError>>| {
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+            };
+            let ended: Vec<Vec<_>> =
+                begun.into_iter().map(|job| job.into_iter().map(join).collect()).collect();
+            summed(own?, ended).map(Some)
         })
     }
+}
+
+/// All that ran at once. The last job sends, and its times are the ones to show; `ran` is one of its
+/// drivers.
+fn summed(mut ran: Ran, mut others: Vec<Vec<Result<Ran, BenchError>>>) -> Result<Ran, BenchError> {
+    for beside in others.pop().unwrap_or_default() {
+        ran = ran.beside(&beside?);
+    }
+    for other in others.into_iter().flatten() {
+        ran = ran.together_with(&other?);
+    }
+    Ok(ran)
 }
 
 /// Something to post for a slot.
