@@ -77,7 +77,7 @@ enum Here {
 enum Told {
     /// Its message may land there.
     Clear { seq: u64, into: Stretch },
-    /// This many receives are posted. Early enough for the sender, not necessarily at once.
+    /// This many receives are posted. The sender must hear it in time, but not at once.
     Posted { count: u64 },
     /// The same, if the other end has not heard it yet.
     Hurry { count: u64 },
