@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Takes those figures of docs/performance.md that need more than one command.
+"""Measures the figures of docs/performance.md that need more than one command.
 
     docs/measure/figures.py [--polyrail PROGRAM] [--rounds N] FIGURE ... [-- BENCH OPTIONS]
 

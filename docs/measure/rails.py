@@ -7,7 +7,7 @@
 
 `table` measures in labs (root, or user namespaces) each case in turn, round after round, and prints
 the median share of the rails' rates, what lies between the lowest and the highest, and the share of
-what the rails carry alone, measured in the same run. Of the rates, heads of packets take 4 to 6 %.
+what the rails carry alone, measured in the same run. Packet headers take 4 to 6 % of the rates.
 Several programs are measured in turn, and printed side by side. 0 channels are the default.
 
 `change` has a rail fall in the middle of a run and come back, and prints which share of what is there

@@ -227,7 +227,7 @@ impl Analysis {
         }
     }
 
-    /// What a missing file would have told.
+    /// What a missing file would have shown.
     fn lacks(&self, part: Part, run: &Run) -> String {
         let without = match part {
             Part::Temperatures => "only the samples tell about devices".to_owned(),

@@ -31,7 +31,7 @@ pub struct ClockReport {
     pub tick_ns: f64,
     /// How often it was compared.
     pub anchors: usize,
-    /// In so many windows.
+    /// The number of windows.
     pub windows: usize,
     /// How much faster the parent runs, in ppm.
     pub rate_ppm: Option<f64>,

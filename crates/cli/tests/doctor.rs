@@ -100,7 +100,7 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
 #[test]
 fn wrong_values_name_option_value_and_range() {
     for (arguments, parts) in [
-        (["--nic", "eth99"], ["interface `eth99` is not there", "there are: "]),
+        (["--nic", "eth99"], ["interface `eth99` does not exist", "there are: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
         (["--workers", "8190"], ["workers `8190` names CPUs that don't exist", "there are: 0"]),

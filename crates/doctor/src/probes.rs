@@ -237,7 +237,7 @@ fn ring(limits: Limits) -> Option<RingProbe> {
     Some(RingProbe { now: limits.now?, max: limits.max })
 }
 
-/// Counters that grow when packets are lost for want of room, in the spellings of the drivers.
+/// Counters of packets lost because of missing room, in the spellings of the drivers.
 fn is_drop(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words =

@@ -54,7 +54,7 @@ pub enum GpuError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The memory that is to be imported is this process's own.
+    /// The exported memory belongs to this very process.
     #[error("memory can't be imported into the process that exported it")]
     OwnExport,
     /// The device can't do that.

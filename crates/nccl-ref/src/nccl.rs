@@ -117,7 +117,7 @@ impl Nccl {
         called.and(ended)
     }
 
-    /// Enters a communicator of so many ranks; the device's context must be current.
+    /// Enters a communicator of this many ranks; the device's context must be current.
     pub(crate) fn enter(
         &self,
         comm: &mut Handle,

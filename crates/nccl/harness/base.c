@@ -47,7 +47,7 @@ uint64_t mix(uint64_t value) {
 }
 
 static uint64_t pattern_word(uint64_t seed, size_t word) {
-    /* Cheaper than mix, yet no two places within a message are alike. */
+    /* Cheaper than mix, yet no two places within a message get the same value. */
     return (seed + word) * 0x9e3779b97f4a7c15u ^ (seed >> 7);
 }
 
@@ -136,7 +136,7 @@ struct footprint footprint_now(void) {
     if (file) {
         fclose(file);
     }
-    /* The folder itself was open while it was read. */
+    /* Reading the folder held it open. */
     now.fds -= 1 + atomic_load(&harness_files);
     return now;
 }

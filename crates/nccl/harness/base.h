@@ -41,7 +41,7 @@ void pattern_fill(void *at, size_t bytes, uint64_t seed);
 /* The first byte that is not the pattern's, or -1. */
 ptrdiff_t pattern_differs(const void *at, size_t bytes, uint64_t seed);
 
-/* A value that no pattern has often, for memory that must not change. */
+/* A value that is rare in patterns, for memory that must not change. */
 void poison(void *at, size_t bytes);
 ptrdiff_t poison_differs(const void *at, size_t bytes);
 
@@ -58,7 +58,7 @@ struct footprint {
     size_t resident_bytes;
 };
 
-/* Files that the harness has open for itself, which are no part of a footprint. */
+/* The harness's own open files, which don't count as the plugin's footprint. */
 extern atomic_int harness_files;
 
 struct footprint footprint_now(void);

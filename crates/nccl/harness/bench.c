@@ -90,7 +90,7 @@ bool bench_runs(const struct bench_settings *bench) {
     for (int r = 0; r < count; r++) {
         for (int round = 0; round < bench->rounds; round++) {
             for (int turn = 0; turn < contestants; turn++) {
-                /* Nobody is always the first of a round, nor always behind the same. */
+                /* Rotate, so that no contestant is always first or always follows the same one. */
                 int who = round % 2 ? contestants - 1 - turn : turn;
                 struct trial trial = {
                     .mode = rows[r].mode,

@@ -101,7 +101,7 @@ static void bandwidth(struct rank *rank, struct link *links, int count) {
     struct traffic traffic = {.depth = (unsigned)trial->depth, .sizes = &trial->bytes, .sizes_count = 1, .bare = true};
     links_open(rank, links, count, traffic_memory(&traffic));
     for (int i = 0; i < count; i++) {
-        /* No page is to be made while the clock runs. */
+        /* Touch all pages before the clock runs. */
         poison(links[i].memory, links[i].memory_bytes);
     }
     meet();
@@ -256,7 +256,7 @@ static void pong_sends(struct pong *pong, uint64_t message) {
 static bool pong_arrived(const struct pong *pong, uint64_t message) {
     const char *at = pong->recv->memory + message % ABI_STEPS * pong->bytes;
     uint64_t flag = message + 1;
-    /* Somebody else writes it: each look must be a look. The last first, for it comes last as a rule. */
+    /* Another thread writes it, so read memory each time. Check the last flag first: it usually comes last. */
     if (*(const volatile uint64_t *)(at + pong->bytes - 8) != flag) {
         return false;
     }

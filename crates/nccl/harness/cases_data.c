@@ -136,7 +136,7 @@ void case_stalled(struct rank *rank) {
     links_open(rank, links, count, traffic_memory(&flowing));
     struct stream *streams = streams_of(links, count, &flowing);
     for (int i = 0; i < count; i++) {
-        /* Half of the senders have nobody who receives, until the others are through. */
+        /* Half of the senders have no receiver until the others have finished. */
         streams[i].traffic = links[i].channel % 2 == 0 ? &stalled : &flowing;
     }
     progress_posts(rank, streams, count);

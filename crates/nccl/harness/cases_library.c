@@ -147,7 +147,7 @@ void case_idle(struct rank *rank) {
     progress_posts(rank, streams, count);
     progress_awaits(streams, count, 60);
     meet();
-    /* What spins for a moment after the last request may do so. */
+    /* Threads may spin for a moment after the last request. */
     pause_us(300000);
     double before_s = cpu_s();
     uint64_t begun_ns = now_ns();
@@ -242,7 +242,7 @@ static double cpu_s(void) {
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
-/* What the process holds once it holds no more than the goal, or nothing changes for a while: threads may still be
+/* What the process holds once it reaches the goal, or nothing changes for a while: threads may still be
  * on their way out. */
 static struct footprint settled(struct footprint goal) {
     struct footprint now = footprint_now(), before;

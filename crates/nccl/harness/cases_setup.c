@@ -15,7 +15,7 @@ enum { PORTS_MAX = 256, STRANGERS = 48 };
 static const size_t some_sizes[] = {131072, 0, 1000, 524288};
 static const struct traffic some = {.messages = 24, .depth = 4, .sizes = some_sizes, .sizes_count = 4};
 
-/* Who knocks without being one of us. */
+/* Strangers that connect to the port. */
 struct stranger {
     struct sockaddr_storage ports[PORTS_MAX];
     int ports_count, entered;
@@ -95,7 +95,7 @@ void case_registration(struct rank *rank) {
         if (first || second) {
             fail("regMr of memory that is registered gave %d and %d", first, second);
         }
-        /* Whatever the properties do not list must be refused, or an accelerator's pointer would be read. */
+        /* The plugin must refuse memory that its properties don't list, or it would read an accelerator's pointer. */
         struct net_properties properties;
         void *refused;
         net_get_properties(rank->net, link->dev, &properties);
@@ -157,7 +157,7 @@ void case_bad_handle(struct rank *rank) {
             memcpy(bad.handle, spoiled.handle, sizeof bad.handle);
             bad.handle[byte] ^= 0x41;
             snprintf(what, sizeof what, "another byte %d", byte);
-            /* The first eight are to tell plugins and versions apart; what the others mean is the plugin's. */
+            /* The first eight bytes tell plugins and versions apart; the plugin defines the others. */
             expects_error(rank, &bad, what, byte < 8);
         }
         meet();
@@ -183,7 +183,7 @@ void case_strangers(struct rank *rank) {
     if (stranger.ports_count == 0) {
         fail("after listen the process listens on no TCP port");
     }
-    /* And these before anybody connects to them. */
+    /* Close these before anybody connects to them. */
     struct service_op accepts[2];
     int accepts_count = 0;
     for (int i = 0; i < count; i++) {

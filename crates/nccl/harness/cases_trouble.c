@@ -52,7 +52,7 @@ void case_close_outstanding(struct rank *rank) {
     pause_us(300000);
     progress_drops(streams, posted);
     if (rank->number == 1) {
-        /* Meanwhile the other end closes, which must not take until this one does, too. */
+        /* Meanwhile the other end closes. It must not wait until this end closes, too. */
         pause_us((settings.call_limit_ms + 500) * 1000 * settings.patience);
     }
     service_does(rank, SERVE_DEREG, links, count, 10);
@@ -70,7 +70,7 @@ void case_close_outstanding(struct rank *rank) {
     }
     free(streams);
     meet();
-    /* What was closed must not be in the way of what comes. */
+    /* Closed connections must not block new ones. */
     links_move(rank, links, count, &some);
     free(links);
     rank_ends(rank);
@@ -107,7 +107,7 @@ void case_peer_closes(struct rank *rank) {
     rank_ends(rank);
 }
 
-/* Whoever has sent all may go: a sender of a broadcast, say, whose program is at its end. */
+/* A sender may leave when it has sent everything, such as a sender of a broadcast whose program ends. */
 void case_leaves_early(struct rank *rank) {
     static const size_t sizes[] = {262144, 8, 0, 4097, 8, 64, 1000};
     struct traffic traffic = {
@@ -158,7 +158,7 @@ void case_peer_killed(struct rank *rank) {
                              : links[i].channel == IDLE_CHANNEL ? &idle
                                                                 : &endless;
     }
-    /* Somebody listens whom nobody will ever meet. */
+    /* A listener that nobody will ever connect to. */
     struct link dead = {.from = 0, .to = VICTIM, .channel = UNUSED_CHANNEL, .sends = rank->number == 0};
     if (rank->number == VICTIM) {
         service_does(rank, SERVE_LISTEN, &dead, 1, 10);
@@ -179,7 +179,7 @@ void case_peer_killed(struct rank *rank) {
     uint64_t killed_ns = now_ns();
     for (int i = 0; i < broken; i++) {
         if (with_victim[i]->link->channel == IDLE_CHANNEL && with_victim[i]->link->sends) {
-            /* It has nothing outstanding, and would wait for a day. */
+            /* It has nothing outstanding, and waits for a day. */
             progress_drops(with_victim[i], 1);
             continue;
         }
@@ -242,7 +242,7 @@ void case_fork(struct rank *rank) {
     WAIT_UNTIL(waits->posted > 0, 10, "no receive was accepted");
     for (int round = 0; round < (settings.quick ? 2 : 10); round++) {
         struct inherited inherited = {rank, links, count, waits->requests[0], &world->flags[rank->number]};
-        /* In the midst of traffic: whatever lock the plugin has may be held by a thread that the child lacks. */
+        /* Fork in the midst of traffic: a thread that the child lacks may hold any of the plugin's locks. */
         pid_t child = fork();
         if (child == 0) {
             child_calls(&inherited);
@@ -270,7 +270,7 @@ void case_fork(struct rank *rank) {
     rank_ends(rank);
 }
 
-/* The sanitizer asks. In a child the stacks of the threads that it lacks hold nothing alive any more. */
+/* For the leak sanitizer: in a child, the stacks of missing threads keep nothing alive. */
 int __lsan_is_turned_off(void) {
     return is_child;
 }
@@ -298,7 +298,7 @@ static void child_calls(const struct inherited *inherited) {
     atomic_store(inherited->step, 5);
     memcpy(handle, send->handle, sizeof handle);
     child_must_fail(net_connect(net, inherited->rank->ctx, 0, handle, &comm), 5);
-    /* What these give does not matter, as long as they return. */
+    /* Ignore the results of these calls; they only must return. */
     atomic_store(inherited->step, 6);
     net_devices(net, &devices);
     net_get_properties(net, 0, &properties);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What shims say for versions that have no such limit. */
+/* The value that NCCL's shims use for versions without such a limit. */
 static const size_t OLD_BYTES_MAX = (size_t)1 << 30;
 
 /* Calls a function that all versions have in one form. */
@@ -99,7 +99,7 @@ int net_devices(const struct net *net, int *count) {
         (to)->collective_bytes_max = (from).collective_bytes_max;                                   \
     } while (0)
 
-/* Structs are not cleared: what the plugin leaves out is garbage, as it may be with NCCL. */
+/* Don't clear structs: fields that the plugin leaves out hold garbage, as they may with NCCL. */
 #define ASK(version)                                        \
     struct abi_properties_v##version got;                   \
     memset(&got, 0x5a, sizeof got)
@@ -163,7 +163,7 @@ int net_listen(const struct net *net, void *ctx, int dev, void *handle, void **l
 }
 
 int net_connect(const struct net *net, void *ctx, int dev, void *handle, void **send_comm) {
-    /* Nothing is allocated for a device that is no accelerator. */
+    /* Only accelerators have anything allocated for the device. */
     struct abi_device_handle *device = NULL;
     struct abi_comm_config config = {.traffic_class = -1};
     switch (net->abi) {
@@ -178,7 +178,7 @@ int net_connect(const struct net *net, void *ctx, int dev, void *handle, void **
 }
 
 int net_accept(const struct net *net, void *listen_comm, void **recv_comm) {
-    /* Nothing is allocated for a device that is no accelerator. */
+    /* Only accelerators have anything allocated for the device. */
     struct abi_device_handle *device = NULL;
     switch (net->abi) {
     case 6: return net->table.v6->accept(listen_comm, recv_comm);

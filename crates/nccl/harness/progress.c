@@ -92,7 +92,7 @@ static void *progress_thread(void *argument) {
         } else if (measures || now_ns() - moved_ns < SPIN_NS) {
             sched_yield();
         } else {
-            /* NCCL spins for ever. Here the CPUs are better used by the process that is waited for. */
+            /* NCCL spins for ever. Here the process that we wait for needs the CPUs more. */
             pause_us(100);
         }
         pthread_mutex_lock(&progress->lock);
@@ -100,7 +100,7 @@ static void *progress_thread(void *argument) {
             struct stream *stream = *at;
             if (stream->ended_as != STREAM_RUNS) {
                 *at = stream->next;
-                /* Whoever waits for it may free it from now on. */
+                /* From now on the waiting thread may free it. */
                 atomic_store(&stream->state, stream->ended_as);
             } else {
                 at = &stream->next;

@@ -4,7 +4,7 @@
 
 #include "base.h"
 
-/* What a process has once, whatever the number of its ranks. */
+/* State that a process has once, whatever the number of its ranks. */
 static struct {
     pthread_mutex_t lock;
     struct net net;

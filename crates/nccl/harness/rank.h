@@ -59,7 +59,7 @@ void rank_takes_builtin(const struct abi_table_v12 *);
 struct link {
     int from, to, channel, dev;
     bool sends;
-    /* Given to connect again and again: the plugin may keep its state in there. */
+    /* Passed to every attempt to connect: the plugin may keep its state in it. */
     char at_an_odd_address, handle[ABI_HANDLE_BYTES];
     void *listen_comm, *comm;
     char *memory;
@@ -73,7 +73,7 @@ struct service_op {
     enum service_kind kind;
     struct link *link;
     int result;
-    /* Attempts that gave success, but no connection yet. */
+    /* Attempts that returned success, but no connection yet. */
     unsigned retries;
     atomic_bool done;
     struct service_op *next;
@@ -112,7 +112,7 @@ struct traffic {
     /* Message n has sizes[n % sizes_count] bytes. */
     const size_t *sizes;
     int sizes_count;
-    /* Receives are posted up to so much longer than what is sent. */
+    /* Receives are up to this much longer than the message. */
     size_t extra_bytes;
     /* Buffers begin at any byte. */
     bool unaligned;
@@ -126,7 +126,7 @@ struct traffic {
     unsigned recv_every_ms;
     /* Nothing is received before it is true, unless NULL. */
     const atomic_bool *recv_gate;
-    /* Without progress for so long the stream fails; 0 means 20 s. */
+    /* The stream fails after this time without progress; 0 means 20 s. */
     unsigned stall_s;
     /* An error ends the stream, which then looks at all requests that are left, and is not a failure. */
     bool may_break;

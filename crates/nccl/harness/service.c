@@ -132,7 +132,7 @@ static void *service_thread(void *argument) {
             pthread_mutex_unlock(&service->lock);
             bool done = op_steps(rank, op);
             pthread_mutex_lock(&service->lock);
-            /* What was posted meanwhile was put in front: the place of this one is found anew. */
+            /* New operations go to the front of the list meanwhile, so search for this one again. */
             for (at = &service->pending; *at != op; at = &(*at)->next) {
             }
             if (done) {
@@ -153,7 +153,7 @@ static void *service_thread(void *argument) {
     return NULL;
 }
 
-/* One attempt; whether the operation is at its end. */
+/* Makes one attempt; returns whether the operation has ended. */
 static bool op_steps(struct rank *rank, struct service_op *op) {
     struct link *link = op->link;
     const struct net *net = rank->net;

@@ -73,7 +73,7 @@ struct sl_listener {
     uint64_t connection;
     struct sl_comm *comm;
     int arrived;
-    /* Accepted, but who it is did not come yet. */
+    /* Accepted, but the peer has not identified itself yet. */
     struct {
         int fd;
         uint64_t since_ns;

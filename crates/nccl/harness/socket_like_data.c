@@ -11,9 +11,9 @@
 
 /* A count of messages, for faults that hit one of many. */
 static atomic_uint received;
-/* The sender that can't go on, for whom all others wait if that is the fault. */
+/* The blocked sender; with the fault set, all others wait for it. */
 static _Atomic(struct sl_comm *) stuck;
-/* Where the compiler can't see that nobody needs it. */
+/* Hide from the compiler that nobody needs it. */
 static void *volatile leaked;
 
 static void *helper_thread(void *helper);
@@ -80,7 +80,7 @@ int sl_close_comm(void *memory) {
     if (sl_fault("leaks-memory")) {
         leaked = memset(malloc(4 << 20), 1, 4 << 20);
     }
-    /* Or the compiler would see the two faults below. */
+    /* Otherwise the compiler would notice the two faults below. */
     volatile struct sl_comm *volatile freed = comm;
     free(comm);
     if (sl_fault("reads-freed") && freed->control == 0) {
@@ -154,7 +154,7 @@ int sl_test(void *memory, int *done, int *bytes) {
             }
             *done &= state == 1;
         }
-        /* Says that it is done when somebody else still reads the data. */
+        /* Fault: reports the send as done while another thread still reads the data. */
         *done |= sl_fault("sends-early") && comm->sends;
     }
     if (!*done) {
@@ -219,7 +219,7 @@ static int head_moves(struct sl_request *request) {
         }
         request->offset = sent < 0 ? 0 : (size_t)sent;
     }
-    /* What is left of it, which is nothing as a rule. */
+    /* The rest of it, usually nothing. */
     while (request->offset < all && (!comm->sends || request->offset > 0)) {
         bool in_head = request->offset < head;
         char *at = in_head ? (char *)&request->head + request->offset : request->data + request->offset - head;
@@ -254,7 +254,7 @@ static void splits(struct sl_request *request) {
         return;
     }
     if (!comm->sends && request->bytes > 0) {
-        /* What came with the size is on the control socket, and there at once. */
+        /* Data that came with the size is on the control socket and available at once. */
         size_t with = request->bytes < SL_INLINE_BYTES ? request->bytes : SL_INLINE_BYTES;
         while (request->offset < with) {
             ssize_t moved = moves(comm->control, false, request->data + request->offset, with - request->offset);

@@ -64,7 +64,7 @@ int sl_listen(void *ctx, int dev, void *handle_memory, void **listen_comm) {
 }
 
 int sl_connect(void *ctx, int dev, void *handle_memory, void **send_comm, struct abi_device_handle **device) {
-    /* Nobody promised that it is aligned. */
+    /* It need not be aligned. */
     struct handle handle;
     (void)ctx, (void)dev, (void)device;
     memcpy(&handle, handle_memory, sizeof handle);
@@ -168,7 +168,7 @@ int sl_close_listen(void *listen_comm) {
     return ABI_SUCCESS;
 }
 
-/* As many connections as can be made without waiting. */
+/* Makes as many connections as possible without waiting. */
 static int connects(const struct handle *handle, struct connecting *at) {
     for (; at->index < at->comm->sockets_count; at->index++) {
         struct sl_hello hello = {MAGIC, handle->connection, (uint32_t)(at->index + 1), 0};

@@ -1,4 +1,4 @@
-/* The tables of all versions over one core, and what has no data in it. */
+/* The tables of all versions over one core, and all calls that move no data. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

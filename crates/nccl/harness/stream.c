@@ -7,14 +7,14 @@
 #include "rank.h"
 
 enum {
-    /* Before and behind each message; what is there must stay. */
+    /* Guard bytes before and after each message, which must not change. */
     GUARD = 64,
     SHIFT_MAX = 64,
     STALL_S = 20,
     LANDING_S = 5,
 };
 
-/* What `*request` holds before a call, unless it is the sign of optional completion. */
+/* The garbage in `*request` before a call, unless it asks for optional completion. */
 static void *const STALE = (void *)0x5a5a5a5a5a5a5a5a;
 
 static bool posts_one(struct rank *, struct stream *);
@@ -208,7 +208,7 @@ static bool tests_oldest(struct rank *rank, struct stream *stream) {
     }
     if (result != ABI_SUCCESS) {
         breaks(stream, "test", result);
-        /* This request has ended, if not well. */
+        /* This request has ended, though with an error. */
         stream->done++;
         return true;
     }
@@ -228,7 +228,7 @@ static bool tests_oldest(struct rank *rank, struct stream *stream) {
         }
     }
     if (link->sends) {
-        /* Done means that the memory is the caller's again. */
+        /* Done means that the caller owns the memory again. */
         poison(place_of(stream, message), sent_bytes(traffic, message));
         stream->done++;
         return true;

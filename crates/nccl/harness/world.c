@@ -92,7 +92,7 @@ void fail(const char *format, ...) {
     } else {
         note(&world->failures, "%s", text);
     }
-    /* Not exit: other threads are inside the plugin, and handlers at exit may wait for them. */
+    /* Don't call exit: other threads are inside the plugin, and exit handlers may wait for them. */
     _exit(1);
 }
 
@@ -211,7 +211,7 @@ static _Noreturn void process_runs(int process, int ranks, void (*run)(struct ra
         pthread_join(seats[i].thread, NULL);
     }
     free(seats);
-    /* As a program ends: handlers and destructors of the library run. */
+    /* Exit like a normal program: handlers and destructors of the library run. */
     exit(0);
 }
 
@@ -290,6 +290,6 @@ static void vnote(struct notes *notes, const char *format, va_list arguments) {
     if (index < NOTES_MAX) {
         vsnprintf(notes->line[index], NOTE_BYTES, format, arguments);
     }
-    /* Only now: whoever sees a failure ends its process, which may be that of the writer. */
+    /* Set this last: a process that sees a failure ends itself, and it may be the writer. */
     atomic_fetch_add(&notes->count, 1);
 }

@@ -19,7 +19,7 @@ enum caller { CALLER_APPLICATION, CALLER_SERVICE, CALLER_PROGRESS, CALLERS };
 
 /* Lines that several processes write. */
 struct notes {
-    /* Lines that have a writer, and lines that are written. */
+    /* Lines claimed by a writer, and lines written. */
     atomic_int begun, count;
     char line[NOTES_MAX][NOTE_BYTES];
 };
@@ -43,7 +43,7 @@ struct longest {
 
 enum { LONGEST_MAX = 16 };
 
-/* How far the ends of a connection are, for whoever finds one waiting for the other. */
+/* The progress of both ends of a connection, to explain which one waits for the other. */
 struct ends {
     _Atomic uint64_t sends_posted, sends_done, receives_posted, receives_done;
 };
@@ -78,10 +78,10 @@ bool world_run(const char *name, int processes, int ranks_per_process, unsigned 
 /* Every rank of the world gets here before any goes on. */
 void meet(void);
 
-/* Notes a failure and ends this process. */
+/* Records a failure and ends this process. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends this process quietly if another rank has failed: waiting for it would only hide why. */
+/* Ends this process quietly if another rank has failed: waiting for it would only hide the reason. */
 void leave_if_others_failed(void);
 
 void note(struct notes *, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -99,11 +99,11 @@ void note(struct notes *, const char *format, ...) __attribute__((format(printf,
         }                                                                              \
     } while (0)
 
-/* Marks that the thread is in a call of the plugin. The end fails if it took longer than a call may. */
+/* Marks that the thread is in a call of the plugin. Ending the mark fails if the call took too long. */
 void call_begins(enum caller, const char *name);
 void call_ends(enum caller);
 
-/* What the plugin is given as its logger: collects warnings, and what is wrong with lines. */
+/* The logger for the plugin: collects warnings, and faults in the lines. */
 void collect_log(int level, unsigned long subsystems, const char *file, int line, const char *format, ...);
 
 #endif

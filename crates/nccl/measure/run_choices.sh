@@ -6,7 +6,7 @@ lib=$1 out=$2
 here=$(dirname "$0")
 export NCCL_DEBUG=WARN
 settings=NCCL_MIN_NCHANNELS=8,NCCL_P2P_NET_CHUNKSIZE=524288,NCCL_NCHANNELS_PER_NET_PEER=8
-# The transport, or what NCCL chooses because of what the plugin tells it of itself?
+# Does the transport cost the time, or NCCL's choices from the properties that the plugin reports?
 python3 "$here/nccl_latency.py" --lib "$lib" --launches 8 --choices --budget 200 --sizes 8,1024,8192,16384 \
     --variant "env:$settings" --variant "ring:NCCL_ALGO=Ring" --variant "tree:NCCL_ALGO=Tree" \
     --variant "slow:POLYRAIL_NCCL_SPEED_MBPS=10000" --variant "socket-ring:NCCL_NET=Socket,NCCL_ALGO=Ring" \

@@ -19,7 +19,7 @@ trap 'kill "${loops[@]}"; rm -f "$log"' EXIT
 
 failed=0
 for ((run = 0; run < runs; run++)); do
-    # What is measured is not to end the run, which the limit would.
+    # The limit would end the run on a long call, but long calls are what it measures.
     "$harness" "$library" --abi $((run % 2 ? 9 : 11)) --quick --longest --post-limit-ms 10000 alltoall >>"$log" 2>&1 ||
         failed=$((failed + 1))
 done

@@ -53,7 +53,7 @@ def launch(target, world, env, *args, limit=120):
         elif any(p.exitcode not in (None, 0) for p in ranks):
             break
         time.sleep(0.01)
-    # Who ended without a result did so of itself; the others are stopped.
+    # A process that ended without a result failed by itself; stop the others.
     codes = [process.exitcode for process in ranks]
     for process in ranks:
         process.join(5)
@@ -127,7 +127,7 @@ def run_cycles(known):
         env = {**known[name][0], "NCCL_NET_PLUGIN_REF_COUNT": "1"}
         with tempfile.TemporaryDirectory() as folder:
             seen = launch(cycles, 2, env, count, folder, limit=300)[0]
-        # What the first cycles leave behind once is no leak.
+        # The first cycles leave things behind once; that is not a leak.
         (fds, threads, rss), (last_fds, last_threads, last_rss) = seen[9], seen[-1]
         print(f"{name:12} {count} cycles in {time.monotonic() - began:.0f} s; after 10 and {count}: descriptors "
               f"{fds} and {last_fds}, threads {threads} and {last_threads}, memory {rss >> 10} and {last_rss >> 10} MiB",

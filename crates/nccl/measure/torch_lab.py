@@ -3,7 +3,7 @@
 
 Two ranks, each with a GPU of its own and in one of the two namespaces of `polyrail lab`, so that each
 has its own NICs. Configurations take turns, round after round, in each lab. Each collective is first
-checked element by element. The limit is the sum of the rails one way; heads of packets take 4 to 6 %
+checked element by element. The limit is the sum of the rails one way; packet headers take 4 to 6 %
 of it. Needs root, 2 GPUs and PyTorch with NCCL.
 
   torch_lab.py --polyrail polyrail --lib libnccl-net-polyrail.so --rails 4x10gbit --out results.json

@@ -295,7 +295,7 @@ impl Way {
     }
 }
 
-/// Settings of the express engine of a device with so many rails.
+/// Settings of the express engine of a device with this many rails.
 fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
     let builder = Config::builder()
         .set("preset", "latency")?

@@ -31,7 +31,7 @@ pub(crate) struct RecvEnd {
 struct State {
     /// Number of the next receive.
     next: u64,
-    /// Receives that the other end was told of.
+    /// Receives that the other end knows of.
     told: u64,
     slots: [Slot; SLOTS],
     /// Memory for messages that land aside, used again.
@@ -73,11 +73,11 @@ enum Here {
     Aside(Region, u64),
 }
 
-/// What the other end is told of a receive.
+/// What the other end hears about a receive.
 enum Told {
     /// Its message may land there.
     Clear { seq: u64, into: Stretch },
-    /// This many receives are posted. Early enough for the sender, not necessarily at once.
+    /// This many receives are posted. The sender must hear it in time, but not at once.
     Posted { count: u64 },
     /// The same, if the other end has not heard it yet.
     Hurry { count: u64 },

@@ -277,7 +277,8 @@ mod tests {
 
     type Table = [[f32; 3]; 7];
 
-    /// As NCCL calls it, with so many ranks and nodes: the costs afterwards, and the channels.
+    /// Calls it as NCCL does, with this many ranks and nodes; returns the costs afterwards, and the
+    /// channels.
     fn asked(bytes: usize, (ranks, nodes): (usize, usize), mut costs: Table) -> (Table, c_int) {
         let (mut context, mut channels) = (std::ptr::null_mut(), -1);
         let (none, table) = (std::ptr::null_mut(), costs.as_mut_ptr().cast());

@@ -50,13 +50,13 @@ pub(crate) enum Body<'a> {
     Refused,
     /// To a sending end: message `seq` may land at `offset` of a region.
     Clear { seq: u64, offset: u64, capacity: u64, region: &'a [u8; REGION_BYTES] },
-    /// To a sending end: so many receives have been posted.
+    /// To a sending end: the number of receives posted so far.
     Posted { count: u64 },
     /// To a receiving end: message `seq`, all of it.
     Told { seq: u64, bytes: &'a [u8] },
     /// To a receiving end: message `seq` is in place. Travels with its last byte.
     Landed { seq: u64, len: u64 },
-    /// To either end: the other one is closed; it sent, or posted, so many.
+    /// To either end: the other one is closed, after it sent or posted this many.
     Closed { count: u64 },
     /// To a receiving end: message `seq` is longer than its place.
     TooLong { seq: u64, len: u64 },

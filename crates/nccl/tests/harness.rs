@@ -60,7 +60,7 @@ impl Built {
         self.folder.join("nccl-harness")
     }
 
-    /// A plugin that behaves, but for the fault that it is given.
+    /// A plugin that behaves, except for the injected fault.
     fn faulty(&self) -> String {
         text(&self.folder.join("libnccl-net-socketlike.so"))
     }

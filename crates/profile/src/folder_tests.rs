@@ -38,7 +38,7 @@ fn sample(step: &Step) -> Sample {
     }
 }
 
-/// A folder with so many samples.
+/// A folder with this many samples.
 fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("profile");

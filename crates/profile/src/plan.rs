@@ -33,7 +33,7 @@ pub struct Plan {
     /// The configuration that is measured again and again to see drift.
     pub sentinel: Option<Sentinel>,
     /// FNV-1a over the configuration and repetition of every step, as 16 hexadecimal digits: a
-    /// reader that computes another order is told.
+    /// reader that computes another order notices.
     pub order_fnv1a64: String,
 }
 
@@ -129,7 +129,7 @@ pub struct Configuration {
 pub struct Sentinel {
     /// Its number. Its repetitions from [`Plan::repetitions`] on are the sentinel's.
     pub configuration: u32,
-    /// One after so many other steps.
+    /// One after this many other steps.
     pub every: u32,
 }
 
@@ -229,7 +229,7 @@ impl PlanBuilder {
         self
     }
 
-    /// Measures the middle size of the first pair again after every so many other steps.
+    /// Measures the middle size of the first pair again after this many other steps each time.
     pub fn sentinel_every(mut self, steps: u32) -> Self {
         self.sentinel_every = Some(steps);
         self

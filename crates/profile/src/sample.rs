@@ -11,7 +11,8 @@ use crate::table::{Cells, Line, ReadRow, Row, Word};
 /// documentation and the report repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// From the start at the source to the sink's knowing that all is there, on aligned clocks.
+    /// From the start at the source until the sink knows that all bytes have arrived, on aligned
+    /// clocks.
     Oneway,
     /// Half of a ping-pong.
     HalfRoundTrip,
@@ -32,26 +33,26 @@ impl Metric {
     pub fn definition(self) -> &'static str {
         match self {
             Self::Oneway => {
-                "from the start at the source, or at the sink if that is later, to the sink's knowing \
-                 that every byte is there, each on the reference clock after alignment, in ns; \
+                "from the start at the source (or at the sink, if that is later) until the sink knows \
+                 that every byte has arrived, both on the reference clock after alignment, in ns; \
                  clock_uncertainty_ns bounds the error that the alignment adds"
             }
             Self::HalfRoundTrip => {
-                "half the time from sending a message to having the answer of the same size, \
-                 measured by one clock, in ns; where a sample is a train of round trips, their mean"
+                "half the time from sending a message to receiving an answer of the same size, by one \
+                 clock, in ns; if a sample is a train of round trips, their mean"
             }
             Self::Gpu => {
-                "time on the device from the moment a gate opens that holds the queued transfer \
-                 back to its completion, launch excluded, in ns; where a sample is several such \
-                 transfers, their median"
+                "time on the device from the opening of a gate, which holds the queued transfer back, \
+                 to the transfer's completion, in ns; excludes the launch; if a sample has several \
+                 such transfers, their median"
             }
             Self::Host => {
-                "time on the host's clock from posting the transfer to knowing that every byte is \
-                 in place, launch and notification included, in ns"
+                "time on the host's clock from posting the transfer until the host knows that every \
+                 byte is in place, in ns; includes launch and notification"
             }
             Self::Bandwidth => {
-                "bytes in place divided by the time from the first post to the last completion of \
-                 a stream that keeps a window of transfers outstanding, in bytes/s"
+                "of a stream that keeps several transfers outstanding: bytes in place, divided by the \
+                 time from the first post to the last completion, in bytes/s"
             }
         }
     }

@@ -47,7 +47,7 @@ impl Default for Machine {
 pub const ASYMMETRIC_PAIR: (u32, u32) = (1, 0);
 /// How much slower, where bandwidth counts.
 pub const ASYMMETRY: f64 = 1.25;
-/// One of so many samples is an outlier.
+/// One in this many samples is an outlier.
 pub const OUTLIER_EVERY: u64 = 200;
 
 /// The time that a transfer takes without noise, in ns: a latency, a step where the protocol

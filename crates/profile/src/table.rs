@@ -1,4 +1,5 @@
-//! Tables as comma-separated values (RFC 4180): strict when read, and told apart by their headings.
+//! Tables as comma-separated values (RFC 4180): readers are strict, and headings identify the
+//! columns.
 
 use std::fmt::Write as _;
 use std::fs;

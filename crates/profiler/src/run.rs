@@ -41,7 +41,7 @@ pub struct Limits {
     pub rewarm: Option<Rewarm>,
 }
 
-/// Who is told.
+/// Callbacks of a run.
 pub struct Hooks<'a> {
     /// Whether the run should stop.
     pub is_interrupted: &'a dyn Fn() -> bool,

@@ -2,8 +2,8 @@
 //! each other.
 //!
 //! A connection begins with a **hello** of the side that connected and a **reply** of the other.
-//! Both have the same prefix, which will never change, so that an engine of another version is
-//! told so instead of being taken for garbage:
+//! Both have the same prefix, which will never change, so that an engine of another version gets a
+//! clear refusal instead of looking like garbage:
 //!
 //! ```text
 //! 0  "PLYR"   4 version u16   6 kind u16 (1 flow, 2 introduction, 3 reply)   8 body_len u32

@@ -315,8 +315,8 @@ impl Receiver {
         !self.all_claims().any(busy)
     }
 
-    /// The places of the chunk on `flow` may not be written any more, for instance because their
-    /// region was dropped: the rest goes to scratch and the sender is told `code`.
+    /// Bars the places of the chunk on `flow`, for instance because their region was dropped: the
+    /// rest goes to scratch, and the sender gets the refusal `code`.
     ///
     /// Returns whether that holds already. If the flow is inside a system call, ask again.
     pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {

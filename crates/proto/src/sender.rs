@@ -42,11 +42,12 @@ use postponed::Postponed;
 /// Transfers of one chunk up to this size go before larger ones, so that a message need not wait
 /// behind a gigabyte.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Every so many pulls a large transfer goes first all the same, so that it is never starved.
+/// One in this many pulls takes a large transfer first, so that it never starves.
 const BULK_TURN: u32 = 8;
-/// A transfer fails after this many refusals that ask to send a chunk again: it arrived damaged, in
-/// memory that the peer can't open, or on a flow that the peer has no memory for. The limit allows
-/// each chunk one refusal per flow, since flows learn of the fault late.
+/// A transfer fails after this many refusals that ask to send a chunk again, plus
+/// [`RETRIES_OF_CHUNK_MAX`] for each of its chunks: the chunk arrived damaged, in memory that the
+/// peer can't open, or on a flow that the peer has no memory for. Each chunk may be refused on
+/// several flows, since all of them learn of the fault late.
 const RETRIES_MAX: u32 = 1000;
 const RETRIES_OF_CHUNK_MAX: u32 = 4;
 
@@ -150,7 +151,7 @@ pub enum TxEvent {
         transfer: TransferId,
         /// Why.
         failure: Failure,
-        /// Whether the peer may hold a part of it, so that it must be told to retire it.
+        /// Whether the peer may hold a part of it. The driver must then tell the peer to retire it.
         started: bool,
     },
 }

@@ -174,8 +174,8 @@ mod tests {
     fn what_is_not_meant_is_not_opened() {
         let shared = SharedMemory::create(10_000, TOKEN).unwrap();
         let refused = |opened: io::Result<Memory>| opened.unwrap_err().to_string();
-        assert!(refused(opened(&shared, 10_000, TOKEN + 1)).contains("something else"));
-        assert!(refused(opened(&shared, 9_999, TOKEN)).contains("something else"));
+        assert!(refused(opened(&shared, 10_000, TOKEN + 1)).contains("another file"));
+        assert!(refused(opened(&shared, 9_999, TOKEN)).contains("another file"));
         assert!(refused(opened(&shared, u64::MAX, TOKEN)).contains("too large"));
         let own = std::process::id();
         SharedMemory::open(own, 1 << 20, 10_000, TOKEN).unwrap_err();

@@ -21,7 +21,7 @@ pub struct Link {
     send_capacity: usize,
     receive_capacity: usize,
     writer: Writer,
-    /// The reader is told of a reset once it has read what came before.
+    /// The reader hears of a reset once it has read what came before.
     reset: bool,
     reader_gone: bool,
     stalled_until: Time,
@@ -82,7 +82,7 @@ struct Packet {
 enum Writer {
     Here,
     Left(Leave),
-    /// It left, and the reader was told.
+    /// It left, and the reader knows.
     Told,
 }
 

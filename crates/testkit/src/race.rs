@@ -69,7 +69,7 @@ enum Event {
     Left {
         rail: usize,
     },
-    /// The peer has said that so many frames of the flow are in place.
+    /// The peer has acknowledged this many frames of the flow.
     Acknowledged {
         peer: usize,
         flow: u32,

@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Tears a connection: both ends are told.
+    /// Tears a connection; both ends hear of it.
     pub fn reset(&mut self, id: ConnectionId) {
         self.network.reset(id);
         self.wake_ends(id);

@@ -102,7 +102,7 @@ fn is_punct(token: &TokenTree, wanted: char) -> bool {
 }
 
 /// Whether some call in these tokens, at any depth, has a name that is wanted. `x.skip(1)` is a
-/// method of iterators; no method says that a test is skipped, but for those that take no `self`.
+/// method of iterators; only a function without `self` reports a skip.
 fn calls(tokens: &[TokenTree], is_wanted: &impl Fn(&str) -> bool) -> bool {
     tokens.iter().enumerate().any(|(at, token)| match token {
         TokenTree::Group(group) => calls(&trees(group), is_wanted),

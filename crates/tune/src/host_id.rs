@@ -36,7 +36,7 @@ impl HostId {
         let hostname = told(root.hostname())?;
         let machine = match root.read_optional("/etc/machine-id")? {
             Some(id) if !id.is_empty() => id,
-            // Images without one are told apart by their name.
+            // Images without one differ by their name.
             _ => hostname.clone(),
         };
         Ok(Self {

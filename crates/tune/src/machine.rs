@@ -29,7 +29,7 @@ pub trait Machine {
     /// Opens the target as for a write, and writes nothing.
     ///
     /// # Errors
-    /// [`Fault`] if a write would be refused for want of a right.
+    /// [`Fault`] if a missing right forbids the write.
     fn try_open(&mut self, target: &Target) -> Result<(), Fault>;
 
     /// The CPUs that an interrupt really goes to; `None` if the kernel does not tell, and for all

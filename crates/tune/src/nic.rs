@@ -52,7 +52,7 @@ pub fn plan(
     Ok(plan.seal())
 }
 
-/// How received packets are to be spread over queues.
+/// How to spread received packets over queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Evenly over the queues 0 to this number − 1.

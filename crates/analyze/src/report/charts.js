@@ -1,5 +1,5 @@
 "use strict";
-// Small drawing functions; all text is set as text, so nothing of a profile can become markup.
+// Small drawing functions. They set all text as text, so text of a profile never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 560, HEIGHT = 350, LEFT = 68, RIGHT = 18, TOP = 14, BOTTOM = 44;
@@ -49,7 +49,7 @@ function signed(value) {
   return `${value > 0 ? "+" : ""}${digits(value)} %`;
 }
 
-// An axis: from data to pixels, and the places of its marks.
+// An axis: maps data to pixels, and places its marks.
 function axis(values, { log = false, zero = false, show = digits, base = 10 }, from, to) {
   let finite = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
   if (!finite.length) finite = [log ? 1 : 0, 1];

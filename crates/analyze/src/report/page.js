@@ -24,7 +24,7 @@ function figure(drawn, caption) {
   return element("figure", {}, drawn, caption ? element("figcaption", { textContent: caption }) : null);
 }
 
-// A drawing that is made anew when one of its choices changes.
+// A drawing that redraws itself when one of its choices changes.
 function chosen(choices, draw) {
   const box = element("div");
   const selects = choices.map(([label, options]) => {
@@ -58,7 +58,7 @@ function head() {
   for (const warning of data.warnings) main.append(element("div", { className: "warning", textContent: warning }));
   for (const note of about.notes) main.append(element("p", { className: "soft", textContent: note }));
   const rate = (value) => value === null ? "–" : `${digits(value)} GB/s`;
-  main.append(table(["path", "links", "smallest transfer", "best rate, middle link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
+  main.append(table(["path", "links", "smallest transfer", "best rate, median link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
     [one.path, one.links, showTime(one.smallest_ns), rate(one.median_gb_per_s), rate(one.best_gb_per_s), rate(one.worst_gb_per_s),
       rate(one.stream_gb_per_s), one.two_states, metricOf[one.path]])));
 }
@@ -98,13 +98,13 @@ function matrix() {
     const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
     const values = found.map(value);
     const high = Math.max(...values);
-    // Pairs that differ by next to nothing are not to look different.
+    // Pairs that hardly differ must not look different.
     const span = Math.max(high - Math.min(...values), 0.05 * high);
     return figure(heatMap(`${what} of each pair`, names, (row, column) => {
       const one = found.find((cell) => cell.src === row && cell.dst === column);
       return one && { share: span > 0 ? 1 - (high - value(one)) / span : 0.5, text: show(value(one)),
         says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s, CV ${showPercent(one.cv_percent)}` };
-    }), { rate: "GB/s", time: "median time", cv: "standard deviation by mean" }[what]);
+    }), { rate: "GB/s", time: "median time", cv: "standard deviation / mean" }[what]);
   }));
   if (data.asymmetries.length) {
     main.append(element("h3", { textContent: "Directions that differ" }));
@@ -112,7 +112,7 @@ function matrix() {
       [linkName(one), one.sizes === "small" ? "≤ 4 KiB" : "≥ 1 MiB", showPercent(one.slower_percent), `${one.sizes_apart} of ${one.sizes_compared}`])));
   }
   if (data.slow_links.length) {
-    main.append(element("h3", { textContent: "Links slower than the middle one of their path" }));
+    main.append(element("h3", { textContent: "Links slower than the median link of their path" }));
     main.append(table(["link", "sizes", "slower by"], data.slow_links.map((one) =>
       [linkName(one), one.sizes === "small" ? "≤ 4 KiB" : "≥ 1 MiB", showPercent(one.slower_percent)])));
   }
@@ -125,7 +125,7 @@ function regimes() {
       says: `${REGIMES[one.kind][0]}, ${showBytes(one.from_bytes)} to ${showBytes(one.to_bytes)}` })),
     cuts: link.model.breaks.map((one) => one.before_bytes),
   });
-  section("Regimes", "What limits each link at which size, by how much time grows with size; a bar marks a break, where one line of the model ends and another begins, as a rule a change of protocol.",
+  section("Regimes", "What limits each link at each size, judged by how fast time grows with size. A bar marks a break, where one line of the model ends and the next begins; usually the protocol changes there.",
     legend(Object.values(REGIMES)), chosen([["path", paths.map((path) => [path, path])]], (path) => {
       const links = data.links.filter((link) => link.path === path && link.model && !link.model.refused);
       const refused = data.links.filter((link) => link.path === path && link.model?.refused);
@@ -146,13 +146,13 @@ function variance() {
     points: quiet.filter((one) => one.path === path).map((one) =>
       [one.size_bytes, one.cv_percent, `${linkName(one)}, ${showBytes(one.size_bytes)}\nCV ${showPercent(one.cv_percent)}, robust ${showPercent(one.robust_cv_percent)}, ${one.outliers} outliers`]) }));
   const robust = series.map((one, index) => ({ ...one, points: quiet.filter((each) => each.path === paths[index]).map((each) => [each.size_bytes, each.robust_cv_percent]) }));
-  section("Variation", "Of the samples of each configuration: standard deviation by mean (CV), and the same from medians, which outliers can't move.",
+  section("Variation", "For each configuration: standard deviation divided by mean (CV), and the same from medians, which outliers can't move.",
     legend(paths.map((path, index) => [path, colorOf(index)])),
     element("div", { className: "pair" },
       figure(chart("variation against size", series, bySize, { log: true, label: "CV, %" }), "CV"),
       figure(chart("robust variation against size", robust, bySize, { log: true, label: "robust CV, %" }), "Robust CV")));
   if (data.states.length) {
-    main.append(element("h3", { textContent: "Sources in two states: what transfers take more than the least of their size" }));
+    main.append(element("h3", { textContent: "Sources in two states: excess over the fastest transfer of the same size" }));
     main.append(table(["from", "path", "sizes up to", "faster", "samples", "slower", "samples"], data.states.map((one) =>
       [names[one.src], one.path, showBytes(one.to_bytes), ...one.states.flatMap((state) => [showTime(state.median_ns), showPercent(state.share_percent)])])));
   }
@@ -174,7 +174,7 @@ function variance() {
 function drift() {
   if (!data.drift.length) return;
   const title = { sentinel: "sentinel", small: "≤ 4 KiB", large: "≥ 1 MiB" };
-  section("Drift", "Time of each sample by the median of its configuration, as medians of slices of the profile. A trend is one that samples without a trend show less than once in a hundred times (Mann-Kendall).",
+  section("Drift", "Time of each sample divided by the median of its configuration, as medians of slices of the profile. A trend is significant if samples without a trend show it less than once in a hundred times (Mann-Kendall).",
     legend(data.drift.map((one, index) => [title[one.of], colorOf(index)])),
     figure(chart("drift", data.drift.map((one, index) => ({ name: title[one.of], color: colorOf(index), points: one.series.map(([minute, ratio]) => [minute, (ratio - 1) * 100]) })),
       { label: "minutes", show: digits }, { label: "longer than the median, %", zero: true, show: digits })),
@@ -198,7 +198,7 @@ function thermals() {
 function clocks() {
   const { clocks, triangles } = data.clocks;
   if (!clocks.length) return;
-  section("Clock alignment", "How far each window's offset is from a line through all of them. One-way times follow the windows, not the line; the bound says how far an aligned time may be off.",
+  section("Clock alignment", "How far each window's offset is from a line through all of them. One-way times follow the windows, not the line; the bound limits the error of an aligned time.",
     legend(clocks.map((one, index) => [one.name, colorOf(index)])),
     figure(chart("clock offsets", clocks.map((one, index) => ({ name: one.name, color: colorOf(index),
       points: one.series.map(([second, ns, half]) => [second, ns, `${digits(second)} s: ${showTime(ns)} ± ${showTime(half)}`]) })),
@@ -239,13 +239,13 @@ function predictions() {
   const found = data.predictions;
   if (!found) return;
   const simulator = found.simulators.join(", ") || "the simulator";
-  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted by measured less one: below zero the simulator promises too much. Right means inside the confidence interval of the median, or within 2 % of it. Measured: ${paths.map((path) => `${path} by ${metricOf[path]}`).join(", ")}.`);
+  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted / measured − 1: below zero the simulator is too optimistic. Right means inside the confidence interval of the median, or within 2 % of it. Measured: ${paths.map((path) => `${path} by ${metricOf[path]}`).join(", ")}.`);
   const errors = (one) => [one.points, signed(one.bias_percent), showPercent(one.mape_percent), showPercent(one.median_abs_percent), digits(one.geometric_mean_ratio), signed(one.worst_percent), showPercent(one.right_percent)];
   const heads = ["points", "bias", "mean error", "median error", "geometric mean ratio", "worst", "right"];
   main.append(table(["over", ...heads], [["all", ...errors(found.total)],
     ...found.by_regime.map(([kind, one]) => [REGIMES[kind][0], ...errors(one)])]));
   if (found.not_measured || found.not_predicted) {
-    main.append(element("p", { className: "soft", textContent: `${found.not_measured} predictions are of what was not measured, and ${found.not_predicted} configurations have none.` }));
+    main.append(element("p", { className: "soft", textContent: `${found.not_measured} predictions match no measurement, and ${found.not_predicted} configurations have none.` }));
   }
   const links = found.by_link;
   const kinds = [["right", "var(--c2)"], ["too_fast", "var(--c1)"], ["too_slow", "var(--c6)"], ["unclear", "var(--c4)"]];
@@ -271,8 +271,8 @@ function definitions() {
   section("What the figures are", "");
   main.append(table(["path", "metric", "definition"], data.metrics.map((one) => [one.path, one.metric, one.definition]), true));
   for (const paragraph of [
-    "GB are 10⁹ bytes. Every figure is a median of all samples; intervals are from ranks alone and assume no distribution.",
-    "L, o, g and G are those of LogGP, per range of sizes: time of a transfer of no bytes; what posting and being told add, both ends together; time between messages of a stream; time per byte. What was not measured is –.",
+    "GB are 10⁹ bytes. Every figure is a median of all samples; intervals use only the order of the samples and assume no distribution.",
+    "LogGP parameters per range of sizes. L: time of an empty transfer. o: cost of posting and completion, both ends together. g: time between messages of a stream. G: time per byte. A dash means not measured.",
   ]) main.append(element("p", { className: "soft", textContent: paragraph }));
   if (Object.keys(data.about.timer_floor_ns).length) {
     main.append(table(["timer floor of", "time"], Object.entries(data.about.timer_floor_ns).map(([metric, ns]) => [metric, showTime(ns)])));

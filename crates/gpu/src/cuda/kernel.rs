@@ -109,8 +109,8 @@ impl KernelQueue {
         Some(Self { device: device.clone(), pieces, blocks, memory, ring, large, spare: None })
     }
 
-    /// A table for so many entries of batch `number`. Waits if those of batches under way fill the
-    /// ring.
+    /// A table for this many entries of batch `number`. Waits if those of batches under way fill
+    /// the ring.
     pub(super) fn table(
         &mut self,
         progress: &Progress,
@@ -269,7 +269,7 @@ impl Ring {
         }
     }
 
-    /// The first of `count` free entries in a row, if there are so many.
+    /// The first of `count` free entries in a row, if that many are free.
     fn take(&mut self, count: usize, number: u64) -> Option<usize> {
         if count == 0 {
             return Some(self.next);

@@ -401,7 +401,7 @@ impl Meter {
 
     fn slot(&self, place: usize) -> &AtomicU64 {
         let place = place.min(STAMPS_MAX - 1) as u64;
-        // SAFETY: the page has room for so many, is aligned to pages and lives as long as this.
+        // SAFETY: the page has room for this many, is aligned to pages and lives as long as this.
         unsafe { AtomicU64::from_ptr((self.page_start() + FIRST_STAMP + 8 * place) as *mut u64) }
     }
 

@@ -163,7 +163,7 @@ impl Cpu {
             None => read_list(root, &file("core_cpus_list"))?,
         };
         let mut siblings = siblings.unwrap_or_default();
-        // A machine that hides its cores has one CPU per core as far as can be told.
+        // If a machine hides its cores, assume one CPU per core.
         siblings.insert(id);
         Ok(Self {
             id,

@@ -35,7 +35,7 @@ impl<S: Source> Sender<S> {
         (0..self.rails.count()).filter_map(|rail| self.wake_of(now, rail)).collect()
     }
 
-    /// Whether the flow was told to leave what waits to others.
+    /// Whether the flow had to leave waiting chunks to others.
     pub fn is_denied(&self, flow: FlowIndex) -> bool {
         self.flows[flow.0 as usize].denied
     }

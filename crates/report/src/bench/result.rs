@@ -100,7 +100,7 @@ pub struct Sample {
 /// What the other side counted during a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerSample {
-    /// Its own clock from being told to begin to being asked for this, in seconds.
+    /// Seconds by its own clock, from the order to begin until the request for these figures.
     pub seconds: f64,
     /// CPU time of its process, in seconds.
     pub cpu_seconds: f64,

@@ -12,7 +12,7 @@ use crate::memory::Span;
 use crate::network::{ConnectionId, Direction};
 use crate::world::{Actor, World};
 
-/// An attempt to connect is given up after so many times the pause between attempts.
+/// An attempt to connect ends after this many times the pause between attempts.
 const CONNECT_PATIENCE: u32 = 10;
 
 /// The sending end of a flow.
@@ -21,10 +21,10 @@ pub(super) struct TxFlow {
     state: TxState,
     epoch: u64,
     frame: Option<Frame>,
-    /// Inside a system call that will take so many bytes of the frame.
+    /// Inside a system call that will take this many bytes of the frame.
     call: Option<(usize, Time)>,
-    /// Frames that the kernel has, but the sender was not told of yet: another thread wrote them
-    /// and is slow to say so.
+    /// Frames that the kernel has but the sender does not know of yet: another thread wrote them
+    /// and is slow to report it.
     unreported: u32,
     report_at: Time,
     /// The beginning of an acknowledgement frame.

@@ -194,7 +194,7 @@ impl Machine for Standin {
     }
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after this many bytes.
 pub(crate) struct FullDisk {
     pub(crate) left: usize,
 }
@@ -277,7 +277,8 @@ pub(crate) fn plan_of(machine: &mut dyn Machine, policy: Policy) -> Plan {
     polyrail_tune::irq::plan(machine, &topology, policy, &PolicyOptions::default()).unwrap()
 }
 
-/// Every file below `/proc/irq` and `/sys/class/net` but for what the kernel reports by itself.
+/// Every file below `/proc/irq` and `/sys/class/net`, except those in which the kernel only
+/// reports.
 pub(crate) fn files(root: &Sysroot) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     collect(&root.path("/proc/irq"), &mut found);

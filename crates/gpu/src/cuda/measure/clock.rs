@@ -55,8 +55,8 @@ impl Meter {
         }
     }
 
-    /// Compares the device's clock with the host's so many times, at steps of the clock if `at_edge`.
-    /// A kernel that is there already answers each question within some microseconds.
+    /// Compares the device's clock with the host's `count` times, at steps of the clock if
+    /// `at_edge`. A kernel that is there already answers each question within some microseconds.
     ///
     /// # Errors
     /// If there are more than [`STAMPS_MAX`] questions, the device does not answer, or the driver
@@ -88,8 +88,8 @@ impl Meter {
         found.ok_or_else(|| self.device.unsupported("telling the time, it does not answer,"))
     }
 
-    /// Sends a flag to another device and back, so many times. Peers have to reach each other, see
-    /// [`crate::Device::reaches`].
+    /// Sends a flag to another device and back, this many times. Peers have to reach each other,
+    /// see [`crate::Device::reaches`].
     ///
     /// # Errors
     /// If there are more than half of [`STAMPS_MAX`] turns, a flag did not come back, or the driver

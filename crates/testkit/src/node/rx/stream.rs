@@ -18,7 +18,7 @@ pub(super) struct Stream {
     pub(super) chunk: Option<Arriving>,
     /// Frames that were read to their end.
     pub(super) sequence: u64,
-    /// Frames of them that the peer was told of.
+    /// How many of them were acknowledged.
     pub(super) acknowledged: u64,
     pub(super) refusals: VecDeque<(u64, RefusalCode)>,
     /// The peer wants an acknowledgement without delay.
