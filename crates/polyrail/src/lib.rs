@@ -68,5 +68,5 @@ pub use transfer::{Status, Transfer};
 
 /// Makes the program in the README a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
