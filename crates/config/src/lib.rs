@@ -63,3 +63,8 @@ pub use subsystems::{SUBSYSTEMS, Subsystems};
 pub use table::{Settings, names};
 pub use value::Value;
 pub use yaml::FILE_LIMIT_BYTES;
+
+/// Makes the program in the README a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -91,11 +91,6 @@ impl Topology {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// The node that a CPU belongs to; `None` if it is unknown.
-    pub fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
-        self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
-    }
-
     /// The CPUs near a device of this node: the node's own, or all that are online when there is
     /// nothing to choose; `None` if the node is unknown and there are several.
     pub fn cpus_near(&self, node: Option<u32>) -> Option<CpuSet> {

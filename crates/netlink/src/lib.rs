@@ -17,6 +17,8 @@ mod socket;
 mod wire;
 
 pub use socket::{Error, Protocol, Socket, open, refusal};
+#[doc(hidden)]
+pub use wire::examine;
 pub use wire::{
     BadMessage, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Reply, any_uint, attributes,
     find, find_u32, replies, text, u16_at, u32_at, u64_at,

@@ -216,6 +216,12 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     })
 }
 
+/// For fuzzing: how many messages of any bytes could be verdicts.
+#[doc(hidden)]
+pub fn examine(bytes: &[u8]) -> usize {
+    replies(bytes).flatten().filter_map(|reply| verdict(&reply)).count()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

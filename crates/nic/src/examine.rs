@@ -8,7 +8,7 @@ use crate::generic::GENERIC_HEADER;
 ///
 /// Answers with how many messages and attributes were seen, so that nothing is optimised away.
 pub fn examine(bytes: &[u8]) -> usize {
-    let mut seen = 0;
+    let mut seen = polyrail_netlink::examine(bytes);
     for reply in replies(bytes).flatten() {
         seen += 1;
         let body = reply.body.get(GENERIC_HEADER..).unwrap_or_default();

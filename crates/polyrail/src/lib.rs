@@ -37,5 +37,5 @@ pub use polyrail_sys::Memory;
 
 /// Makes the program in the README a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -133,12 +133,3 @@ impl ProfileError {
         move |source| Self::Io { action, path, source }
     }
 }
-
-/// Text from a file that is safe to put into a message.
-pub(crate) fn short(text: &str) -> String {
-    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
-    if text.chars().nth(60).is_some() {
-        shown.push('…');
-    }
-    shown
-}

@@ -455,9 +455,9 @@ impl Appender {
 
     fn append<R: ReadRow>(&mut self, row: &R) -> Result<(), ProfileError> {
         self.line.clear();
-        write_row(row, &mut self.line);
+        let cells = write_row(row, &mut self.line);
         // A number that no reader accepts, such as NaN, would make the whole folder unreadable.
-        read_row::<R>(&self.line, &self.path, self.lines + 1)?;
+        read_row::<R>(&cells, &self.path, self.lines + 1)?;
         self.write()
     }
 

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use csv::StringRecord;
 use polyrail_report::csv_line;
+use polyrail_yaml::excerpt;
 
-use crate::error::{ProfileError, short};
+use crate::error::ProfileError;
 
 /// A value that is one of a few words.
 pub trait Word: Copy + PartialEq + 'static {
@@ -77,11 +78,12 @@ pub(crate) fn heading_line<R: Row>() -> String {
     R::COLUMNS.join(",") + "\n"
 }
 
-/// Adds a line to a text.
-pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) {
+/// Adds a line to a text; returns its cells.
+pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) -> StringRecord {
     let mut line = Line::default();
     row.write(&mut line);
     *out += &csv_line(&line.cells);
+    line.cells
 }
 
 /// Reads a whole file that this crate wrote. A last line without a newline is one that was being
@@ -98,13 +100,15 @@ pub(crate) fn read_rows<R: ReadRow>(path: &Path) -> Result<Vec<R>, ProfileError>
     Ok(rows)
 }
 
-/// Reads one line that was just written.
-pub(crate) fn read_row<R: ReadRow>(text: &str, path: &Path, line: u64) -> Result<R, ProfileError> {
-    let mut record = StringRecord::new();
-    Records::of(text).read(&mut record);
+/// Reads the cells of one line that was just written.
+pub(crate) fn read_row<R: ReadRow>(
+    record: &StringRecord,
+    path: &Path,
+    line: u64,
+) -> Result<R, ProfileError> {
     let file = path.display().to_string();
     let fields: Vec<Option<usize>> = (0..R::COLUMNS.len()).map(Some).collect();
-    R::read(&Cells { record: &record, fields: &fields, names: R::COLUMNS, file: &file, line })
+    R::read(&Cells { record, fields: &fields, names: R::COLUMNS, file: &file, line })
 }
 
 /// The text of a file.
@@ -173,7 +177,10 @@ impl<'a> Table<'a> {
                 }
                 Some(place) => fields[place] = Some(at),
                 None if unknown == Unknown::Refuse => {
-                    return Err(fault(format!("`{}` is no column of this table", short(heading))));
+                    return Err(fault(format!(
+                        "`{}` is no column of this table",
+                        excerpt(heading)
+                    )));
                 }
                 None => {}
             }
@@ -271,7 +278,7 @@ impl Cells<'_> {
             file: self.file.to_owned(),
             line: self.line,
             column: self.names[column].to_owned(),
-            value: short(self.text(column)),
+            value: excerpt(self.text(column)),
             allowed: allowed.into(),
         }
     }

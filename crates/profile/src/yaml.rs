@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_yaml::{Fault, Node, Place, Value as Yaml};
+use polyrail_yaml::{Fault, Node, Place, Value as Yaml, excerpt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{ProfileError, short};
+use crate::error::ProfileError;
 
 /// The text of anything that has a JSON form.
 pub(crate) fn write(value: &impl Serialize) -> serde_json::Result<String> {
@@ -23,7 +23,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Pr
     let fault = |line: usize, field: &str, fault: String| ProfileError::Field {
         file: path.display().to_string(),
         line: line as u64,
-        field: short(field),
+        field: excerpt(field),
         fault,
     };
     let node = polyrail_yaml::parse(text)

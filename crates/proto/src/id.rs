@@ -46,10 +46,6 @@ pub struct RegionKey {
     pub nonce: u64,
 }
 
-/// An ordered lane on a rail with a window of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Channel(pub u32);
-
 /// A flow of one direction between two engines: `channel * sockets + socket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowIndex(pub u32);

@@ -25,7 +25,7 @@ mod receiver;
 mod sender;
 pub mod wire;
 
-pub use id::{Channel, FlowIndex, InstanceId, RegionKey, Time, TransferId};
+pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};

@@ -92,11 +92,6 @@ impl Oracle {
         &self.operations
     }
 
-    /// Whether every operation has ended, but those whose node is gone.
-    pub fn all_over(&self) -> bool {
-        self.operations.iter().all(|o| o.orphaned || o.outcome.is_some())
-    }
-
     /// Records a violation; only the first counts.
     pub fn violate(&mut self, what: impl Into<String>) {
         self.violation.get_or_insert_with(|| what.into());

@@ -88,6 +88,9 @@ const RULES: &[Rule] = &[
 /// Any test may use it, and nothing else.
 const FOR_ALL_TESTS: &str = "skip";
 
+/// What programs of others may build on, and what that needs. Nothing else is published.
+const PUBLIC: &[&str] = &["config", "gpu", "nccl-abi", "polyrail", "proto", "sys", "yaml"];
+
 /// Crates through which a pure crate could reach the operating system.
 const NOT_PURE: &[&str] = &[
     "getrandom",
@@ -331,6 +334,53 @@ fn every_crate_takes_the_lints_of_the_workspace() {
     for lint in ["undocumented_unsafe_blocks", "missing_safety_doc"] {
         assert!(workspace.has("workspace.lints.clippy", lint), "the workspace must deny {lint}");
     }
+}
+
+#[test]
+fn what_is_published_is_complete_and_nothing_else_is_published() {
+    let workspace = read(&crates().join("../Cargo.toml"));
+    let version = workspace.lines().find(|line| line.starts_with("version = ")).unwrap();
+    let mut faults = Vec::new();
+    for rule in RULES {
+        let text = read(&rule.folder().join("Cargo.toml"));
+        let is_public = PUBLIC.contains(&rule.name);
+        let publish = if is_public { "publish = true" } else { "publish.workspace = true" };
+        let mut needs = vec![publish.to_owned()];
+        if is_public {
+            needs.extend(
+                ["description = ", "license.workspace = true", "readme = \"README.md\""]
+                    .map(str::to_owned),
+            );
+            needs.push("[package.metadata.docs.rs]".to_owned());
+        }
+        for need in needs {
+            if !text.lines().any(|line| line.starts_with(&need)) {
+                faults.push(format!("crates/{}/Cargo.toml must say `{need}`", rule.name));
+            }
+        }
+        if !is_public {
+            continue;
+        }
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+            if !rule.folder().join(file).exists() {
+                faults.push(format!("crates/{} has no {file}; licences are links", rule.name));
+            }
+        }
+        // A registry knows no paths: it takes the version, and that of the others only.
+        let in_workspace = format!("{{ {version}, path = \"crates/{}\" }}", rule.name);
+        if !workspace.lines().any(|line| line.ends_with(&in_workspace)) {
+            faults.push(format!("the workspace must have `= {in_workspace}`"));
+        }
+        for folder in rule.manifest().dependencies(false).into_iter().filter_map(folder_of) {
+            if !PUBLIC.contains(&folder) {
+                faults.push(format!(
+                    "crates/{} is public and uses {folder}, which is not",
+                    rule.name
+                ));
+            }
+        }
+    }
+    assert_none(faults);
 }
 
 #[test]

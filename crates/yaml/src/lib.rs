@@ -295,5 +295,10 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Makes the program in the README a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests;

@@ -77,11 +77,6 @@ impl Vectors {
         self.numbers.get(id).copied()
     }
 
-    /// The vector of a number.
-    pub fn of_irq(&self, irq: u32) -> Option<&Vector> {
-        self.list.iter().find(|vector| vector.irq == irq)
-    }
-
     /// The vectors of one interface, whose name must match as a whole.
     pub fn of_nic<'a>(&'a self, nic: &'a str) -> impl Iterator<Item = &'a Vector> {
         self.list.iter().filter(move |vector| vector.nic.as_deref() == Some(nic))

@@ -298,18 +298,7 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
 
 /// Adds sizes around every break that the analysis finds; says how many configurations are new.
 fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
-    /// Between two sizes that are a factor of two apart: the fifth, second and 1.5th part of it.
-    const PARTS: [f64; 4] = [0.2, 0.4, 0.6, 0.8];
-    let analysis = Analysis::of(recorder.folder(), Options::default())?;
-    let mut extra: Vec<(u32, u32, PathKind, u64)> = Vec::new();
-    for link in &analysis.links {
-        for found in link.usable_model().iter().flat_map(|model| &model.breaks) {
-            let (low, high) = (found.after_bytes as f64, found.before_bytes as f64);
-            let between = PARTS.map(|part| (low * (high / low).powf(part)).round() as u64);
-            extra.extend(between.map(|bytes| (link.src, link.dst, link.path, bytes)));
-        }
-    }
-    extra.dedup();
+    let extra = Analysis::of(recorder.folder(), Options::default())?.sizes_around_breaks(4);
     Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
 }
 
