@@ -1,0 +1,365 @@
+//! Which module of a crate uses which, and the circles in that.
+//!
+//! A path counts for the module that defines what it names: one that only hands a name on, as
+//! `pub use` does, is passed through. So a folder's own module may offer what lies in the folder.
+//! Methods have no path: that a module calls one shows only if it names the type as well.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::source::{Source, UsedPath};
+
+/// The modules of a crate.
+pub(crate) struct Crate {
+    modules: Vec<Module>,
+    by_path: HashMap<Vec<String>, usize>,
+}
+
+struct Module {
+    /// Names from the crate's root on, which has none.
+    path: Vec<String>,
+    file: PathBuf,
+    source: Source,
+}
+
+/// That a module uses another one, at the first place where it does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Edge {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) line: usize,
+}
+
+/// Where circles are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// No two folders use each other, however many others are between: folders have an order.
+    Folders,
+    /// No two modules of different folders use each other: folders may, by different modules.
+    Modules,
+}
+
+/// The modules of a crate below a folder, which sorts them: each is of the subfolder that it is in
+/// or named as, and the folder's own module is for itself.
+pub(crate) struct Graph<'c> {
+    of: &'c Crate,
+    root: Vec<String>,
+    members: BTreeSet<usize>,
+    edges: Vec<Edge>,
+}
+
+impl Crate {
+    /// Reads the crate that a folder of modules belongs to, and says which names lead there.
+    ///
+    /// # Errors
+    ///
+    /// What is missing or no Rust.
+    pub(crate) fn around(
+        folder: &Path,
+        read: &dyn Fn(&Path) -> Option<String>,
+    ) -> Result<(Self, Vec<String>), String> {
+        for src in folder.ancestors() {
+            let roots = ["lib.rs", "main.rs"].map(|file| src.join(file));
+            if let Some(root) = roots.iter().find(|root| read(root).is_some()) {
+                let names = folder.strip_prefix(src).unwrap_or(folder).components();
+                let names = names.map(|name| name.as_os_str().to_string_lossy().into_owned());
+                return Ok((Self::read(root, read)?, names.collect()));
+            }
+        }
+        Err(format!("{}: no folder around it has a lib.rs or main.rs", folder.display()))
+    }
+
+    /// Reads a crate from its root on, as the compiler does, by the modules that are declared.
+    fn read(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Self, String> {
+        let mut this = Self { modules: Vec::new(), by_path: HashMap::new() };
+        let source = parse(root, read)?;
+        this.add(Vec::new(), root, root.parent().unwrap_or(root), source, read)?;
+        Ok(this)
+    }
+
+    /// Adds a module, and those in it, which lie in a folder of their own.
+    fn add(
+        &mut self,
+        path: Vec<String>,
+        file: &Path,
+        folder: &Path,
+        mut source: Source,
+        read: &dyn Fn(&Path) -> Option<String>,
+    ) -> Result<(), String> {
+        let mut children = Vec::new();
+        for child in &mut source.children {
+            let inner = folder.join(&child.name);
+            let (file, folder, source) = match (child.inline.take(), &child.file) {
+                (Some(source), _) => (file.to_owned(), inner, source),
+                (None, Some(said)) => {
+                    let beside = file.parent().unwrap_or(folder);
+                    let file = beside.join(said);
+                    let folder = file.parent().unwrap_or(folder).to_owned();
+                    let source = parse(&file, read)?;
+                    (file, folder, source)
+                }
+                (None, None) => {
+                    let files = [inner.with_extension("rs"), inner.join("mod.rs")];
+                    let found = files.iter().find(|file| read(file).is_some());
+                    let file = found.ok_or_else(|| format!("{} is missing", files[0].display()))?;
+                    (file.clone(), inner, parse(file, read)?)
+                }
+            };
+            let path = [path.as_slice(), std::slice::from_ref(&child.name)].concat();
+            children.push((path, file, folder, source));
+        }
+        self.by_path.insert(path.clone(), self.modules.len());
+        self.modules.push(Module { path, file: file.to_owned(), source });
+        for (path, file, folder, source) in children {
+            self.add(path, &file, &folder, source, read)?;
+        }
+        Ok(())
+    }
+
+    /// What each module uses of the others.
+    fn edges(&self) -> Vec<Edge> {
+        let mut found: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for (from, module) in self.modules.iter().enumerate() {
+            for UsedPath { segments, line } in &module.source.uses {
+                let to = match self.resolve(from, segments, &mut HashSet::new()) {
+                    Some(Found::Item(to)) => to,
+                    // Who imports a module has a name for it; what he uses of it is told apart.
+                    Some(Found::Module(to)) if module.source.globs.contains(segments) => to,
+                    Some(Found::Module(_)) | None => continue,
+                };
+                if to != from {
+                    let first = found.entry((from, to)).or_insert(*line);
+                    *first = (*first).min(*line);
+                }
+            }
+        }
+        found.into_iter().map(|((from, to), line)| Edge { from, to, line }).collect()
+    }
+
+    /// What a path means in a module, unless it is of another crate.
+    fn resolve(
+        &self,
+        within: usize,
+        segments: &[String],
+        seen: &mut HashSet<(usize, String)>,
+    ) -> Option<Found> {
+        let here = &self.modules[within].path;
+        let (first, mut rest) = segments.split_first()?;
+        let mut at = match first.as_str() {
+            "crate" => 0,
+            "self" => within,
+            "super" => self.by_path[&here[..here.len().checked_sub(1)?]],
+            name => match self.named(within, name, seen)? {
+                Found::Module(module) => module,
+                item @ Found::Item(_) => return Some(item),
+            },
+        };
+        while let Some((name, after)) = rest.split_first() {
+            rest = after;
+            let path = &self.modules[at].path;
+            at = match name.as_str() {
+                "super" => self.by_path[&path[..path.len().checked_sub(1)?]],
+                name => match self.named(at, name, seen) {
+                    Some(Found::Module(module)) => module,
+                    Some(item @ Found::Item(_)) => return Some(item),
+                    // Handed on from another crate, or made by a macro: whose name is used counts.
+                    None => return Some(Found::Item(at)),
+                },
+            };
+        }
+        Some(Found::Module(at))
+    }
+
+    /// What a name means in a module, if it is a module or known to come from one.
+    fn named(
+        &self,
+        within: usize,
+        name: &str,
+        seen: &mut HashSet<(usize, String)>,
+    ) -> Option<Found> {
+        let module = &self.modules[within];
+        let path: Vec<&str> = module.path.iter().map(String::as_str).chain([name]).collect();
+        let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
+        if let Some(child) = self.by_path.get(&path) {
+            return Some(Found::Module(*child));
+        }
+        if module.source.items.contains(name) {
+            return Some(Found::Item(within));
+        }
+        if !seen.insert((within, name.to_owned())) {
+            return None;
+        }
+        if let Some(path) = module.source.imports.get(name) {
+            return self.resolve(within, path, seen);
+        }
+        module.source.globs.iter().find_map(|glob| match self.resolve(within, glob, seen)? {
+            Found::Module(module) => self.named(module, name, seen),
+            Found::Item(_) => None,
+        })
+    }
+}
+
+/// What a path leads to.
+enum Found {
+    Module(usize),
+    /// Something that this module defines.
+    Item(usize),
+}
+
+fn parse(file: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Source, String> {
+    let text = read(file).ok_or_else(|| format!("{} is missing", file.display()))?;
+    Source::parse(&text).ok_or_else(|| format!("{} is no Rust", file.display()))
+}
+
+impl<'c> Graph<'c> {
+    /// The modules below `root`, the names from the crate's root to a folder.
+    pub(crate) fn new(of: &'c Crate, root: &[String]) -> Self {
+        let is_member = |at: &usize| of.modules[*at].path.starts_with(root);
+        let members: BTreeSet<usize> = (0..of.modules.len()).filter(is_member).collect();
+        let is_inside = |edge: &Edge| members.contains(&edge.from) && members.contains(&edge.to);
+        let edges = of.edges().into_iter().filter(is_inside).collect();
+        Self { of, root: root.to_vec(), members, edges }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The name of a module below the root; the root's own is `self`.
+    pub(crate) fn name(&self, module: usize) -> String {
+        let below = &self.of.modules[module].path[self.root.len()..];
+        if below.is_empty() { "self".to_owned() } else { below.join("::") }
+    }
+
+    /// The folder of a module.
+    pub(crate) fn folder(&self, module: usize) -> String {
+        let below = self.of.modules[module].path.get(self.root.len());
+        below.map_or("self", String::as_str).to_owned()
+    }
+
+    /// The modules of a folder.
+    pub(crate) fn modules(&self, folder: &str) -> Vec<usize> {
+        self.members.iter().copied().filter(|module| self.folder(*module) == folder).collect()
+    }
+
+    /// What a module uses.
+    pub(crate) fn uses(&self, module: usize) -> impl Iterator<Item = &Edge> {
+        self.edges.iter().filter(move |edge| edge.from == module)
+    }
+
+    /// By which modules one folder uses another.
+    pub(crate) fn between(&self, from: &str, to: &str) -> Vec<&Edge> {
+        let is = |edge: &&Edge| self.folder(edge.from) == from && self.folder(edge.to) == to;
+        self.edges.iter().filter(is).collect()
+    }
+
+    /// The folders, users before what they use as far as there is such an order.
+    pub(crate) fn folders(&self) -> Vec<String> {
+        let mut left: BTreeSet<String> = self.members.iter().map(|at| self.folder(*at)).collect();
+        let mut ordered = Vec::new();
+        while !left.is_empty() {
+            let users = |folder: &&String| {
+                let others = left.iter().filter(|other| other != folder);
+                others.filter(|other| !self.between(other, folder).is_empty()).count()
+            };
+            let Some(next) = left.iter().min_by_key(users).cloned() else { break };
+            left.remove(&next);
+            ordered.push(next);
+        }
+        ordered
+    }
+
+    /// The circles between folders, the shortest of each knot, as text for people.
+    pub(crate) fn circles(&self, level: Level) -> Vec<String> {
+        let labels: Vec<String> = (0..self.of.modules.len())
+            .map(|module| match level {
+                Level::Folders if self.members.contains(&module) => self.folder(module),
+                Level::Modules if self.members.contains(&module) => self.name(module),
+                _ => String::new(),
+            })
+            .collect();
+        let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut crossing: Vec<(&str, &str)> = Vec::new();
+        for edge in &self.edges {
+            let (from, to) = (labels[edge.from].as_str(), labels[edge.to].as_str());
+            if from != to {
+                used.entry(from).or_default().insert(to);
+            }
+            if self.folder(edge.from) != self.folder(edge.to) {
+                crossing.push((from, to));
+            }
+        }
+        let mut circles: Vec<Vec<&str>> =
+            crossing.iter().filter_map(|(from, to)| way(&used, to, from)).collect();
+        for circle in &mut circles {
+            let first = (0..circle.len()).min_by_key(|at| circle[*at]).unwrap_or(0);
+            circle.rotate_left(first);
+        }
+        circles.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        // One circle of each knot is enough to begin with.
+        let mut told: BTreeSet<&str> = BTreeSet::new();
+        let mut texts = Vec::new();
+        for circle in circles.iter().filter(|circle| !circle.is_empty()) {
+            if !told.contains(circle[0]) {
+                let nodes = used.keys().copied();
+                let knot: Vec<&str> = nodes
+                    .filter(|node| way(&used, circle[0], node).is_some())
+                    .filter(|node| way(&used, node, circle[0]).is_some())
+                    .collect();
+                texts.push(self.tell(circle, &knot, &labels));
+                told.extend(knot);
+            }
+        }
+        texts
+    }
+
+    /// The circle, with all that are tied up with it, and the places that make each step of it.
+    fn tell(&self, circle: &[&str], knot: &[&str], labels: &[String]) -> String {
+        let mut text = format!("  {} → {}\n", circle.join(" → "), circle[0]);
+        if knot.len() > circle.len() {
+            let _ = writeln!(text, "    in a knot of {}: {}", knot.len(), knot.join(", "));
+        }
+        for (at, from) in circle.iter().enumerate() {
+            let to = circle[(at + 1) % circle.len()];
+            let is = |edge: &&Edge| labels[edge.from] == *from && labels[edge.to] == to;
+            for edge in self.edges.iter().filter(is) {
+                let _ = writeln!(text, "    {}", self.show(edge));
+            }
+        }
+        text
+    }
+
+    /// Who uses what, and where.
+    pub(crate) fn show(&self, edge: &Edge) -> String {
+        let file = self.of.modules[edge.from].file.display();
+        format!("{file}:{}: {} uses {}", edge.line, self.name(edge.from), self.name(edge.to))
+    }
+}
+
+/// The shortest way from one node to another.
+fn way<'n>(
+    used: &BTreeMap<&'n str, BTreeSet<&'n str>>,
+    from: &'n str,
+    to: &'n str,
+) -> Option<Vec<&'n str>> {
+    let mut before: HashMap<&str, &str> = HashMap::new();
+    let mut next = VecDeque::from([from]);
+    while let Some(node) = next.pop_front() {
+        if node == to {
+            let mut path = vec![to];
+            while path.last() != Some(&from) {
+                path.push(before[path[path.len() - 1]]);
+            }
+            path.reverse();
+            return Some(path);
+        }
+        for other in used.get(node).into_iter().flatten() {
+            if *other != from && !before.contains_key(other) {
+                before.insert(other, node);
+                next.push_back(other);
+            }
+        }
+    }
+    None
+}
