@@ -2,14 +2,13 @@
 //! begin and end.
 
 pub(crate) mod build;
-pub(crate) mod callback;
 pub(crate) mod finish;
-pub(crate) mod handover;
 pub(crate) mod inbox;
 pub(crate) mod known;
-pub(crate) mod lanes;
+pub(crate) mod observer;
 pub(crate) mod op;
 pub(crate) mod peer;
+pub(crate) mod peer_handle;
 pub(crate) mod rails;
 pub(crate) mod settings;
 pub(crate) mod state;

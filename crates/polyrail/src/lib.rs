@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod base;
 mod control;
 mod device;
 mod diag;
@@ -16,16 +17,18 @@ mod proxy;
 mod receiver;
 mod sender;
 mod sync;
+mod wake;
 
-pub use api::engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
-pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
-pub use api::observer::{Observer, OnEnd, Watch};
+pub use api::engine::{Connecting, Engine, EngineBuilder, PreparedTransfer, RailInfo, rails};
 pub use api::request::Request;
 pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use api::transfer::{Status, Transfer};
+pub use base::error::{EngineError, PeerError, PostError, RegionError, TransferError};
 pub use device::direct::{PathKind, TransferPath};
 pub use engine::inbox::Notification;
+pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
+pub use engine::peer_handle::Peer;
 pub use memory::region::{
     Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
 };

@@ -4,3 +4,4 @@
 pub(crate) mod gate;
 pub(crate) mod region;
 pub(crate) mod region_memory;
+pub(crate) mod tickets;

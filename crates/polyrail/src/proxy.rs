@@ -7,15 +7,10 @@
 mod core;
 mod drive;
 mod held;
-pub(crate) mod outlook;
 pub(crate) mod placement;
-pub(crate) mod signal;
-pub(crate) mod spin;
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use polyrail_proto::{FlowIndex, Landed};
@@ -25,56 +20,29 @@ use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
 use self::held::Held;
-pub(crate) use self::held::Pause;
-use self::outlook::Outlook;
-use crate::api::engine::EngineShared;
 use crate::api::stats::ProxyStats;
+use crate::base::driving::Driving;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
-use crate::engine::handover::Handover;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
 use crate::proxy::placement::Placement;
-use crate::proxy::signal::Signal;
 use crate::receiver::flow::RxFlow;
+use crate::wake::handover::Handover;
+use crate::wake::outlook::Outlook;
+use crate::wake::signal::Signal;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
-/// How often a proxy looks whether a device has copied, or another thread left a system call.
-pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
 pub(crate) const DRIVE_TRIES: u32 = 12;
 /// Passes that a caller makes in one call for what others left to it meanwhile.
 const LEFT_ROUNDS: u32 = 8;
-
-thread_local! {
-    /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
-    static DRIVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the caller is a callback of a proxy.
-pub(crate) fn is_driving() -> bool {
-    DRIVING.get()
-}
-
-/// Says for as long as it lives that this thread is in a pass.
-struct Driving(bool);
-
-impl Driving {
-    fn begin() -> Self {
-        Self(DRIVING.replace(true))
-    }
-}
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        DRIVING.set(self.0);
-    }
-}
 
 pub(crate) struct Proxy {
     pub(crate) name: String,

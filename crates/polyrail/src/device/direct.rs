@@ -17,17 +17,18 @@ use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{InstanceId, RegionKey};
 use smallvec::SmallVec;
 
-use crate::api::error::TransferError;
 use crate::api::request::{Kind, Request};
+use crate::base::error::TransferError;
 use crate::device::export::import;
 use crate::device::shared_memory;
-use crate::device::staging::{CopyError, Tickets};
+use crate::device::staging::CopyError;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::gate::Pin;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::tickets::Tickets;
 use crate::proxy::{Command, Proxy};
 
 /// Queues of a device that transfers take turns on: so many of them are under way at once.

@@ -17,12 +17,14 @@ use polyrail_proto::{InstanceId, RegionKey, Time};
 use polyrail_sys::process::{descriptor_of, namespace};
 use polyrail_sys::threads::monotonic_ns;
 
+use crate::base::driving::is_driving;
+use crate::base::latch::Latch;
 use crate::engine::op::Purpose;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RemoteRegion};
 use crate::memory::region_memory::RegionMemory;
-use crate::proxy::{Pass, is_driving};
+use crate::proxy::Pass;
 
 /// What peers of this host have offered.
 #[derive(Default)]
@@ -64,13 +66,6 @@ struct Offered {
 struct Release {
     offered: Offered,
     latch: Arc<Latch>,
-}
-
-/// Something that happens once.
-#[derive(Default)]
-pub(crate) struct Latch {
-    is_set: Mutex<bool>,
-    changed: Condvar,
 }
 
 /// The peer's region as the device can copy from and to it, or why it can't.
@@ -380,24 +375,6 @@ impl Release {
         if !is_over() {
             let peer = peer.name();
             tracing::error!(target: "polyrail::share", peer, "has not let go of a region in time");
-        }
-    }
-}
-
-impl Latch {
-    pub(crate) fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    fn is_set(&self) -> bool {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sleep(&self, limit: Duration) {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*is_set {
-            drop(self.changed.wait_timeout(is_set, limit));
         }
     }
 }

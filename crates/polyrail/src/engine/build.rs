@@ -12,10 +12,10 @@ use polyrail_sys::interfaces::{boot_id, host_name, list};
 use polyrail_sys::{Memory, tcp};
 use socket2::Socket;
 
-use crate::api::error::EngineError;
-use crate::api::observer::Observer;
+use crate::base::error::EngineError;
 use crate::control::{Control, ControlHandle};
 use crate::diag::trace::Trace;
+use crate::engine::observer::Observer;
 use crate::engine::rails::{self, Rail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};

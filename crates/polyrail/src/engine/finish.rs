@@ -7,8 +7,8 @@ use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPi
 use polyrail_proto::wire::{Flags, Op as WireOp, Place, RefusalCode};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEvent};
 
-use crate::api::error::TransferError;
 use crate::api::request::Kind;
+use crate::base::error::TransferError;
 use crate::device::direct::PathKind;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
 use crate::engine::peer::{OpRef, PeerShared, TxSide};

@@ -28,15 +28,17 @@ use std::time::{Duration, Instant};
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
-use crate::api::engine::{EngineShared, Peer};
-use crate::api::error::PeerError;
-use crate::device::staging::wait_all;
-use crate::engine::callback;
+use crate::base::callback;
+use crate::base::driving::is_driving;
+use crate::base::error::PeerError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::engine::peer_handle::Peer;
 use crate::engine::rails;
+use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
-use crate::proxy::{Command, is_driving};
+use crate::memory::tickets::wait_all;
+use crate::proxy::Command;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
 const PARTED_MAX: usize = 4096;

@@ -8,13 +8,14 @@ use std::time::Duration;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
-use crate::api::error::TransferError;
 use crate::api::request::Prepared;
+use crate::base::callback::Callbacks;
+use crate::base::error::TransferError;
+use crate::base::latch::Latch;
 use crate::device::direct::PathKind;
-use crate::device::export::Latch;
-use crate::device::staging::{Tickets, all_done};
-use crate::engine::callback::{Callbacks, End};
+use crate::engine::observer::End;
 use crate::memory::region::{RegionCore, RegionSlice};
+use crate::memory::tickets::{Tickets, all_done};
 
 /// A posted operation. Shared by the user's handle and whoever works on it.
 pub(crate) struct Op {

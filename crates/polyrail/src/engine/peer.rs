@@ -25,12 +25,12 @@ use crate::device::shared_memory::Sharing;
 use crate::device::staging::Direction;
 use crate::engine::inbox::Share;
 use crate::engine::known::first_epoch;
-use crate::engine::lanes::Lanes;
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::suspects::Suspects;
 use crate::proxy::Pass;
 use crate::proxy::placement::Placement;
 use crate::receiver::landing::Landing;
+use crate::wake::lanes::Lanes;
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
 /// never during a system call on a socket.

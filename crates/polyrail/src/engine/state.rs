@@ -13,28 +13,29 @@ use polyrail_sys::Memory;
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::api::error::{PostError, TransferError};
-use crate::api::observer::Observer;
 use crate::api::request::{Kind, Prepared};
 use crate::api::stats::Counter;
+use crate::base::callback::Callbacks;
+use crate::base::error::{PostError, TransferError};
+use crate::base::pause::wait_patiently;
 use crate::control::ControlHandle;
 use crate::device::budget::Budget;
 use crate::device::direct::DirectQueues;
 use crate::device::export::Imports;
 use crate::device::shared_memory::Page;
-use crate::device::staging::{Copiers, wait_patiently};
+use crate::device::staging::Copiers;
 use crate::diag::trace::Trace;
-use crate::engine::callback::Callbacks;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known::{Joined, Parted};
+use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::rails;
 use crate::engine::settings::EngineSettings;
 use crate::memory::region::Registry;
-use crate::proxy::spin::{POLL_NS, Pollers, Waits};
 use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
+use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.

@@ -10,9 +10,9 @@ use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::process::Original;
 use polyrail_sys::{Memory, OutOfRange};
 
-use crate::api::error::RegionError;
+use crate::base::callback::Callbacks;
+use crate::base::error::RegionError;
 use crate::device::export::Exports;
-use crate::engine::callback::Callbacks;
 use crate::memory::gate::Gate;
 use crate::memory::region_memory::{Copies, RegionMemory};
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use polyrail_gpu::{Device, DeviceMemory, Place, Queue, Ticket};
 use polyrail_sys::Memory;
 
-use crate::api::error::RegionError;
-use crate::device::staging::wait_all;
+use crate::base::error::RegionError;
+use crate::memory::tickets::wait_all;
 
 /// Whose bytes they are.
 pub(crate) enum RegionMemory {

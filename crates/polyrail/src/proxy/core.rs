@@ -11,14 +11,15 @@ use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
 
-use super::outlook::Outlook;
 use super::{Command, Pass, Proxy};
-use crate::device::staging::{Copiers, Tickets};
+use crate::device::staging::Copiers;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
+use crate::memory::tickets::Tickets;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::{Down, TxFlow};
+use crate::wake::outlook::Outlook;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;

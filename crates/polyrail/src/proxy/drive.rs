@@ -8,10 +8,11 @@ use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_
 
 use super::core::Core;
 use super::held::Held;
-use super::outlook::Outlook;
-use super::{COPY_SLEEP, Pause, Proxy, Reads};
-use crate::api::engine::EngineShared;
-use crate::proxy::spin::{POLL_NS, Pollers, Waits};
+use super::{Proxy, Reads};
+use crate::base::pause::{COPY_SLEEP, Pause};
+use crate::engine::state::EngineShared;
+use crate::wake::outlook::Outlook;
+use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);

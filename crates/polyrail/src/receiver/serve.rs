@@ -7,14 +7,14 @@ use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
 use polyrail_proto::{Landed, Plan, Segment, Time};
 
-use crate::api::engine::Peer;
-use crate::api::error::TransferError;
+use crate::base::error::TransferError;
 use crate::device::export;
 use crate::device::shared_memory;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Purpose, RegionList};
 use crate::engine::peer::PeerShared;
+use crate::engine::peer_handle::Peer;
 use crate::proxy::Pass;
 
 pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {

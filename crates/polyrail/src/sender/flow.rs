@@ -27,8 +27,8 @@ use crate::engine::op::Outgoing;
 use crate::engine::peer::{PeerShared, TxSide};
 use crate::memory::gate::Pin;
 use crate::proxy::Pass;
-use crate::proxy::outlook::Outlook;
 use crate::receiver::flow::RxFlow;
+use crate::wake::outlook::Outlook;
 
 /// Frames gathered into one system call, at most.
 const GATHER_FRAMES: usize = 64;

@@ -9,12 +9,13 @@ use polyrail_proto::{Chunk, Failure, Source};
 
 use super::{Body, Down, TxFlow};
 use crate::device::shared_ring::SharedRing;
-use crate::device::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
 use crate::engine::peer::FlowSlot;
+use crate::memory::tickets::{Tickets, all_done};
 use crate::proxy::Pass;
-use crate::proxy::outlook::Outlook;
+use crate::wake::outlook::Outlook;
 
 /// A chunk that is pulled and has no frame yet.
 pub(super) struct Staged {
