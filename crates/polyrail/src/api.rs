@@ -2,7 +2,6 @@
 
 pub(crate) mod engine;
 pub(crate) mod request;
-pub(crate) mod stats;
 pub(crate) mod transfer;
 
 pub(crate) use crate::base::error;

@@ -2,14 +2,19 @@
 //! begin and end.
 
 pub(crate) mod build;
+pub(crate) mod counters;
 pub(crate) mod finish;
 pub(crate) mod inbox;
 pub(crate) mod known;
+pub(crate) mod landing;
 pub(crate) mod observer;
 pub(crate) mod op;
+pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod peer_handle;
+pub(crate) mod prepared;
 pub(crate) mod rails;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod trace;

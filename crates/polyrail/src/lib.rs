@@ -21,13 +21,13 @@ mod wake;
 
 pub use api::engine::{Connecting, Engine, EngineBuilder, PreparedTransfer, RailInfo, rails};
 pub use api::request::Request;
-pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use api::transfer::{Status, Transfer};
 pub use base::error::{EngineError, PeerError, PostError, RegionError, TransferError};
-pub use device::direct::{PathKind, TransferPath};
+pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use engine::inbox::Notification;
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
+pub use engine::path::{PathKind, TransferPath};
 pub use engine::peer_handle::Peer;
 pub use memory::region::{
     Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,

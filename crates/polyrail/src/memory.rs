@@ -3,5 +3,6 @@
 
 pub(crate) mod gate;
 pub(crate) mod region;
+pub(crate) mod region_list;
 pub(crate) mod region_memory;
 pub(crate) mod tickets;

@@ -20,9 +20,9 @@ use socket2::Socket;
 
 use self::core::{CHECK_NS, Core, run_finishes};
 use self::held::Held;
-use crate::api::stats::ProxyStats;
 use crate::base::driving::Driving;
 use crate::device::staging::Copiers;
+use crate::diag::stats::ProxyStats;
 use crate::engine::finish::Finish;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;

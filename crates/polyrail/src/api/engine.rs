@@ -16,13 +16,14 @@ use polyrail_sys::Memory;
 
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::{Observer, Watch};
-use crate::api::request::{Prepared, Request};
-use crate::api::stats::Stats;
+use crate::api::request::Request;
 use crate::api::transfer::Transfer;
-use crate::device::direct::TransferPath;
+use crate::diag::stats::Stats;
 use crate::engine::build;
 use crate::engine::inbox::Notification;
+use crate::engine::path::TransferPath;
 pub(crate) use crate::engine::peer_handle::Peer;
+use crate::engine::prepared::Prepared;
 use crate::engine::rails::Rail;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::region::{

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,13 +16,15 @@ use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{InstanceId, RegionKey};
 use smallvec::SmallVec;
 
-use crate::api::request::{Kind, Request};
+use crate::api::request::Request;
 use crate::base::error::TransferError;
 use crate::device::export::import;
 use crate::device::shared_memory;
 use crate::device::staging::CopyError;
 use crate::engine::op::Op;
+use crate::engine::path::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
+use crate::engine::prepared::Kind;
 use crate::engine::state::EngineShared;
 use crate::memory::gate::Pin;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
@@ -36,30 +37,6 @@ const QUEUES: usize = 4;
 
 /// Why a request takes the rails whatever there is.
 const NO_DEVICE: &str = "neither end is a device's memory";
-
-/// How the bytes of a request travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PathKind {
-    /// TCP over the rails, and through pinned host memory where an end is a device.
-    Tcp,
-    /// Through pinned host memory that both processes have open; only heads and acknowledgements
-    /// take the rails.
-    Shared,
-    /// A device copies from memory to memory.
-    PeerCopy,
-}
-
-/// How the bytes of a request travel, and why so.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransferPath {
-    /// How.
-    pub kind: PathKind,
-    /// Why, as a fragment of a sentence.
-    pub reason: Cow<'static, str>,
-    /// What would have been better and is not possible, best first, with the reason of each.
-    pub not_possible: Vec<(PathKind, Cow<'static, str>)>,
-}
 
 /// One copy of a request.
 pub(crate) struct Part {
@@ -111,30 +88,6 @@ pub(crate) fn let_go() {
     for engine in engines_here() {
         engine.direct.let_go();
         engine.proxies.all.iter().for_each(|proxy| proxy.let_go());
-    }
-}
-
-impl PathKind {
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Shared => "shared memory",
-            Self::PeerCopy => "peer copy",
-        }
-    }
-}
-
-impl TransferPath {
-    /// A path that is taken for a reason of its own.
-    pub fn new(kind: PathKind, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, reason: reason.into(), not_possible: Vec::new() }
-    }
-}
-
-impl fmt::Display for TransferPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.name(), self.reason)
     }
 }
 

@@ -14,11 +14,11 @@ use socket2::Socket;
 
 use crate::base::error::EngineError;
 use crate::control::{Control, ControlHandle};
-use crate::diag::trace::Trace;
 use crate::engine::observer::Observer;
 use crate::engine::rails::{self, Rail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
+use crate::engine::trace::Trace;
 use crate::proxy::placement::{Placement, bindings};
 use crate::proxy::{Proxy, ProxySet};
 

@@ -7,11 +7,11 @@ use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPi
 use polyrail_proto::wire::{Flags, Op as WireOp, Place, RefusalCode};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEvent};
 
-use crate::api::request::Kind;
 use crate::base::error::TransferError;
-use crate::device::direct::PathKind;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
+use crate::engine::path::PathKind;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::prepared::Kind;
 use crate::memory::region::RegionCore;
 use crate::proxy::Pass;
 

@@ -544,7 +544,7 @@ impl RxFlow {
         }
     }
 
-    fn stats(&self) -> &crate::api::stats::ArrivalStats {
+    fn stats(&self) -> &crate::engine::counters::ArrivalStats {
         &self.peer.arrivals[self.rail]
     }
 }

@@ -12,9 +12,10 @@ use crate::device::export;
 use crate::device::shared_memory;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::{Made, Purpose, RegionList};
+use crate::engine::op::{Made, Purpose};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
+use crate::memory::region_list::RegionList;
 use crate::proxy::Pass;
 
 pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
