@@ -25,12 +25,12 @@ use crate::engine::op::Op;
 use crate::engine::path::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::Kind;
+use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::memory::gate::Pin;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::Tickets;
-use crate::proxy::{Command, Proxy};
 
 /// Queues of a device that transfers take turns on: so many of them are under way at once.
 const QUEUES: usize = 4;
@@ -357,7 +357,7 @@ impl EngineShared {
                 let bytes = prepared.plan.bytes();
                 prepared.peer.peer_copy_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let proxy = self.watcher(&prepared.peer);
-                let command = Command::Copying(op.clone());
+                let command = ProxyCommand::Copying(op.clone());
                 // Whoever waits, or asks, looks for himself.
                 match prepared.notify || prepared.listener.is_some() {
                     true => proxy.command(command),
@@ -388,7 +388,7 @@ impl EngineShared {
     }
 
     /// The proxy that looks when devices are done.
-    fn watcher(&self, peer: &PeerShared) -> &Proxy {
+    fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
         &self.proxies.all[peer.lanes.proxies().first().copied().unwrap_or_default()]
     }
 }

@@ -20,11 +20,11 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
 use crate::engine::op::Purpose;
+use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RemoteRegion};
 use crate::memory::region_memory::RegionMemory;
-use crate::proxy::Pass;
 
 /// What peers of this host have offered.
 #[derive(Default)]

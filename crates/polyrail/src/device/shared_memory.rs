@@ -19,9 +19,9 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
 use crate::engine::op::Purpose;
+use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
-use crate::proxy::Pass;
 
 /// Bytes that are shown.
 const PAGE_BYTES: u64 = 4096;

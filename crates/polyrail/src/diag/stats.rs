@@ -1,7 +1,7 @@
 //! Counters of an engine as its users see them.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RailCard;
@@ -9,6 +9,7 @@ use polyrail_sys::tcp;
 use serde::Serialize;
 
 use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::ProxyHandle;
 use crate::engine::state::EngineShared;
 
 /// Counters of an engine since it started, by peer, rail and flow, and its proxies.
@@ -222,5 +223,23 @@ impl RailStats {
         self.window_full_ns += snapshot.window_full_ns;
         self.socket_full_ns += snapshot.socket_full_ns;
         self.flows.push(snapshot);
+    }
+}
+
+impl ProxyHandle {
+    pub(crate) fn stats(&self) -> ProxyStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProxyStats {
+            name: self.name.clone(),
+            cpus: self.cpus.clone(),
+            actual_cpus: self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
+            migrations: get(&self.counters.migrations),
+            cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
+            passes: get(&self.counters.passes),
+            busy_passes: get(&self.counters.busy_passes),
+            sleeps: get(&self.counters.sleeps),
+            rescues: get(&self.counters.rescues),
+        }
     }
 }

@@ -9,11 +9,11 @@ use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEv
 
 use crate::base::error::TransferError;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
+use crate::engine::pass::Pass;
 use crate::engine::path::PathKind;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::Kind;
 use crate::memory::region::RegionCore;
-use crate::proxy::Pass;
 
 /// What happens to an operation once no lock is held.
 pub(crate) enum Finish {

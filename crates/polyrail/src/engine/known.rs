@@ -34,11 +34,11 @@ use crate::base::error::PeerError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
+use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::rails;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
 use crate::memory::tickets::wait_all;
-use crate::proxy::Command;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
 const PARTED_MAX: usize = 4096;
@@ -227,7 +227,7 @@ impl EngineShared {
         self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
         pass.finishes.drain(..).for_each(Finish::run);
         for proxy in &self.proxies.all {
-            proxy.command(Command::DropPeer { peer: peer.clone() });
+            proxy.command(ProxyCommand::DropPeer { peer: peer.clone() });
         }
         if let Some(observer) = &self.observer {
             let shared = peer.clone();
@@ -282,7 +282,7 @@ impl EngineShared {
     /// kernel answers that with a reset. An outage may have swallowed the first one.
     fn probe(&self, peer: &Arc<PeerShared>) {
         for proxy in &self.proxies.all {
-            proxy.command(Command::Probe { peer: peer.clone() });
+            proxy.command(ProxyCommand::Probe { peer: peer.clone() });
         }
     }
 

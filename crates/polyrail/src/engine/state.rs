@@ -16,25 +16,26 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::base::callback::Callbacks;
 use crate::base::error::{PostError, TransferError};
 use crate::base::pause::wait_patiently;
-use crate::control::ControlHandle;
 use crate::device::budget::Budget;
 use crate::device::direct::DirectQueues;
 use crate::device::export::Imports;
 use crate::device::shared_memory::Page;
 use crate::device::staging::Copiers;
+use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known::{Joined, Parted};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
+use crate::engine::pass::Pass;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::rails;
 use crate::engine::settings::EngineSettings;
 use crate::engine::trace::Trace;
 use crate::memory::region::Registry;
-use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
 use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
@@ -46,7 +47,7 @@ const LARGE_BYTES: u64 = 64 << 10;
 pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
-    /// Work that somebody would have left alone for good; see [`crate::control::audit`].
+    /// Work that somebody would have left alone for good; see [`crate::engine::audit`].
     pub(crate) rescues: Counter,
     pub(crate) pollers: Pollers,
     /// How long callers have waited lately.
@@ -254,7 +255,7 @@ impl EngineShared {
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
-        self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
+        self.settings.caller_driven && !self.is_forked() && self.proxies.driven[0].try_poll(self)
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -272,7 +273,7 @@ impl EngineShared {
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
             while !stop() {
-                self.proxies.all[0].drive(self, spin, until, &stop);
+                self.proxies.driven[0].drive(self, spin, until, &stop);
                 if stop() || until.is_some_and(|until| Instant::now() >= until) {
                     return;
                 }
@@ -377,7 +378,7 @@ impl EngineShared {
         for peer in peers {
             if self.inbox.resume(peer) {
                 for proxy in self.proxies.rx.proxies() {
-                    self.proxies.all[proxy].command(Command::Resume { peer: peer.clone() });
+                    self.proxies.all[proxy].command(ProxyCommand::Resume { peer: peer.clone() });
                 }
             }
         }
@@ -400,13 +401,13 @@ impl EngineShared {
     /// With `progress = caller`: sends what callers left to others.
     pub(crate) fn send_what_is_left(self: &Arc<Self>) {
         if self.settings.caller_driven {
-            self.proxies.all[0].send_what_is_left(self);
+            self.proxies.driven[0].send_what_is_left(self);
         }
     }
 
     /// When it has closed: ends what devices still copy.
     pub(crate) fn finish_copies(self: &Arc<Self>) {
-        self.proxies.all.iter().for_each(|proxy| proxy.finish_copies(self));
+        self.proxies.driven.iter().for_each(|proxy| proxy.finish_copies(self));
     }
 
     pub(crate) fn finish_trace(&self) {
@@ -441,7 +442,7 @@ impl EngineShared {
         if self.settings.caller_driven {
             peer.want_tx(lanes);
             if direct {
-                self.proxies.all[0].send_or_leave(self);
+                self.proxies.driven[0].send_or_leave(self);
             }
             return;
         }
@@ -463,7 +464,7 @@ impl EngineShared {
         let asked = peer.want_tx(lanes);
         // If its thread drives the proxy just now, it will see what is wanted.
         let tries = if insists { DRIVE_TRIES } else { 1 };
-        let drive = |proxy: &usize| self.proxies.all[*proxy].try_send(self, now, tries);
+        let drive = |proxy: &usize| self.proxies.driven[*proxy].try_send(self, now, tries);
         if !direct || asked.iter().all(|proxy| drive(proxy) != Some(true)) {
             self.wake_all(asked);
         }

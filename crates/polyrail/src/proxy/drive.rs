@@ -135,13 +135,13 @@ impl Proxy {
             tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
         }
         *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
-        self.drive(engine, spin, None, &|| engine.is_closing());
-        self.finish_copies(engine);
+        self.drive_until(engine, spin, None, &|| engine.is_closing());
+        self.see_copies_through(engine);
     }
 
     /// When the engine has closed: sees what devices still copy from end to end through, which is
     /// over soon. Nobody else will.
-    pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
+    pub(super) fn see_copies_through(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
             if !core.is_copying_directly() {
@@ -154,7 +154,7 @@ impl Proxy {
 
     /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
     /// poller, only passes are made.
-    pub(crate) fn drive(
+    pub(super) fn drive_until(
         &self,
         engine: &Arc<EngineShared>,
         spin: Duration,

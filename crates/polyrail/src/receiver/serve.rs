@@ -13,12 +13,19 @@ use crate::device::shared_memory;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Purpose};
+use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::memory::region_list::RegionList;
-use crate::proxy::Pass;
 
-pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+impl Pass<'_> {
+    /// A transfer of a peer is complete here.
+    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
+        take(self, peer, landed);
+    }
+}
+
+fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
         WireOp::ReadData | WireOp::SendData => true,

@@ -23,10 +23,10 @@ use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, TxSide};
 use crate::engine::trace::SentChunk;
 use crate::memory::gate::Pin;
-use crate::proxy::Pass;
 use crate::receiver::flow::RxFlow;
 use crate::wake::outlook::Outlook;
 
@@ -107,16 +107,6 @@ enum Body {
     Shared(u64),
     /// This place of the shared ring, which the peer does not take it from.
     Lent(u64),
-}
-
-/// Why a flow ends.
-#[derive(Debug)]
-pub(crate) struct Down(pub(crate) String);
-
-impl From<io::Error> for Down {
-    fn from(error: io::Error) -> Self {
-        Self(error.to_string())
-    }
 }
 
 impl TxFlow {

@@ -7,14 +7,14 @@ use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source};
 
-use super::{Body, Down, TxFlow};
+use super::{Body, TxFlow};
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::FlowSlot;
 use crate::memory::tickets::{Tickets, all_done};
-use crate::proxy::Pass;
 use crate::wake::outlook::Outlook;
 
 /// A chunk that is pulled and has no frame yet.
