@@ -3,8 +3,10 @@
 
 pub(crate) mod audit;
 pub(crate) mod control_handle;
+pub(crate) mod copying;
 pub(crate) mod counters;
 pub(crate) mod finish;
+pub(crate) mod here;
 pub(crate) mod inbox;
 pub(crate) mod known;
 pub(crate) mod landing;

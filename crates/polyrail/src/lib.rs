@@ -13,6 +13,7 @@ mod device;
 mod diag;
 mod engine;
 mod memory;
+mod path;
 mod proxy;
 mod receiver;
 mod sender;

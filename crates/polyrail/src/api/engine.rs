@@ -30,6 +30,7 @@ use crate::memory::region::{
     Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
 };
 use crate::memory::region_memory::RegionMemory;
+use crate::path::choose::{Asked, choose};
 
 /// What one process runs to move memory to and from others.
 ///
@@ -408,7 +409,10 @@ impl Engine {
     /// ```
     pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
         let limits = self.shared().settings.request_limits();
-        let path = crate::device::direct::choose(self.shared(), &request);
+        let (kind, peer, pairs) = request.parts();
+        let touches_device = request.touches_device();
+        let asked = Asked { kind, peer: &peer.shared, pairs, touches_device };
+        let path = choose(self.shared(), &asked);
         let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }

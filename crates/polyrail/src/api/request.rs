@@ -10,7 +10,7 @@ use polyrail_proto::{Plan, Segment};
 use crate::api::engine::Peer;
 use crate::api::error::PostError;
 use crate::api::observer::{Listener, OnEnd};
-use crate::device::direct::Copies;
+use crate::device::peer_copy::Copies;
 use crate::engine::path::TransferPath;
 use crate::engine::prepared::{Kind, Prepared, RequestLimits};
 use crate::memory::region::{RegionSlice, RemoteSlice};

@@ -70,7 +70,7 @@ pub(crate) fn start(
     };
     let shared = Arc::new(EngineShared::new(parts));
     if !apart {
-        crate::device::direct::announce(&shared);
+        crate::engine::here::announce(&shared);
     }
     let threads = spawn(&shared, all, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {

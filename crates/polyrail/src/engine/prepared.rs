@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyrail_proto::Plan;
 
 use crate::base::error::PostError;
-use crate::device::direct::Copies;
+use crate::device::peer_copy::Copies;
 use crate::engine::observer::Listener;
 use crate::engine::path::TransferPath;
 use crate::engine::peer::PeerShared;

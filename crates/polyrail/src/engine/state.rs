@@ -17,8 +17,8 @@ use crate::base::callback::Callbacks;
 use crate::base::error::{PostError, TransferError};
 use crate::base::pause::wait_patiently;
 use crate::device::budget::Budget;
-use crate::device::direct::DirectQueues;
-use crate::device::export::Imports;
+use crate::device::imports::Imports;
+use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_memory::Page;
 use crate::device::staging::Copiers;
 use crate::engine::control_handle::ControlHandle;
@@ -32,9 +32,9 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
-use crate::engine::rails;
 use crate::engine::settings::EngineSettings;
 use crate::engine::trace::Trace;
+use crate::engine::{here, rails};
 use crate::memory::region::Registry;
 use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
@@ -67,7 +67,7 @@ pub(crate) struct EngineShared {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) scratch: Memory,
     pub(crate) staging: Arc<Budget>,
-    pub(crate) direct: DirectQueues,
+    pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
@@ -104,11 +104,11 @@ impl EngineShared {
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
-            registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone(), here::let_go)),
             callbacks,
             joined: Joined::default(),
             staging: Budget::new(config.staging_limit_bytes),
-            direct: DirectQueues::default(),
+            peer_copies: PeerCopyQueues::default(),
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),
@@ -162,7 +162,7 @@ impl EngineShared {
         let busy = PostError::Busy { limit: self.pool.limit() };
         let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
         if let Some(copies) = &prepared.copies {
-            self.post_direct(&op, copies);
+            self.post_copies(&op, copies);
             if self.is_closing() {
                 // Its proxies may have looked for the last time.
                 self.finish_copies();

@@ -12,7 +12,7 @@ use polyrail_sys::{Memory, OutOfRange};
 
 use crate::base::callback::Callbacks;
 use crate::base::error::RegionError;
-use crate::device::export::Exports;
+use crate::memory::ending::Kept;
 use crate::memory::gate::Gate;
 use crate::memory::region_memory::{Copies, RegionMemory};
 
@@ -88,15 +88,16 @@ pub(crate) struct RegionCore {
     pub(crate) access: Access,
     pub(crate) gate: Gate,
     pub(crate) copies: Copies,
-    pub(crate) exports: Exports,
+    pub(crate) kept: Kept,
 }
 
 /// All regions of an engine, by slot.
-#[derive(Default)]
 pub(crate) struct Registry {
     table: RwLock<Table>,
     callbacks: Arc<Callbacks>,
     original: Arc<Original>,
+    /// A region of a device has ended: nothing is to keep its memory any longer.
+    device_let_go: fn(),
 }
 
 #[derive(Default)]
@@ -385,8 +386,12 @@ impl RemoteSlice {
 }
 
 impl Registry {
-    pub(crate) fn new(callbacks: Arc<Callbacks>, original: Arc<Original>) -> Self {
-        Self { table: RwLock::default(), callbacks, original }
+    pub(crate) fn new(
+        callbacks: Arc<Callbacks>,
+        original: Arc<Original>,
+        device_let_go: fn(),
+    ) -> Self {
+        Self { table: RwLock::default(), callbacks, original, device_let_go }
     }
 
     pub(crate) fn register(
@@ -570,10 +575,12 @@ impl Registration {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
-        self.core.exports.end(&self.core);
+        self.core.kept.end(&self.core);
         self.core.copies.wait();
-        if self.core.memory.device().is_some() {
-            crate::device::direct::let_go();
+        if let Some(registry) =
+            self.registry.as_ref().filter(|_| self.core.memory.device().is_some())
+        {
+            (registry.device_let_go)();
         }
     }
 }
@@ -586,8 +593,8 @@ impl Drop for Registration {
 
 impl RegionCore {
     pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
-        let (gate, copies, exports) = (Gate::new(), Copies::default(), Exports::default());
-        Self { key, memory, access, gate, copies, exports }
+        let (gate, copies, kept) = (Gate::new(), Copies::default(), Kept::default());
+        Self { key, memory, access, gate, copies, kept }
     }
 }
 
@@ -609,7 +616,7 @@ mod tests {
     use super::*;
 
     fn registry() -> Arc<Registry> {
-        Arc::default()
+        Arc::new(Registry::new(Arc::default(), Arc::default(), || ()))
     }
 
     fn place(region: &Region, offset: u64, len: u64) -> Place {

@@ -8,8 +8,6 @@ use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
 use polyrail_proto::{Landed, Plan, Segment, Time};
 
 use crate::base::error::TransferError;
-use crate::device::export;
-use crate::device::shared_memory;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Purpose};
@@ -17,6 +15,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::memory::region_list::RegionList;
+use crate::path::{export, shared_memory};
 
 impl Pass<'_> {
     /// A transfer of a peer is complete here.

@@ -19,6 +19,7 @@ struct Root {
 
 const ROOTS: &[Root] = &[
     Root { folder: "crates/host/src", level: Level::Folders },
+    Root { folder: "crates/polyrail/src", level: Level::Folders },
     Root { folder: "crates/proto/src", level: Level::Folders },
     Root { folder: "crates/report/src", level: Level::Folders },
     Root { folder: "crates/sample/src", level: Level::Folders },
