@@ -30,9 +30,8 @@ pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path::{PathKind, TransferPath};
 pub use engine::peer_handle::Peer;
-pub use memory::region::{
-    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
-};
+pub use memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+pub use memory::registry::{Mailbox, OpenMailbox};
 pub use polyrail_config::Config;
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};

@@ -6,4 +6,5 @@ pub(crate) mod gate;
 pub(crate) mod region;
 pub(crate) mod region_list;
 pub(crate) mod region_memory;
+pub(crate) mod registry;
 pub(crate) mod tickets;

@@ -26,10 +26,9 @@ pub(crate) use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::Prepared;
 use crate::engine::rails::Rail;
 pub(crate) use crate::engine::state::EngineShared;
-use crate::memory::region::{
-    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
-};
+use crate::memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::registry::{Mailbox, OpenMailbox};
 use crate::path::choose::{Asked, choose};
 
 /// What one process runs to move memory to and from others.

@@ -35,7 +35,7 @@ use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
 use crate::engine::trace::Trace;
 use crate::engine::{here, rails};
-use crate::memory::region::Registry;
+use crate::memory::registry::Registry;
 use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many

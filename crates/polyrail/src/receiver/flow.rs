@@ -25,7 +25,7 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide, covers};
 use crate::engine::proxy_handle::Arriving;
 use crate::memory::gate::Pin;
-use crate::memory::region::{Finder, Registry, Target};
+use crate::memory::registry::{Finder, Registry, Target};
 use crate::receiver::landing::{Arrival, Arrivals, End};
 
 /// Payload that one visit reads before other flows get their turn.

@@ -11,7 +11,7 @@ use crate::device::shared_ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::Pass;
 use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::region::{Finder, Target};
+use crate::memory::registry::{Finder, Target};
 use crate::memory::tickets::{Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
