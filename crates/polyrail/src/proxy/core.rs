@@ -249,7 +249,7 @@ impl Core {
     }
 
     /// Whether devices copy from end to end.
-    pub(super) fn is_copying_directly(&self) -> bool {
+    pub(super) fn is_copying_end_to_end(&self) -> bool {
         !self.copying.is_empty()
     }
 

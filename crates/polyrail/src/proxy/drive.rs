@@ -144,7 +144,7 @@ impl Proxy {
     pub(super) fn see_copies_through(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
-            if !core.is_copying_directly() {
+            if !core.is_copying_end_to_end() {
                 return;
             }
             drop(core);
@@ -193,25 +193,30 @@ impl Proxy {
                     self.signal.linger(rounds);
                 }
                 Idle::Through => {
-                    drive.busy_at = None;
-                    drive.pace.stop(&engine.pollers);
-                    if self.send_held_acks(&mut core, engine) {
-                        continue;
-                    }
-                    let sleep = sleep_of(&mut core, &drive);
-                    core.watch_all(&self.poller);
-                    drop(core);
-                    drive.note_thread(self);
-                    if drive.is_expired() {
-                        return;
-                    }
-                    self.sleep(engine, &sleep);
-                    if stop() {
+                    if !self.rest(core, &mut drive) {
                         return;
                     }
                 }
             }
         }
+    }
+
+    /// Nothing is left to do: sleeps until there is. Says whether to go on then.
+    fn rest(&self, mut core: Held<'_>, drive: &mut Drive<'_>) -> bool {
+        drive.busy_at = None;
+        drive.pace.stop(&drive.engine.pollers);
+        if self.send_held_acks(&mut core, drive.engine) {
+            return true;
+        }
+        let sleep = sleep_of(&mut core, drive);
+        core.watch_all(&self.poller);
+        drop(core);
+        drive.note_thread(self);
+        if drive.is_expired() {
+            return false;
+        }
+        self.sleep(drive.engine, &sleep);
+        !(drive.stop)()
     }
 
     /// Makes passes while something moves, and for as long after that as polling is worth while.
@@ -232,39 +237,67 @@ impl Proxy {
                 drive.note_thread(self);
                 continue;
             }
-            if core.outlook() == Outlook::Ask && !drive.is_expired() {
-                now = monotonic_ns();
-                if now - busy_at < COPY_SPIN_NS {
-                    core.poll(&self.poller);
-                    continue;
-                }
-                return Idle::Through;
-            }
-            if !drive.engine.settings.caller_driven {
-                // Whoever posts something small may find the core free, and send it.
-                let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
-                now = monotonic_ns();
-                if now - busy_at >= spin_ns || drive.is_expired() {
-                    return Idle::Through;
-                }
-                if core.poll_hot(&self.poller) {
-                    continue;
-                }
-                // Where nothing comes but acknowledgements there is time.
-                return Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT });
-            }
-            if drive.spin_ns == 0 {
-                return Idle::Through;
-            }
-            // A look at the clock costs a tenth of a look at a socket.
-            if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
-                continue;
-            }
-            now = monotonic_ns();
-            if now - busy_at >= drive.spin_ns || drive.is_expired() {
-                return Idle::Through;
+            let idle = if core.outlook() == Outlook::Ask && !drive.is_expired() {
+                self.poll_for_devices(core, busy_at, &mut now)
+            } else if drive.engine.settings.caller_driven {
+                self.poll_as_caller(core, drive, busy_at, &mut now)
+            } else {
+                self.poll_as_thread(core, drive, busy_at, &mut now)
+            };
+            if let Some(idle) = idle {
+                return idle;
             }
         }
+    }
+
+    /// Looks for what comes while devices copy, if it is worth while.
+    fn poll_for_devices(&self, core: &mut Core, busy_at: u64, now: &mut u64) -> Option<Idle> {
+        *now = monotonic_ns();
+        if *now - busy_at >= COPY_SPIN_NS {
+            return Some(Idle::Through);
+        }
+        core.poll(&self.poller);
+        None
+    }
+
+    /// Looks for what comes, between times in which the core is free: whoever posts something small
+    /// may find it so, and send it.
+    fn poll_as_thread(
+        &self,
+        core: &mut Core,
+        drive: &mut Drive<'_>,
+        busy_at: u64,
+        now: &mut u64,
+    ) -> Option<Idle> {
+        let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
+        *now = monotonic_ns();
+        if *now - busy_at >= spin_ns || drive.is_expired() {
+            return Some(Idle::Through);
+        }
+        if core.poll_hot(&self.poller) {
+            return None;
+        }
+        // Where nothing comes but acknowledgements there is time.
+        Some(Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT }))
+    }
+
+    /// Looks for what comes, for as long as callers are to.
+    fn poll_as_caller(
+        &self,
+        core: &mut Core,
+        drive: &Drive<'_>,
+        busy_at: u64,
+        now: &mut u64,
+    ) -> Option<Idle> {
+        if drive.spin_ns == 0 {
+            return Some(Idle::Through);
+        }
+        // A look at the clock costs a tenth of a look at a socket.
+        if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+            return None;
+        }
+        *now = monotonic_ns();
+        (*now - busy_at >= drive.spin_ns || drive.is_expired()).then_some(Idle::Through)
     }
 
     /// Before a sleep: acknowledgements wait for no answer any longer. Says whether anything moved.
