@@ -25,7 +25,7 @@ use socket2::Socket;
 
 use crate::control::absence::Absences;
 use crate::control::build::{device, is_forbidden};
-use crate::control::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
+use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
@@ -189,10 +189,10 @@ impl Control {
             Ok(socket) => {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
                 let hello = Hello::Introduction(engine.card.clone());
-                let purpose = Purpose::Introduction { answer };
+                let cause = Cause::Introduction { answer };
                 let patience = Duration::ZERO;
                 let connecting =
-                    Handshake::connecting(socket, purpose, address, deadline, patience, &hello);
+                    Handshake::connecting(socket, cause, address, deadline, patience, &hello);
                 self.begin(connecting);
             }
             Err(error) => drop(answer.send(Err(error.to_string()))),
@@ -241,11 +241,11 @@ impl Control {
                         .without(Capabilities::SHARED_MEMORY),
                 });
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
-                let purpose = Purpose::Flow { peer, flow, epoch, pause };
+                let cause = Cause::Flow { peer, flow, epoch, pause };
                 // A new try would have to wait for the same thread behind this one.
                 let patience = engine.settings.peer_timeout;
                 let connecting =
-                    Handshake::connecting(socket, purpose, target, deadline, patience, &hello);
+                    Handshake::connecting(socket, cause, target, deadline, patience, &hello);
                 self.begin(connecting);
             }
             Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
@@ -334,7 +334,7 @@ impl Control {
     /// its hello at once, a stranger that is slow on purpose does not.
     fn make_room(&mut self) {
         let limit = self.engine.config.handshake_limit;
-        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.purpose, Purpose::Accepted { .. });
+        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
         let waiting = || self.handshakes.iter().filter(accepted);
         if waiting().count() < limit as usize {
             return;
@@ -440,16 +440,16 @@ impl Control {
     }
 
     fn answered(&mut self, handshake: Handshake, reply: Reply) {
-        let Handshake { socket, purpose, .. } = handshake;
+        let Handshake { socket, cause, .. } = handshake;
         let _ = self.engine.control.poller.remove(socket.as_fd());
-        match (purpose, reply) {
-            (Purpose::Introduction { answer }, Reply::Accepted(card)) => {
+        match (cause, reply) {
+            (Cause::Introduction { answer }, Reply::Accepted(card)) => {
                 let _ = answer.send(Ok(card));
             }
-            (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
+            (Cause::Introduction { answer }, Reply::Refused { reason, .. }) => {
                 let _ = answer.send(Err(format!("refused: {reason}")));
             }
-            (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
+            (Cause::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
@@ -466,7 +466,7 @@ impl Control {
                     self.hand_over(proxy, command);
                 }
             }
-            (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
+            (Cause::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
                 let final_word = match code {
                     RefusedCode::WrongInstance
                     | RefusedCode::Version
@@ -478,13 +478,13 @@ impl Control {
                 };
                 self.flow_refused(&peer, flow, &reason, final_word);
             }
-            (Purpose::Accepted { .. }, _) => {}
+            (Cause::Accepted { .. }, _) => {}
         }
     }
 
     fn hand_over_arrival(&mut self, handshake: Handshake) {
-        let Handshake { socket, purpose, .. } = handshake;
-        let Purpose::Accepted { rail, then: Some(then) } = purpose else { return };
+        let Handshake { socket, cause, .. } = handshake;
+        let Cause::Accepted { rail, then: Some(then) } = cause else { return };
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
@@ -516,17 +516,17 @@ impl Control {
 
     fn rejected(&mut self, handshake: Handshake, error: &HelloError) {
         let text = error.to_string();
-        match (&handshake.purpose, error) {
-            (Purpose::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
-            (Purpose::Accepted { .. }, HelloError::Version { .. }) => {
+        match (&handshake.cause, error) {
+            (Cause::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
+            (Cause::Accepted { .. }, HelloError::Version { .. }) => {
                 let reason = format!("this engine speaks version {WIRE_VERSION}");
                 handshake.say_goodbye(RefusedCode::Version, &reason);
             }
-            (Purpose::Accepted { .. }, _) => {
+            (Cause::Accepted { .. }, _) => {
                 handshake.say_goodbye(RefusedCode::Malformed, &text);
             }
             // It will not change its version while it runs.
-            (Purpose::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
+            (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
                 return self.flow_refused(&peer.clone(), *flow, &text, true);
             }
             _ => {}
@@ -535,9 +535,9 @@ impl Control {
     }
 
     fn failed(&mut self, handshake: Handshake, why: &str) {
-        let Handshake { purpose, remote, .. } = handshake;
-        match purpose {
-            Purpose::Accepted { rail, then } => {
+        let Handshake { cause, remote, .. } = handshake;
+        match cause {
+            Cause::Accepted { rail, then } => {
                 if let Some(then) = then {
                     // Known by its hello alone: it is forgotten unless it comes again.
                     self.note_cut_off(&then.peer);
@@ -546,8 +546,8 @@ impl Control {
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
                 self.turned_away.log(&self.engine.rails[rail].name, remote, why);
             }
-            Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
-            Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
+            Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
+            Cause::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
         }
     }
 

@@ -10,7 +10,7 @@ use polyrail_sys::{Memory, OutOfRange};
 use crate::base::error::RegionError;
 use crate::memory::ending::Kept;
 use crate::memory::gate::Gate;
-use crate::memory::region_memory::{Copies, RegionMemory};
+use crate::memory::region_memory::{LastCopies, RegionMemory};
 use crate::memory::registry::Registry;
 
 const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
@@ -82,7 +82,7 @@ pub(crate) struct RegionCore {
     pub(crate) memory: RegionMemory,
     pub(crate) access: Access,
     pub(crate) gate: Gate,
-    pub(crate) copies: Copies,
+    pub(crate) copies: LastCopies,
     pub(crate) kept: Kept,
 }
 
@@ -323,7 +323,7 @@ impl Drop for Registration {
 
 impl RegionCore {
     pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
-        let (gate, copies, kept) = (Gate::new(), Copies::default(), Kept::default());
+        let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
         Self { key, memory, access, gate, copies, kept }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) enum RegionMemory {
 
 /// Copies that devices make to and from a region: the last of each queue.
 #[derive(Default)]
-pub(crate) struct Copies(Mutex<Vec<Ticket>>);
+pub(crate) struct LastCopies(Mutex<Vec<Ticket>>);
 
 impl RegionMemory {
     pub(crate) fn len(&self) -> u64 {
@@ -66,7 +66,7 @@ impl From<Memory> for RegionMemory {
     }
 }
 
-impl Copies {
+impl LastCopies {
     /// A copy was begun. Whoever says so holds a pin of the region.
     pub(crate) fn note(&self, ticket: &Ticket) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
