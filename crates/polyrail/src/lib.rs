@@ -6,6 +6,20 @@
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
+// Folders use those below them, and never one above: `crates/testkit/tests/modules` refuses a circle.
+//
+//     api        what users hold
+//     control    starts the engine; the control thread
+//     diag       what an engine tells about itself
+//     proxy      drives flows
+//     sender     the sending end of a flow
+//     receiver   the receiving end of a flow
+//     path       finds ways that are better than the rails
+//     engine     its state, peers and operations; handles of proxies and the control thread
+//     device     staging, peer copies, shared memory
+//     memory     regions
+//     wake       who is asked, who is woken, who may sleep
+//     base       errors, calls of the user's code, ways to wait
 mod api;
 mod base;
 mod control;
