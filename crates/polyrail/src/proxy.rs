@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent};
 
-use self::core::{CHECK_NS, Core, run_finishes};
+use self::core::{CHECK_NS, Core};
 use self::held::Held;
 use crate::base::driving::Driving;
-use crate::engine::pass::Pass;
+use crate::engine::pass::{Ends, Pass};
 use crate::engine::proxy_handle::{Drive, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::wake::handover::Handover;
@@ -161,9 +161,8 @@ impl Proxy {
         let mut is_unannounced = std::mem::take(&mut core.is_unannounced);
         let mut pass = Pass {
             engine,
-            now,
+            ends: Ends { settings: &engine.settings, now, finishes },
             scratch: &self.scratch,
-            finishes,
             copiers,
             for_caller: false,
             hasty,
@@ -192,7 +191,7 @@ impl Proxy {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
-        let finished = run_finishes(&mut pass);
+        let finished = pass.tell();
         worked |= finished;
         if engine.settings.caller_driven && (finished || pass.for_caller) {
             self.wake_sleeper();
@@ -209,7 +208,7 @@ impl Proxy {
         if pass.now >= core.hold_acks_until {
             core.flush_owed(self, &mut pass);
         }
-        core.finishes = pass.finishes;
+        core.finishes = pass.ends.finishes;
         core.copiers = pass.copiers;
         if core.is_held_up && engine.settings.caller_driven {
             self.left.leave();

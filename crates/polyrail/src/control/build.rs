@@ -9,7 +9,7 @@ use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::interfaces::{boot_id, host_name, list};
-use polyrail_sys::{Memory, tcp};
+use polyrail_sys::tcp;
 use socket2::Socket;
 
 use crate::base::error::EngineError;
@@ -60,7 +60,6 @@ pub(crate) fn start(
     let parts = Parts {
         proxies,
         control: ControlHandle::new().map_err(system("epoll"))?,
-        scratch: Memory::anonymous(0).map_err(system("memory"))?,
         trace,
         observer,
         settings,

@@ -216,16 +216,16 @@ impl EngineShared {
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         let mut tx = peer.tx();
         tx.sender.end_all(Failure::PeerLost);
         for OpRef(op) in tx.matcher.drain_sends() {
-            pass.finishes.push(Finish::Failed(op, Failure::PeerLost));
+            ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
         }
-        drain_tx(&mut tx, &mut pass);
+        drain_tx(&mut tx, &mut ends);
         drop(tx);
-        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
+        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
+        ends.tell();
         for proxy in &self.proxies.all {
             proxy.command(ProxyCommand::DropPeer { peer: peer.clone() });
         }

@@ -9,7 +9,6 @@ use polyrail_proto::hello::Card;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
-use polyrail_sys::Memory;
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
@@ -20,7 +19,6 @@ use crate::device::budget::Budget;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_memory::Page;
-use crate::device::staging::Copiers;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
@@ -28,7 +26,7 @@ use crate::engine::inbox::Inbox;
 use crate::engine::known::{Joined, Parted};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
-use crate::engine::pass::Pass;
+use crate::engine::pass::Ends;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
@@ -65,7 +63,6 @@ pub(crate) struct EngineShared {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) scratch: Memory,
     pub(crate) staging: Arc<Budget>,
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) imports: Imports,
@@ -90,13 +87,11 @@ pub(crate) struct Parts {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) scratch: Memory,
 }
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
-            parts;
+        let Parts { config, settings, card, rails, proxies, control, trace, observer } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         Self {
             rescues: Counter::default(),
@@ -125,7 +120,6 @@ impl EngineShared {
             control,
             trace,
             observer,
-            scratch,
         }
     }
 
@@ -324,50 +318,50 @@ impl EngineShared {
             return;
         }
         let peer = &op.prepared.peer;
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         match op.prepared.kind {
             Kind::Write | Kind::Send { .. } => {
                 let mut tx = peer.tx();
                 match op.transfer() {
                     Some(id) => {
                         tx.sender.end(id, failure);
-                        drain_tx(&mut tx, &mut pass);
+                        drain_tx(&mut tx, &mut ends);
                     }
                     None => {
                         if let Kind::Send { tag } = op.prepared.kind {
                             tx.matcher.cancel_send(tag, &OpRef(op.clone()));
                         }
                         // Still in the pool: whoever fetches it sees that it is over.
-                        pass.finishes.push(Finish::Failed(op.clone(), failure));
+                        ends.finishes.push(Finish::Failed(op.clone(), failure));
                     }
                 }
             }
             Kind::Read | Kind::Receive { .. } => {
-                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut pass);
+                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
             }
         }
-        pass.finishes.drain(..).for_each(Finish::run);
+        ends.tell();
         self.send_soon(peer);
     }
 
     /// Ends operations whose deadline has passed.
     pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
         let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         let mut tx = peer.tx();
         let was_idle = !tx.sender.has_work();
-        fetch_old(peer, &mut tx, now, &mut pass);
+        fetch_old(peer, &mut tx, now, &mut ends);
         tx.sender.handle_timeout(now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
-        drain_tx(&mut tx, &mut pass);
+        drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
         if has_begun {
             self.send_soon(peer);
         }
-        self.end_awaited(peer, late, Failure::Deadline, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
+        self.end_awaited(peer, late, Failure::Deadline, &mut ends);
+        ends.tell();
         for op in waiting {
             self.cancel_for(&op, Failure::Deadline);
         }
@@ -419,11 +413,8 @@ impl EngineShared {
         }
     }
 
-    pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
-        let now = monotonic_ns();
-        let scratch = &self.scratch;
-        let (finishes, copiers) = (Vec::new(), Copiers::default());
-        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false, hasty: false }
+    pub(crate) fn ends(&self) -> Ends<'_> {
+        Ends { settings: &self.settings, now: monotonic_ns(), finishes: Vec::new() }
     }
 
     /// Has someone send: so many proxies are asked to.
@@ -495,7 +486,7 @@ impl EngineShared {
         peer: &Arc<PeerShared>,
         which: impl Fn(&Arc<Op>) -> bool,
         failure: Failure,
-        pass: &mut Pass<'_>,
+        ends: &mut Ends<'_>,
     ) {
         let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
         {
@@ -514,10 +505,10 @@ impl EngineShared {
                     WireOp::ReadData => Message::ReadCancelled { read: context },
                     _ => Message::ReceiveWithdrawn { receive: context },
                 };
-                peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+                peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
                 self.send_soon(peer);
             }
-            pass.finishes.push(Finish::Failed(op, failure));
+            ends.finishes.push(Finish::Failed(op, failure));
         }
     }
 
@@ -545,14 +536,14 @@ impl EngineShared {
 
 /// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
 /// to where its deadline is looked after. In order, so sends of one tag keep theirs.
-fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass<'_>) {
+fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, ends: &mut Ends<'_>) {
     const OLD: Duration = Duration::from_millis(50);
     // Once the peer is gone its operations have been ended, and no more may enter.
     while !peer.is_gone()
         && let Some(op) = peer.posted.pop()
     {
         let old = now.since(op.posted) >= OLD;
-        tx.submit_op(now, op, pass);
+        tx.submit_op(now, op, ends);
         if !old {
             break;
         }

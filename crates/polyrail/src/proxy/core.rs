@@ -684,9 +684,3 @@ fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
     }
     !is_copied && !op.is_over()
 }
-
-pub(super) fn run_finishes(pass: &mut Pass<'_>) -> bool {
-    let any = !pass.finishes.is_empty();
-    pass.finishes.drain(..).for_each(Finish::run);
-    any
-}
