@@ -1,4 +1,4 @@
-//! How others talk to proxies, which are above all that is told here.
+//! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they drive.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,6 +33,7 @@ pub(crate) struct ProxyHandle {
     pub(crate) counters: ProxyCounters,
 }
 
+/// What a proxy counts. Whoever drives it writes, one at a time.
 #[derive(Default)]
 pub(crate) struct ProxyCounters {
     pub(crate) passes: AtomicU64,
@@ -44,35 +45,24 @@ pub(crate) struct ProxyCounters {
     pub(crate) migrations: AtomicU64,
 }
 
+/// What a proxy is asked to do with its flows.
 pub(crate) enum ProxyCommand {
-    AddTx {
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        socket: Arc<Socket>,
-    },
-    AddRx {
-        arriving: Arriving,
-    },
+    /// A flow towards the peer is connected.
+    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket> },
+    /// A flow from a peer is connected.
+    AddRx { arriving: Arriving },
     /// Data both ways on one connection, by flows of the same number.
-    AddBoth {
-        arriving: Arriving,
-    },
+    AddBoth { arriving: Arriving },
     /// The peer is gone: its flows are closed.
-    DropPeer {
-        peer: Arc<PeerShared>,
-    },
+    DropPeer { peer: Arc<PeerShared> },
     /// Whether the peer is still there, on flows that come from it, is to be found out.
-    Probe {
-        peer: Arc<PeerShared>,
-    },
+    Probe { peer: Arc<PeerShared> },
     /// Devices copy from end to end for it: somebody has to see when they are done.
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
     /// Flows of the peer that were not read because its share of the inbox was full may be read again.
-    Resume {
-        peer: Arc<PeerShared>,
-    },
+    Resume { peer: Arc<PeerShared> },
 }
 
 /// A connection that brings a flow of a peer.
