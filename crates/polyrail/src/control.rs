@@ -2,7 +2,7 @@
 //! and it sleeps while nothing changes.
 
 mod absence;
-pub(crate) mod audit;
+pub(crate) mod build;
 pub(crate) mod handshake;
 mod watch;
 
@@ -10,28 +10,27 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crossbeam_queue::SegQueue;
 use polyrail_config::BindDevice;
 use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, HelloError, RefusedCode, Reply};
 use polyrail_proto::wire::WIRE_VERSION;
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{PollEvent, Poller, tcp};
+use polyrail_sys::{PollEvent, tcp};
 use slab::Slab;
 use socket2::Socket;
 
 use crate::control::absence::Absences;
-use crate::control::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
+use crate::control::build::{device, is_forbidden};
+use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
 use crate::diag::dump::DumpSignal;
-use crate::engine::build::{device, is_forbidden};
+use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
-use crate::proxy::Command as ProxyCommand;
-use crate::receiver::flow::RxFlow;
 
 /// How often peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
@@ -39,24 +38,6 @@ const TICK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Tokens from here on are listeners; those below are handshakes.
 const LISTENER: u64 = 1 << 32;
-
-/// How others talk to the control thread.
-pub(crate) struct ControlHandle {
-    poller: Poller,
-    commands: SegQueue<Command>,
-    /// Whether the thread looks after peers regularly just now.
-    ticking: AtomicBool,
-    pub(crate) refused: AtomicU64,
-}
-
-enum Command {
-    Connect { peer: Arc<PeerShared> },
-    FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
-    ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
-    PeerLeft { peer: Arc<PeerShared> },
-    Introduce { address: SocketAddr, answer: mpsc::Sender<Result<Card, String>> },
-    Stop,
-}
 
 pub(crate) struct Control {
     engine: Arc<EngineShared>,
@@ -76,60 +57,6 @@ struct Retry {
     peer: Arc<PeerShared>,
     flow: FlowIndex,
     pause: Duration,
-}
-
-impl ControlHandle {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {
-            poller: Poller::new()?,
-            commands: SegQueue::new(),
-            ticking: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-        })
-    }
-
-    pub(crate) fn connect(&self, peer: Arc<PeerShared>) {
-        self.command(Command::Connect { peer });
-    }
-
-    pub(crate) fn flow_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
-        self.command(Command::FlowLost { peer, flow, why });
-    }
-
-    pub(crate) fn arrival_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
-        self.command(Command::ArrivalLost { peer, flow, why });
-    }
-
-    pub(crate) fn peer_left(&self, peer: Arc<PeerShared>) {
-        self.command(Command::PeerLeft { peer });
-    }
-
-    pub(crate) fn introduce(&self, address: SocketAddr) -> mpsc::Receiver<Result<Card, String>> {
-        let (answer, receiver) = mpsc::channel();
-        self.command(Command::Introduce { address, answer });
-        receiver
-    }
-
-    pub(crate) fn stop(&self) {
-        self.command(Command::Stop);
-    }
-
-    /// Something is outstanding: deadlines count.
-    pub(crate) fn nudge(&self) {
-        if !self.ticking.load(Ordering::Relaxed) && !self.ticking.swap(true, Ordering::AcqRel) {
-            self.poller.wake();
-        }
-    }
-
-    /// The thread sends what callers left to each other, as nobody else has time.
-    pub(crate) fn send_what_is_left(&self) {
-        self.poller.wake();
-    }
-
-    fn command(&self, command: Command) {
-        self.commands.push(command);
-        self.poller.wake();
-    }
 }
 
 impl Control {
@@ -166,7 +93,7 @@ impl Control {
             let now = Instant::now();
             self.excuse(now);
             while let Some(command) = self.engine.control.commands.pop() {
-                if matches!(command, Command::Stop) {
+                if matches!(command, ControlCommand::Stop) {
                     return;
                 }
                 self.obey(command);
@@ -204,9 +131,9 @@ impl Control {
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: ControlCommand) {
         match command {
-            Command::Connect { peer } => {
+            ControlCommand::Connect { peer } => {
                 self.note_cut_off(&peer);
                 for flow in 0..peer.layout.flows() {
                     self.start_flow(
@@ -217,7 +144,7 @@ impl Control {
                 }
                 self.engine.control.nudge();
             }
-            Command::FlowLost { peer, flow, why } => {
+            ControlCommand::FlowLost { peer, flow, why } => {
                 let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
                 let name = peer.name();
                 tracing::info!(target: "polyrail::rail", peer = name, %flow, why = %text, "flow down");
@@ -228,7 +155,7 @@ impl Control {
                 }
                 self.engine.control.nudge();
             }
-            Command::ArrivalLost { peer, flow, why } => {
+            ControlCommand::ArrivalLost { peer, flow, why } => {
                 let name = peer.name();
                 tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
                 if !peer.is_gone() {
@@ -236,11 +163,11 @@ impl Control {
                     self.engine.control.nudge();
                 }
             }
-            Command::PeerLeft { peer } => {
+            ControlCommand::PeerLeft { peer } => {
                 self.engine.lose_peer(&peer, "it closed".to_owned());
             }
-            Command::Introduce { address, answer } => self.introduce(address, answer),
-            Command::Stop => {}
+            ControlCommand::Introduce { address, answer } => self.introduce(address, answer),
+            ControlCommand::Stop => {}
         }
     }
 
@@ -262,10 +189,10 @@ impl Control {
             Ok(socket) => {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
                 let hello = Hello::Introduction(engine.card.clone());
-                let purpose = Purpose::Introduction { answer };
+                let cause = Cause::Introduction { answer };
                 let patience = Duration::ZERO;
                 let connecting =
-                    Handshake::connecting(socket, purpose, address, deadline, patience, &hello);
+                    Handshake::connecting(socket, cause, address, deadline, patience, &hello);
                 self.begin(connecting);
             }
             Err(error) => drop(answer.send(Err(error.to_string()))),
@@ -314,11 +241,11 @@ impl Control {
                         .without(Capabilities::SHARED_MEMORY),
                 });
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
-                let purpose = Purpose::Flow { peer, flow, epoch, pause };
+                let cause = Cause::Flow { peer, flow, epoch, pause };
                 // A new try would have to wait for the same thread behind this one.
                 let patience = engine.settings.peer_timeout;
                 let connecting =
-                    Handshake::connecting(socket, purpose, target, deadline, patience, &hello);
+                    Handshake::connecting(socket, cause, target, deadline, patience, &hello);
                 self.begin(connecting);
             }
             Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
@@ -407,7 +334,7 @@ impl Control {
     /// its hello at once, a stranger that is slow on purpose does not.
     fn make_room(&mut self) {
         let limit = self.engine.config.handshake_limit;
-        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.purpose, Purpose::Accepted { .. });
+        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
         let waiting = || self.handshakes.iter().filter(accepted);
         if waiting().count() < limit as usize {
             return;
@@ -513,16 +440,16 @@ impl Control {
     }
 
     fn answered(&mut self, handshake: Handshake, reply: Reply) {
-        let Handshake { socket, purpose, .. } = handshake;
+        let Handshake { socket, cause, .. } = handshake;
         let _ = self.engine.control.poller.remove(socket.as_fd());
-        match (purpose, reply) {
-            (Purpose::Introduction { answer }, Reply::Accepted(card)) => {
+        match (cause, reply) {
+            (Cause::Introduction { answer }, Reply::Accepted(card)) => {
                 let _ = answer.send(Ok(card));
             }
-            (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
+            (Cause::Introduction { answer }, Reply::Refused { reason, .. }) => {
                 let _ = answer.send(Err(format!("refused: {reason}")));
             }
-            (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
+            (Cause::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
@@ -530,18 +457,16 @@ impl Control {
                     let duplex = card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {
                         let rail = peer.layout.pair_of(flow).0;
-                        let window = self.engine.config.window_chunks;
-                        let arriving =
-                            RxFlow::new(peer.clone(), flow, epoch, rail, window, socket.clone());
-                        let arriving = Box::new(arriving.duplex());
-                        ProxyCommand::AddBoth { peer, flow, socket, arriving }
+                        let window_chunks = self.engine.config.window_chunks;
+                        let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+                        ProxyCommand::AddBoth { arriving }
                     } else {
                         ProxyCommand::AddTx { peer, flow, socket }
                     };
                     self.hand_over(proxy, command);
                 }
             }
-            (Purpose::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
+            (Cause::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
                 let final_word = match code {
                     RefusedCode::WrongInstance
                     | RefusedCode::Version
@@ -553,13 +478,13 @@ impl Control {
                 };
                 self.flow_refused(&peer, flow, &reason, final_word);
             }
-            (Purpose::Accepted { .. }, _) => {}
+            (Cause::Accepted { .. }, _) => {}
         }
     }
 
     fn hand_over_arrival(&mut self, handshake: Handshake) {
-        let Handshake { socket, purpose, .. } = handshake;
-        let Purpose::Accepted { rail, then: Some(then) } = purpose else { return };
+        let Handshake { socket, cause, .. } = handshake;
+        let Cause::Accepted { rail, then: Some(then) } = cause else { return };
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
@@ -567,17 +492,17 @@ impl Control {
         }
         let Then { peer, flow, epoch, window_chunks, duplex } = then;
         let socket = Arc::new(socket);
-        let arriving = RxFlow::new(peer.clone(), flow, epoch, rail, window_chunks, socket.clone());
         if duplex {
             let proxy = peer.flows[flow.0 as usize].proxy;
-            let arriving = Box::new(arriving.duplex());
-            self.hand_over(proxy, ProxyCommand::AddBoth { peer, flow, socket, arriving });
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+            self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
             let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
-            self.hand_over(proxy, ProxyCommand::AddRx { flow: Box::new(arriving) });
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+            self.hand_over(proxy, ProxyCommand::AddRx { arriving });
         }
     }
 
@@ -591,17 +516,17 @@ impl Control {
 
     fn rejected(&mut self, handshake: Handshake, error: &HelloError) {
         let text = error.to_string();
-        match (&handshake.purpose, error) {
-            (Purpose::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
-            (Purpose::Accepted { .. }, HelloError::Version { .. }) => {
+        match (&handshake.cause, error) {
+            (Cause::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
+            (Cause::Accepted { .. }, HelloError::Version { .. }) => {
                 let reason = format!("this engine speaks version {WIRE_VERSION}");
                 handshake.say_goodbye(RefusedCode::Version, &reason);
             }
-            (Purpose::Accepted { .. }, _) => {
+            (Cause::Accepted { .. }, _) => {
                 handshake.say_goodbye(RefusedCode::Malformed, &text);
             }
             // It will not change its version while it runs.
-            (Purpose::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
+            (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
                 return self.flow_refused(&peer.clone(), *flow, &text, true);
             }
             _ => {}
@@ -610,9 +535,9 @@ impl Control {
     }
 
     fn failed(&mut self, handshake: Handshake, why: &str) {
-        let Handshake { purpose, remote, .. } = handshake;
-        match purpose {
-            Purpose::Accepted { rail, then } => {
+        let Handshake { cause, remote, .. } = handshake;
+        match cause {
+            Cause::Accepted { rail, then } => {
                 if let Some(then) = then {
                     // Known by its hello alone: it is forgotten unless it comes again.
                     self.note_cut_off(&then.peer);
@@ -621,8 +546,8 @@ impl Control {
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
                 self.turned_away.log(&self.engine.rails[rail].name, remote, why);
             }
-            Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
-            Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
+            Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
+            Cause::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
         }
     }
 

@@ -2,8 +2,8 @@
 //! processes of a host.
 
 pub(crate) mod budget;
-pub(crate) mod direct;
-pub(crate) mod export;
+pub(crate) mod imports;
+pub(crate) mod peer_copy;
 pub(crate) mod shared_memory;
 pub(crate) mod shared_ring;
 pub(crate) mod staging;

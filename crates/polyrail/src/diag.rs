@@ -1,4 +1,4 @@
 //! What an engine tells about itself when somebody looks into it.
 
 pub(crate) mod dump;
-pub(crate) mod trace;
+pub(crate) mod stats;

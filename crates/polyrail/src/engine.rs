@@ -1,16 +1,26 @@
 //! What an engine is behind its API: its state, its peers, the operations under way, and how they
 //! begin and end.
 
-pub(crate) mod build;
-pub(crate) mod callback;
+pub(crate) mod audit;
+pub(crate) mod control_handle;
+pub(crate) mod copying;
+pub(crate) mod counters;
 pub(crate) mod finish;
-pub(crate) mod handover;
+pub(crate) mod here;
 pub(crate) mod inbox;
 pub(crate) mod known;
-pub(crate) mod lanes;
+pub(crate) mod landing;
+pub(crate) mod observer;
 pub(crate) mod op;
+pub(crate) mod pass;
+pub(crate) mod path;
 pub(crate) mod peer;
+pub(crate) mod peer_handle;
+pub(crate) mod placement;
+pub(crate) mod prepared;
+pub(crate) mod proxy_handle;
 pub(crate) mod rails;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod trace;

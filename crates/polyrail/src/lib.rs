@@ -6,29 +6,46 @@
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
+// Folders use those below them, and never one above: `crates/testkit/tests/modules` refuses a circle.
+//
+//     api        what users hold
+//     control    starts the engine; the control thread
+//     diag       what an engine tells about itself
+//     proxy      drives flows
+//     sender     the sending end of a flow
+//     receiver   the receiving end of a flow
+//     path       finds ways that are better than the rails
+//     engine     its state, peers and operations; handles of proxies and the control thread
+//     device     staging, peer copies, shared memory
+//     memory     regions
+//     wake       who is asked, who is woken, who may sleep
+//     base       errors, calls of the user's code, ways to wait
 mod api;
+mod base;
 mod control;
 mod device;
 mod diag;
 mod engine;
 mod memory;
+mod path;
 mod proxy;
 mod receiver;
 mod sender;
 mod sync;
+mod wake;
 
-pub use api::engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
-pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
-pub use api::observer::{Observer, OnEnd, Watch};
+pub use api::engine::{Connecting, Engine, EngineBuilder, PreparedTransfer, RailInfo, rails};
 pub use api::request::Request;
-pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use api::transfer::{Status, Transfer};
-pub use device::direct::{PathKind, TransferPath};
+pub use base::error::{EngineError, PeerError, PostError, RegionError, TransferError};
+pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use engine::inbox::Notification;
+pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
-pub use memory::region::{
-    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
-};
+pub use engine::path::{PathKind, TransferPath};
+pub use engine::peer_handle::Peer;
+pub use memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
+pub use memory::registry::{Mailbox, OpenMailbox};
 pub use polyrail_config::{Config, Progress};
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};

@@ -7,140 +7,42 @@
 mod core;
 mod drive;
 mod held;
-pub(crate) mod outlook;
-pub(crate) mod placement;
-pub(crate) mod signal;
-pub(crate) mod spin;
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_queue::SegQueue;
-use polyrail_proto::{FlowIndex, Landed};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{Memory, PollEvent, Poller};
-use socket2::Socket;
+use polyrail_sys::{Memory, PollEvent};
 
-use self::core::{CHECK_NS, Core, run_finishes};
+use self::core::{CHECK_NS, Core};
 use self::held::Held;
-pub(crate) use self::held::Pause;
-use self::outlook::Outlook;
-use crate::api::engine::EngineShared;
-use crate::api::stats::ProxyStats;
-use crate::device::staging::Copiers;
-use crate::engine::finish::Finish;
-use crate::engine::handover::Handover;
-use crate::engine::op::Op;
-use crate::engine::peer::PeerShared;
-use crate::proxy::placement::Placement;
-use crate::proxy::signal::Signal;
-use crate::receiver::flow::RxFlow;
+use crate::base::driving::Driving;
+use crate::engine::pass::{Ends, Pass};
+use crate::engine::proxy_handle::{Drive, ProxyHandle};
+use crate::engine::state::EngineShared;
+use crate::wake::handover::Handover;
+use crate::wake::outlook::Outlook;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
 /// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
 /// one host, nothing against one between hosts.
 const ACK_HOLD_NS: u64 = 20_000;
-/// How often a proxy looks whether a device has copied, or another thread left a system call.
-pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
-/// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
-/// socket takes.
-pub(crate) const DRIVE_TRIES: u32 = 12;
 /// Passes that a caller makes in one call for what others left to it meanwhile.
 const LEFT_ROUNDS: u32 = 8;
 
-thread_local! {
-    /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
-    static DRIVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the caller is a callback of a proxy.
-pub(crate) fn is_driving() -> bool {
-    DRIVING.get()
-}
-
-/// Says for as long as it lives that this thread is in a pass.
-struct Driving(bool);
-
-impl Driving {
-    fn begin() -> Self {
-        Self(DRIVING.replace(true))
-    }
-}
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        DRIVING.set(self.0);
-    }
-}
-
+/// A proxy: its handle, and what only whoever drives it touches.
 pub(crate) struct Proxy {
-    pub(crate) name: String,
-    pub(crate) cpus: Vec<u32>,
-    /// CPUs that its thread may use, as the system says.
-    actual_cpus: Mutex<Vec<u32>>,
+    handle: Arc<ProxyHandle>,
     core: Mutex<Core>,
     /// Where callers drive: what they post while another thread does.
     left: Handover,
     /// Payload that nobody wants is read to here.
     scratch: Memory,
-    pub(crate) poller: Poller,
-    signal: Signal,
-    /// How it sleeps, if it does: see `Sleep::must_be_told`.
-    must_be_told: AtomicBool,
-    /// It slept so, and nobody had told it of anything when it woke up; until it has looked.
-    woke_by_itself: AtomicBool,
-    commands: SegQueue<Command>,
     /// Held by the one thread that may sleep on the poller.
     sleeper: Mutex<Vec<PollEvent>>,
-    pub(crate) counters: ProxyCounters,
-}
-
-#[derive(Default)]
-pub(crate) struct ProxyCounters {
-    passes: AtomicU64,
-    busy_passes: AtomicU64,
-    sleeps: AtomicU64,
-    rescues: AtomicU64,
-    cpu_ns: AtomicU64,
-    last_cpu: AtomicI64,
-    migrations: AtomicU64,
-}
-
-pub(crate) enum Command {
-    AddTx {
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        socket: Arc<Socket>,
-    },
-    AddRx {
-        flow: Box<RxFlow>,
-    },
-    /// Data both ways on one connection.
-    AddBoth {
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        socket: Arc<Socket>,
-        arriving: Box<RxFlow>,
-    },
-    /// The peer is gone: its flows are closed.
-    DropPeer {
-        peer: Arc<PeerShared>,
-    },
-    /// Whether the peer is still there, on flows that come from it, is to be found out.
-    Probe {
-        peer: Arc<PeerShared>,
-    },
-    /// Devices copy from end to end for it: somebody has to see when they are done.
-    Copying(Arc<Op>),
-    /// A region of a device has ended: its memory is not to be kept.
-    LetGo,
-    /// Flows of the peer that were not read because its share of the inbox was full may be read again.
-    Resume {
-        peer: Arc<PeerShared>,
-    },
 }
 
 /// Whether a pass reads what has come.
@@ -151,22 +53,6 @@ enum Reads {
     Hastily,
     /// Nor is that waited for.
     No,
-}
-
-/// What a pass over the flows has at hand.
-pub(crate) struct Pass<'a> {
-    pub(crate) engine: &'a Arc<EngineShared>,
-    /// Time at the beginning of the pass.
-    pub(crate) now: u64,
-    pub(crate) scratch: &'a Memory,
-    /// To be done when no lock is held.
-    pub(crate) finishes: Vec<Finish>,
-    /// Queues of the devices whose memory is sent or received.
-    pub(crate) copiers: Copiers,
-    /// Something came that a caller may be waiting for.
-    pub(crate) for_caller: bool,
-    /// What somebody holds a lock for is left for another pass.
-    pub(crate) hasty: bool,
 }
 
 /// What a caller that sent something itself achieved.
@@ -183,10 +69,11 @@ impl Sent {
     }
 }
 
-impl Pass<'_> {
-    /// A transfer of a peer is complete here.
-    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
-        crate::receiver::serve::landed(self, peer, landed);
+impl Deref for Proxy {
+    type Target = ProxyHandle;
+
+    fn deref(&self) -> &ProxyHandle {
+        &self.handle
     }
 }
 
@@ -194,82 +81,17 @@ impl Proxy {
     /// `watches`: whether it has a thread, which sleeps until a flow brings something.
     pub(crate) fn new(name: String, cpus: Vec<u32>, watches: bool) -> std::io::Result<Self> {
         Ok(Self {
-            name,
-            cpus,
-            actual_cpus: Mutex::default(),
+            handle: Arc::new(ProxyHandle::new(name, cpus)?),
             core: Mutex::new(Core::new(watches)),
             left: Handover::new(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
-            poller: Poller::new()?,
-            signal: Signal::new(),
-            must_be_told: AtomicBool::new(false),
-            woke_by_itself: AtomicBool::new(false),
-            commands: SegQueue::new(),
             sleeper: Mutex::new(Vec::new()),
-            counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
         })
     }
 
-    pub(crate) fn command(&self, command: Command) {
-        self.commands.push(command);
-        self.wake();
-    }
-
-    /// Leaves a command for when the proxy is awake, and wakes it only when there are many.
-    pub(crate) fn leave(&self, command: Command) {
-        const MANY: usize = 64;
-        self.commands.push(command);
-        if self.commands.len() >= MANY {
-            self.wake();
-        }
-    }
-
-    /// Has it let go of the memory of copies that are done. One that nobody drives need not be told
-    /// for ever.
-    pub(crate) fn let_go(&self) {
-        const FEW: usize = 64;
-        if self.commands.len() < FEW {
-            self.command(Command::LetGo);
-        }
-    }
-
-    /// Has a proxy that sleeps check its flows for stalls. That tells it of nothing to move.
-    pub(crate) fn check(&self) {
-        self.poller.wake();
-    }
-
-    /// There is work: the proxy looks at it, now or as soon as it is awake.
-    pub(crate) fn wake(&self) {
-        if self.signal.must_wake() {
-            self.poller.wake();
-        }
-    }
-
-    /// Has the proxy send what there is to send and says whether that is all; `None` if somebody
-    /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
-    ///
-    /// What has come is left to whoever drives it next: it may be large, and the caller, who has
-    /// something small to send, waits for none of it.
-    pub(crate) fn try_send(
-        &self,
-        engine: &Arc<EngineShared>,
-        now: u64,
-        tries: u32,
-    ) -> Option<bool> {
-        for _ in 1..tries {
-            if let Some(core) = self.try_lock() {
-                return Some(self.send_for_caller(core, engine, now).is_all());
-            }
-            std::hint::spin_loop();
-        }
-        self.try_lock().map(|core| self.send_for_caller(core, engine, now).is_all())
-    }
-
-    /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
-    /// when that pass is over. So a caller never waits for a thread that has no CPU.
-    pub(crate) fn send_or_leave(&self, engine: &Arc<EngineShared>) {
-        self.left.leave();
-        self.settle(engine);
+    /// What others have of it.
+    pub(crate) fn handle(&self) -> &Arc<ProxyHandle> {
+        &self.handle
     }
 
     /// Sends what was left to this thread while it drove, unless another one drives now and will.
@@ -288,16 +110,6 @@ impl Proxy {
         engine.control.send_what_is_left();
     }
 
-    /// Sends what callers left, by a thread that can wait for their locks.
-    pub(crate) fn send_what_is_left(&self, engine: &Arc<EngineShared>) {
-        if self.left.is_left()
-            && let Some(mut core) = self.try_core(engine)
-        {
-            self.left.take();
-            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
-        }
-    }
-
     fn send_for_caller(
         &self,
         mut core: MutexGuard<'_, Core>,
@@ -312,54 +124,6 @@ impl Proxy {
             self.wake();
         }
         Sent { worked, is_held_up }
-    }
-
-    /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
-    /// anything moved.
-    pub(crate) fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
-        let Some(mut core) = self.try_core(engine) else { return false };
-        let now = monotonic_ns();
-        // What is waited for mostly comes where bytes came from last: one system call brings it.
-        if core.mark_hot() {
-            let worked = self.pass(&mut core, engine, now, Reads::Hastily);
-            // The others get their turn, too, however much comes there.
-            let polled = core.poll_if_due(&self.poller, now, worked)
-                && self.pass(&mut core, engine, now, Reads::Hastily);
-            return worked || polled;
-        }
-        core.poll(&self.poller);
-        self.pass(&mut core, engine, now, Reads::Hastily)
-    }
-
-    pub(crate) fn stats(&self) -> ProxyStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ProxyStats {
-            name: self.name.clone(),
-            cpus: self.cpus.clone(),
-            actual_cpus: self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
-            migrations: get(&self.counters.migrations),
-            cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
-            passes: get(&self.counters.passes),
-            busy_passes: get(&self.counters.busy_passes),
-            sleeps: get(&self.counters.sleeps),
-            rescues: get(&self.counters.rescues),
-        }
-    }
-
-    /// Whether it sees something new only if it is woken: its thread sleeps, and nobody has told it. Or
-    /// it has just woken up by itself, and is to know that it was told.
-    pub(crate) fn must_be_told(&self) -> bool {
-        self.signal.is_asleep() || self.woke_by_itself.load(Ordering::Relaxed)
-    }
-
-    /// Whether its thread sleeps until it is told of something, and nobody has.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.must_be_told.load(Ordering::Relaxed) && self.signal.is_asleep()
-    }
-
-    pub(crate) fn rescues(&self) -> u64 {
-        self.counters.rescues.load(Ordering::Relaxed)
     }
 
     /// The core, unless somebody else drives it.
@@ -397,9 +161,8 @@ impl Proxy {
         let mut is_unannounced = std::mem::take(&mut core.is_unannounced);
         let mut pass = Pass {
             engine,
-            now,
+            ends: Ends { settings: &engine.settings, now, finishes },
             scratch: &self.scratch,
-            finishes,
             copiers,
             for_caller: false,
             hasty,
@@ -431,7 +194,7 @@ impl Proxy {
             core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
-        let finished = run_finishes(&mut pass);
+        let finished = pass.tell();
         worked |= finished;
         if engine.settings.caller_driven && (finished || pass.for_caller) {
             self.wake_sleeper();
@@ -448,7 +211,7 @@ impl Proxy {
         if pass.now >= core.hold_acks_until {
             core.flush_owed(self, &mut pass);
         }
-        core.finishes = pass.finishes;
+        core.finishes = pass.ends.finishes;
         core.copiers = pass.copiers;
         if core.is_held_up && engine.settings.caller_driven {
             self.left.leave();
@@ -460,15 +223,72 @@ impl Proxy {
     }
 }
 
+impl Drive for Proxy {
+    /// Has the proxy send what there is to send and says whether that is all; `None` if somebody
+    /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
+    ///
+    /// What has come is left to whoever drives it next: it may be large, and the caller, who has
+    /// something small to send, waits for none of it.
+    fn try_send(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> Option<bool> {
+        for _ in 1..tries {
+            if let Some(core) = self.try_lock() {
+                return Some(self.send_for_caller(core, engine, now).is_all());
+            }
+            std::hint::spin_loop();
+        }
+        self.try_lock().map(|core| self.send_for_caller(core, engine, now).is_all())
+    }
+
+    /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
+    /// when that pass is over. So a caller never waits for a thread that has no CPU.
+    fn send_or_leave(&self, engine: &Arc<EngineShared>) {
+        self.left.leave();
+        self.settle(engine);
+    }
+
+    /// Sends what callers left, by a thread that can wait for their locks.
+    fn send_what_is_left(&self, engine: &Arc<EngineShared>) {
+        if self.left.is_left()
+            && let Some(mut core) = self.try_core(engine)
+        {
+            self.left.take();
+            self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
+        }
+    }
+
+    /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
+    /// anything moved.
+    fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
+        let Some(mut core) = self.try_core(engine) else { return false };
+        let now = monotonic_ns();
+        // What is waited for mostly comes where bytes came from last: one system call brings it.
+        if core.mark_hot() {
+            let worked = self.pass(&mut core, engine, now, Reads::Hastily);
+            // The others get their turn, too, however much comes there.
+            let polled = core.poll_if_due(&self.poller, now, worked)
+                && self.pass(&mut core, engine, now, Reads::Hastily);
+            return worked || polled;
+        }
+        core.poll(&self.poller);
+        self.pass(&mut core, engine, now, Reads::Hastily)
+    }
+
+    fn drive(
+        &self,
+        engine: &Arc<EngineShared>,
+        spin: Duration,
+        until: Option<Instant>,
+        stop: &dyn Fn() -> bool,
+    ) {
+        self.drive_until(engine, spin, until, stop);
+    }
+
+    fn finish_copies(&self, engine: &Arc<EngineShared>) {
+        self.see_copies_through(engine);
+    }
+}
+
 /// Counts what one thread at a time counts, without the cost of an atomic addition.
 fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-}
-
-/// Proxies of an engine, and which flows they own.
-pub(crate) struct ProxySet {
-    pub(crate) all: Vec<Arc<Proxy>>,
-    /// Those that send, and those that receive.
-    pub(crate) tx: Placement,
-    pub(crate) rx: Placement,
 }

@@ -7,17 +7,17 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 }
 
-#[path = "../src/engine/handover.rs"]
+#[path = "../src/wake/handover.rs"]
 mod handover;
-#[path = "../src/engine/lanes.rs"]
+#[path = "../src/wake/lanes.rs"]
 #[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
 mod lanes;
-#[path = "../src/proxy/outlook.rs"]
+#[path = "../src/wake/outlook.rs"]
 #[expect(dead_code, reason = "nothing is due by the clock here")]
 mod outlook;
 #[path = "../src/memory/gate.rs"]
 mod pin;
-#[path = "../src/proxy/signal.rs"]
+#[path = "../src/wake/signal.rs"]
 #[expect(dead_code, reason = "lingering reads a word and decides nothing")]
 mod signal;
 

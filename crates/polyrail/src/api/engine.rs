@@ -16,19 +16,20 @@ use polyrail_sys::Memory;
 
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::{Observer, Watch};
-use crate::api::request::{Prepared, Request};
-use crate::api::stats::Stats;
+use crate::api::request::Request;
 use crate::api::transfer::Transfer;
-use crate::device::direct::TransferPath;
-use crate::engine::build;
+use crate::control::build;
+use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
-use crate::engine::peer::PeerShared;
+use crate::engine::path::TransferPath;
+pub(crate) use crate::engine::peer_handle::Peer;
+use crate::engine::prepared::Prepared;
 use crate::engine::rails::Rail;
 pub(crate) use crate::engine::state::EngineShared;
-use crate::memory::region::{
-    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
-};
+use crate::memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::registry::{Mailbox, OpenMailbox};
+use crate::path::choose::{Asked, choose};
 
 /// What one process runs to move memory to and from others.
 ///
@@ -50,12 +51,6 @@ pub struct EngineBuilder {
     observer: Option<Arc<dyn Observer>>,
     apart: bool,
     strict: bool,
-}
-
-/// A remote engine. Clones are the same peer; equal if they are.
-#[derive(Clone)]
-pub struct Peer {
-    pub(crate) shared: Arc<PeerShared>,
 }
 
 /// The rails that an engine with this configuration would have. Their addresses have port 0.
@@ -413,7 +408,10 @@ impl Engine {
     /// ```
     pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
         let limits = self.shared().settings.request_limits();
-        let path = crate::device::direct::choose(self.shared(), &request);
+        let (kind, peer, pairs) = request.parts();
+        let touches_device = request.touches_device();
+        let asked = Asked { kind, peer: &peer.shared, pairs, touches_device };
+        let path = choose(self.shared(), &asked);
         let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }
@@ -624,46 +622,5 @@ impl fmt::Debug for PreparedTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
         write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
-    }
-}
-
-impl Peer {
-    /// What it calls itself.
-    pub fn name(&self) -> &str {
-        self.shared.name()
-    }
-
-    /// Whether it is on this host.
-    pub fn is_same_host(&self) -> bool {
-        self.shared.same_host
-    }
-
-    /// The number of its run, which no other engine has.
-    pub fn instance(&self) -> u128 {
-        self.shared.instance().0
-    }
-
-    /// Why it is gone, if it is.
-    pub fn lost(&self) -> Option<String> {
-        self.shared.is_gone().then(|| self.shared.lost_text())
-    }
-
-    /// Flows towards it that are connected, of all that are meant to be.
-    pub fn flows_up(&self) -> (usize, usize) {
-        (self.shared.flows_up(), self.shared.flows.len())
-    }
-}
-
-impl PartialEq for Peer {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-}
-
-impl Eq for Peer {}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Peer({}, {})", self.name(), self.shared.instance())
     }
 }

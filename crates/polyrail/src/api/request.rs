@@ -10,35 +10,11 @@ use polyrail_proto::{Plan, Segment};
 use crate::api::engine::Peer;
 use crate::api::error::PostError;
 use crate::api::observer::{Listener, OnEnd};
-use crate::device::direct::{Copies, TransferPath};
-use crate::engine::op::RegionList;
-use crate::engine::peer::PeerShared;
-use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
-
-/// What an operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
-    Write,
-    Read,
-    Send { tag: u64 },
-    Receive { tag: u64 },
-}
-
-impl Kind {
-    /// Whether this side sends the payload.
-    pub(crate) fn sends(self) -> bool {
-        matches!(self, Self::Write | Self::Send { .. })
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Send { .. } => "send",
-            Self::Receive { .. } => "receive",
-        }
-    }
-}
+use crate::device::peer_copy::Copies;
+use crate::engine::path::TransferPath;
+use crate::engine::prepared::{Kind, Prepared, RequestLimits};
+use crate::memory::region::{RegionSlice, RemoteSlice};
+use crate::memory::region_list::RegionList;
 
 /// A transfer to be prepared: an operation, a peer, and segments.
 ///
@@ -162,31 +138,6 @@ impl Request {
     }
 }
 
-/// A checked request, cut into chunks.
-pub(crate) struct Prepared {
-    pub(crate) peer: Arc<PeerShared>,
-    pub(crate) kind: Kind,
-    /// For a write: what the sender core sends. For the others: the local segments in order.
-    pub(crate) plan: Plan,
-    pub(crate) regions: Vec<Arc<RegionCore>>,
-    pub(crate) notification: Vec<u8>,
-    /// A write without notification has none, which differs from an empty one.
-    pub(crate) notify: bool,
-    pub(crate) path: TransferPath,
-    /// If it goes without the rails.
-    pub(crate) copies: Option<Copies>,
-    timeout: Option<Duration>,
-    pub(crate) listener: Option<Listener>,
-}
-
-/// What of the configuration a request needs.
-pub(crate) struct RequestLimits {
-    pub(crate) chunk_bytes: u64,
-    pub(crate) gpu_chunk_bytes: u64,
-    pub(crate) notification_bytes: u64,
-    pub(crate) transfer_timeout: Option<Duration>,
-}
-
 impl Prepared {
     pub(crate) fn new(
         mut request: Request,
@@ -228,22 +179,6 @@ impl Prepared {
             timeout: request.timeout.or(limits.transfer_timeout),
             listener: request.listener,
         })
-    }
-
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    pub(crate) fn peer_name(&self) -> String {
-        self.peer.name().to_owned()
-    }
-
-    /// The error to give a post if a region is gone already.
-    pub(crate) fn check_regions(&self) -> Result<(), PostError> {
-        if self.regions.iter().any(|region| region.gate.is_closed()) {
-            return Err(PostError::RegionDropped);
-        }
-        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::peer::PeerShared;
 /// A connection that is not a flow yet.
 pub(crate) struct Handshake {
     pub(crate) socket: Socket,
-    pub(crate) purpose: Purpose,
+    pub(crate) cause: Cause,
     pub(crate) remote: SocketAddr,
     pub(crate) deadline: Instant,
     /// How long the other side may take for its first words once there is a connection. Its kernel
@@ -29,7 +29,8 @@ pub(crate) struct Handshake {
     prefix: Option<Prefix>,
 }
 
-pub(crate) enum Purpose {
+/// Why there is a connection.
+pub(crate) enum Cause {
     /// Somebody connected to a rail of ours. Afterwards: what to do once the reply is out.
     Accepted { rail: usize, then: Option<Then> },
     /// We connect a flow.
@@ -104,20 +105,20 @@ impl Handshake {
         remote: SocketAddr,
         deadline: Instant,
     ) -> Self {
-        let purpose = Purpose::Accepted { rail, then: None };
-        Self::new(socket, purpose, remote, deadline, Stage::Reading, Vec::new())
+        let cause = Cause::Accepted { rail, then: None };
+        Self::new(socket, cause, remote, deadline, Stage::Reading, Vec::new())
     }
 
     pub(crate) fn connecting(
         socket: Socket,
-        purpose: Purpose,
+        cause: Cause,
         remote: SocketAddr,
         deadline: Instant,
         patience: Duration,
         hello: &Hello,
     ) -> Self {
         let connecting =
-            Self::new(socket, purpose, remote, deadline, Stage::Connecting, hello.encode());
+            Self::new(socket, cause, remote, deadline, Stage::Connecting, hello.encode());
         Self { patience, ..connecting }
     }
 
@@ -140,7 +141,7 @@ impl Handshake {
 
     /// Answers a hello.
     pub(crate) fn reply(&mut self, reply: &Reply, then: Option<Then>) {
-        if let Purpose::Accepted { then: slot, .. } = &mut self.purpose {
+        if let Cause::Accepted { then: slot, .. } = &mut self.cause {
             *slot = then;
         }
         self.output = reply.encode();
@@ -166,14 +167,14 @@ impl Handshake {
 
     fn new(
         socket: Socket,
-        purpose: Purpose,
+        cause: Cause,
         remote: SocketAddr,
         deadline: Instant,
         stage: Stage,
         output: Vec<u8>,
     ) -> Self {
         let (input, patience) = (Vec::new(), Duration::ZERO);
-        Self { socket, purpose, remote, deadline, patience, stage, output, input, prefix: None }
+        Self { socket, cause, remote, deadline, patience, stage, output, input, prefix: None }
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
@@ -199,7 +200,7 @@ impl Handshake {
         if !self.output.is_empty() {
             return Ok(None);
         }
-        if matches!(self.purpose, Purpose::Accepted { .. }) {
+        if matches!(self.cause, Cause::Accepted { .. }) {
             return Ok(Some(Step::ReplySent));
         }
         self.stage = Stage::Reading;
@@ -232,8 +233,8 @@ impl Handshake {
             self.prefix = Some(Prefix::decode(prefix)?);
             return Ok(None);
         };
-        let step = match self.purpose {
-            Purpose::Accepted { .. } => Step::Hello(Hello::decode(known, body)?),
+        let step = match self.cause {
+            Cause::Accepted { .. } => Step::Hello(Hello::decode(known, body)?),
             _ => Step::Reply(Reply::decode(known, body)?),
         };
         self.input.clear();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use polyrail_proto::Time;
 
 use super::Control;
-use crate::control::handshake::{Handshake, Purpose};
+use crate::control::handshake::{Cause, Handshake};
 use crate::engine::peer::{PeerShared, gone_text};
 
 impl Control {
@@ -69,7 +69,7 @@ impl Control {
             return;
         }
         for (_, handshake) in &self.handshakes {
-            if let Purpose::Flow { peer: other, flow, .. } = &handshake.purpose
+            if let Cause::Flow { peer: other, flow, .. } = &handshake.cause
                 && Arc::ptr_eq(other, peer)
             {
                 let why = format!("timed out waiting for {}", handshake.waiting_for());

@@ -31,7 +31,7 @@ pub(crate) struct Stock {
 
 /// What a ring has of the budget: kept with the ring's memory, which copies keep longer than the
 /// ring.
-pub(crate) struct Share {
+pub(crate) struct Allotment {
     stock: Arc<Stock>,
     bytes: u64,
 }
@@ -80,12 +80,12 @@ impl Used {
 
 impl Stock {
     /// Takes so many bytes; with fewer than `least` nobody could begin anything.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64, least: u64) -> Result<Share, String> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64, least: u64) -> Result<Allotment, String> {
         let Budget { limit, .. } = *self.budget;
         let mut used = self.budget.used();
         if used.has_left(limit, self.direction, bytes, least) {
             *used.of(self.direction) += bytes;
-            return Ok(Share { stock: self.clone(), bytes });
+            return Ok(Allotment { stock: self.clone(), bytes });
         }
         let (to, half) = match self.direction {
             Direction::Out => ("send", used.out),
@@ -131,7 +131,7 @@ impl Stock {
     }
 }
 
-impl Drop for Share {
+impl Drop for Allotment {
     fn drop(&mut self) {
         *self.stock.budget.used().of(self.stock.direction) -= self.bytes;
     }

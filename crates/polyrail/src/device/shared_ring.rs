@@ -14,7 +14,7 @@ use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Memory, SharedMemory};
 
 use crate::device::budget::Stock;
-use crate::device::shared_memory::{Pause, create, open, place_of};
+use crate::device::shared_memory::{Backoff, create, open, place_of};
 use crate::device::staging::{Ring, as_much_as_there_is};
 
 /// The sender's end.
@@ -42,7 +42,7 @@ enum State {
         is_pinned: bool,
     },
     /// Not tried again until then.
-    Failed(Pause),
+    Failed(Backoff),
 }
 
 impl SharedRing {
@@ -127,18 +127,18 @@ impl PeersRing {
         stock: &Arc<Stock>,
     ) -> Result<(), String> {
         let last = match &self.state {
-            State::Failed(pause) => Some(*pause),
+            State::Failed(backoff) => Some(*backoff),
             State::Announced | State::Open { .. } => None,
         };
-        if self.is_open(device.is_some()) || last.is_some_and(|pause| !pause.is_over()) {
+        if self.is_open(device.is_some()) || last.is_some_and(|backoff| !backoff.is_over()) {
             return Ok(());
         }
         match stock.insist(|| self.opened(device, stock)) {
             Ok(state) => self.state = state,
             Err(why) => {
-                let pause = Pause::after(last);
-                self.state = State::Failed(pause);
-                if pause.is_first() {
+                let backoff = Backoff::after(last);
+                self.state = State::Failed(backoff);
+                if backoff.is_first() {
                     return Err(why);
                 }
             }
@@ -263,7 +263,7 @@ mod tests {
         drop(taken);
         peers.open(Some(&*device), &theirs).unwrap();
         assert!(peers.memory().is_none(), "it was tried a moment ago");
-        std::thread::sleep(Pause::SHORTEST);
+        std::thread::sleep(Backoff::SHORTEST);
         peers.open(Some(&*device), &theirs).unwrap();
         assert!(peers.is_open(true));
     }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use polyrail_gpu::{Device, GpuError, Place, Queue, Ticket};
+use polyrail_gpu::{Device, GpuError, Place, Queue};
 use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
@@ -17,16 +17,13 @@ use crate::device::budget::Stock;
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
-use crate::proxy::Pause;
+use crate::memory::tickets::{Tickets, wait_all};
 
 /// Chunks begin at multiples of this, so that devices copy them with wide words, and a frame can say
 /// where.
 const ALIGN_BYTES: u64 = PLACE_BYTES;
 /// Bytes that the CPU copies at a time: fits in the first-level cache.
 const BLOCK_BYTES: u64 = 8 << 10;
-
-/// When a chunk is copied: a ticket for each device that has a part of it; none if it has none.
-pub(crate) type Tickets = SmallVec<[Ticket; 1]>;
 
 /// A part of a chunk: where in which region.
 pub(crate) type Part<'a> = (&'a RegionCore, u64, u64);
@@ -272,37 +269,6 @@ impl Copiers {
     /// those that are given up is waited for.
     pub(crate) fn renew(&mut self) {
         self.queues.clear();
-    }
-}
-
-/// Whether a chunk is copied; an error if a part of it never will be. Then no part is being copied.
-pub(crate) fn all_done(tickets: &Tickets) -> Result<bool, GpuError> {
-    let mut all = true;
-    for ticket in tickets {
-        match ticket.is_done() {
-            Ok(done) => all &= done,
-            Err(error) => {
-                wait_all(tickets);
-                return Err(error);
-            }
-        }
-    }
-    Ok(all)
-}
-
-/// Waits until each is done or failed.
-pub(crate) fn wait_all<'a>(tickets: impl IntoIterator<Item = &'a Ticket>) {
-    for ticket in tickets {
-        wait_patiently(|| !matches!(ticket.is_done(), Ok(false)));
-    }
-}
-
-/// Waits for what a device, or another thread in a system call, has begun: that takes microseconds,
-/// unless others keep the device busy. Then the CPU is left to them.
-pub(crate) fn wait_patiently(mut is_over: impl FnMut() -> bool) {
-    let mut pause = Pause::default();
-    while !is_over() {
-        pause.a_moment();
     }
 }
 

@@ -7,13 +7,13 @@ use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPi
 use polyrail_proto::wire::{Flags, Op as WireOp, Place, RefusalCode};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEvent};
 
-use crate::api::error::TransferError;
-use crate::api::request::Kind;
-use crate::device::direct::PathKind;
+use crate::base::error::TransferError;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
+use crate::engine::pass::Ends;
+use crate::engine::path::PathKind;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::prepared::Kind;
 use crate::memory::region::RegionCore;
-use crate::proxy::Pass;
 
 /// What happens to an operation once no lock is held.
 pub(crate) enum Finish {
@@ -34,7 +34,7 @@ impl Finish {
 
 impl TxSide {
     /// An operation leaves the pool.
-    pub(crate) fn submit_op(&mut self, now: Time, op: Arc<Op>, pass: &mut Pass<'_>) {
+    pub(crate) fn submit_op(&mut self, now: Time, op: Arc<Op>, ends: &mut Ends<'_>) {
         if op.is_over() {
             return;
         }
@@ -48,7 +48,7 @@ impl TxSide {
             }
             Kind::Send { tag } => {
                 if let Some(matched) = self.matcher.send(tag, OpRef(op)) {
-                    self.submit_matched(now, matched, pass);
+                    self.submit_matched(now, matched, ends);
                 }
             }
             // These begin with the caller: what they need first is on the receiving half.
@@ -57,7 +57,7 @@ impl TxSide {
     }
 
     /// A send met its receive.
-    pub(crate) fn submit_matched(&mut self, now: Time, matched: Match<OpRef>, pass: &mut Pass<'_>) {
+    pub(crate) fn submit_matched(&mut self, now: Time, matched: Match<OpRef>, ends: &mut Ends<'_>) {
         let Match { send: OpRef(op), receive } = matched;
         if op.is_over() {
             self.tell(now, &Message::SendFailed { receive: receive.receive }, Purpose::Tell);
@@ -68,17 +68,17 @@ impl TxSide {
         if len > capacity {
             let message = Message::SendTooLong { receive: receive.receive, len };
             self.tell(now, &message, Purpose::Tell);
-            pass.finishes.push(Finish::Error(op, TransferError::TooLong { len, capacity }));
+            ends.finishes.push(Finish::Error(op, TransferError::TooLong { len, capacity }));
             return;
         }
         let segments = zip_places(op.prepared.plan.segments(), &receive.places);
-        let chunk_bytes = pass.engine.settings.chunk_bytes_of(&op.prepared.regions);
+        let chunk_bytes = ends.settings.chunk_bytes_of(&op.prepared.regions);
         let Ok(plan) = Plan::for_rails(segments, chunk_bytes, op.prepared.peer.layout.rails())
         else {
             // Both halves were cut before; together they have too many pieces.
             let receive = receive.receive;
             self.tell(now, &Message::SendFailed { receive }, Purpose::Tell);
-            pass.finishes.push(Finish::Failed(op, Failure::Refused(RefusalCode::Busy)));
+            ends.finishes.push(Finish::Failed(op, Failure::Refused(RefusalCode::Busy)));
             return;
         };
         let made = Made {
@@ -172,23 +172,23 @@ impl TxSide {
 }
 
 /// Turns what became of transfers into what becomes of operations.
-pub(crate) fn drain_tx(tx: &mut TxSide, pass: &mut Pass<'_>) {
+pub(crate) fn drain_tx(tx: &mut TxSide, ends: &mut Ends<'_>) {
     while let Some(event) = tx.sender.poll_event() {
         match event {
             TxEvent::Done { token } => {
                 let Some(outgoing) = tx.take_outgoing(token) else { continue };
-                done(&outgoing, pass);
+                done(&outgoing, ends);
             }
             TxEvent::Failed { token, transfer, failure, started } => {
                 let Some(outgoing) = tx.take_outgoing(token) else { continue };
                 let reachable = failure != Failure::PeerLost;
-                failed(tx, &outgoing, transfer, failure, started && reachable, pass);
+                failed(tx, &outgoing, transfer, failure, started && reachable, ends);
             }
         }
     }
 }
 
-fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
+fn done(outgoing: &Outgoing, ends: &mut Ends<'_>) {
     let finish = match outgoing {
         Outgoing::Write(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         Outgoing::Made(made) => match &made.purpose {
@@ -201,7 +201,7 @@ fn done(outgoing: &Outgoing, pass: &mut Pass<'_>) {
             Purpose::Notify(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         },
     };
-    pass.finishes.push(finish);
+    ends.finishes.push(finish);
 }
 
 /// `tell`: the peer may hold a part of the transfer, and can be told to retire it.
@@ -211,15 +211,15 @@ fn failed(
     transfer: TransferId,
     failure: Failure,
     tell: bool,
-    pass: &mut Pass<'_>,
+    ends: &mut Ends<'_>,
 ) {
-    let now = Time(pass.now);
+    let now = Time(ends.now);
     let cancel = Message::Cancel { transfer };
     match outgoing {
         Outgoing::Write(op) if tell => {
             tx.tell(now, &cancel, Purpose::Cancel(op.clone(), failure));
         }
-        Outgoing::Write(op) => pass.finishes.push(Finish::Failed(op.clone(), failure)),
+        Outgoing::Write(op) => ends.finishes.push(Finish::Failed(op.clone(), failure)),
         Outgoing::Made(made) => match &made.purpose {
             Purpose::Tell | Purpose::Answer => {}
             // It must not arrive when the operation is over.
@@ -229,10 +229,10 @@ fn failed(
             // It is gone, and can't touch anything.
             Purpose::Release(latch, _) => latch.set(),
             Purpose::TellFor(op) | Purpose::Notify(op) => {
-                pass.finishes.push(Finish::Failed(op.clone(), failure));
+                ends.finishes.push(Finish::Failed(op.clone(), failure));
             }
             // The peer is gone, so nothing lands any more either.
-            Purpose::Cancel(op, why) => pass.finishes.push(Finish::Failed(op.clone(), *why)),
+            Purpose::Cancel(op, why) => ends.finishes.push(Finish::Failed(op.clone(), *why)),
             Purpose::ReadData { read, .. } => {
                 if tell {
                     tx.tell(now, &cancel, Purpose::Tell);
@@ -245,7 +245,7 @@ fn failed(
                 if tell {
                     tx.tell(now, &cancel, Purpose::Cancel(op.clone(), failure));
                 } else {
-                    pass.finishes.push(Finish::Failed(op.clone(), failure));
+                    ends.finishes.push(Finish::Failed(op.clone(), failure));
                 }
                 if failure != Failure::PeerLost {
                     tx.tell(now, &Message::SendFailed { receive: *receive }, Purpose::Tell);

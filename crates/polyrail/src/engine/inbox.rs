@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use polyrail_sys::threads::futex;
 
-use crate::api::engine::Peer;
 use crate::engine::peer::PeerShared;
+use crate::engine::peer_handle::Peer;
 
 /// Bytes that came with a write or by [`crate::Engine::notify`].
 #[derive(Clone, Debug)]

@@ -28,15 +28,17 @@ use std::time::{Duration, Instant};
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
-use crate::api::engine::{EngineShared, Peer};
-use crate::api::error::PeerError;
-use crate::device::staging::wait_all;
-use crate::engine::callback;
+use crate::base::callback;
+use crate::base::driving::is_driving;
+use crate::base::error::PeerError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::engine::peer_handle::Peer;
+use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::rails;
+use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
-use crate::proxy::{Command, is_driving};
+use crate::memory::tickets::wait_all;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
 const PARTED_MAX: usize = 4096;
@@ -214,18 +216,18 @@ impl EngineShared {
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         let mut tx = peer.tx();
         tx.sender.end_all(Failure::PeerLost);
         for OpRef(op) in tx.matcher.drain_sends() {
-            pass.finishes.push(Finish::Failed(op, Failure::PeerLost));
+            ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
         }
-        drain_tx(&mut tx, &mut pass);
+        drain_tx(&mut tx, &mut ends);
         drop(tx);
-        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
+        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
+        ends.tell();
         for proxy in &self.proxies.all {
-            proxy.command(Command::DropPeer { peer: peer.clone() });
+            proxy.command(ProxyCommand::DropPeer { peer: peer.clone() });
         }
         if let Some(observer) = &self.observer {
             let shared = peer.clone();
@@ -281,7 +283,7 @@ impl EngineShared {
     /// kernel answers that with a reset. An outage may have swallowed the first one.
     fn probe(&self, peer: &Arc<PeerShared>) {
         for proxy in &self.proxies.all {
-            proxy.command(Command::Probe { peer: peer.clone() });
+            proxy.command(ProxyCommand::Probe { peer: peer.clone() });
         }
     }
 

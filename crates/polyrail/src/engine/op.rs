@@ -8,13 +8,14 @@ use std::time::Duration;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
-use crate::api::error::TransferError;
-use crate::api::request::Prepared;
-use crate::device::direct::PathKind;
-use crate::device::export::Latch;
-use crate::device::staging::{Tickets, all_done};
-use crate::engine::callback::{Callbacks, End};
-use crate::memory::region::{RegionCore, RegionSlice};
+use crate::base::callback::Callbacks;
+use crate::base::error::TransferError;
+use crate::base::latch::Latch;
+use crate::engine::observer::End;
+use crate::engine::path::PathKind;
+use crate::engine::prepared::Prepared;
+use crate::memory::region::RegionCore;
+use crate::memory::tickets::{Tickets, all_done};
 
 /// A posted operation. Shared by the user's handle and whoever works on it.
 pub(crate) struct Op {
@@ -343,36 +344,5 @@ impl Source for Outgoing {
             Self::Write(op) => &op.prepared.notification,
             Self::Made(made) => &made.meta,
         }
-    }
-}
-
-/// Gives each region a number of its own, as the segments of a plan name them.
-#[derive(Default)]
-pub(crate) struct RegionList {
-    regions: Vec<Arc<RegionCore>>,
-    /// Slot of the registration to position: segments of a request alternate between regions.
-    positions: std::collections::HashMap<u32, u32>,
-}
-
-impl RegionList {
-    pub(crate) fn number(&mut self, slice: &RegionSlice) -> u32 {
-        self.number_of(&slice.region)
-    }
-
-    pub(crate) fn number_of(&mut self, region: &Arc<RegionCore>) -> u32 {
-        let slot = region.key.slot;
-        if let Some(position) = self.positions.get(&slot)
-            && Arc::ptr_eq(&self.regions[*position as usize], region)
-        {
-            return *position;
-        }
-        self.regions.push(region.clone());
-        let position = self.regions.len() as u32 - 1;
-        self.positions.insert(slot, position);
-        position
-    }
-
-    pub(crate) fn into_vec(self) -> Vec<Arc<RegionCore>> {
-        self.regions
     }
 }

@@ -18,19 +18,19 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::api::stats::{ArrivalStats, FlowStats};
-use crate::control::audit::Audit;
 use crate::device::budget::{Budget, Stock};
 use crate::device::shared_memory::Sharing;
 use crate::device::staging::Direction;
+use crate::engine::audit::Audit;
+use crate::engine::counters::{ArrivalStats, FlowStats};
 use crate::engine::inbox::Share;
 use crate::engine::known::first_epoch;
-use crate::engine::lanes::{Asked, Lanes};
+use crate::engine::landing::Landing;
 use crate::engine::op::{Op, Outgoing};
+use crate::engine::pass::Pass;
+use crate::engine::placement::Placement;
 use crate::engine::suspects::Suspects;
-use crate::proxy::Pass;
-use crate::proxy::placement::Placement;
-use crate::receiver::landing::Landing;
+use crate::wake::lanes::{Asked, Lanes};
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
 /// never during a system call on a socket.

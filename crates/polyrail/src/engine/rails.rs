@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use polyrail_proto::hello::{MAX_RAILS, RailCard};
 use polyrail_sys::interfaces::Interface;
 
-use crate::api::error::{EngineError, PeerError};
+use crate::base::error::{EngineError, PeerError};
 
 /// A rail of this engine before it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

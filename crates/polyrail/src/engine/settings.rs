@@ -10,8 +10,8 @@ use polyrail_sys::interfaces::congestion_controls;
 use polyrail_sys::tcp::FlowOptions;
 use polyrail_sys::threads::allowed_cpus;
 
-use crate::api::error::EngineError;
-use crate::api::request::RequestLimits;
+use crate::base::error::EngineError;
+use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
 
 /// What every engine of this version can do.

@@ -9,32 +9,32 @@ use polyrail_proto::hello::Card;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
-use polyrail_sys::Memory;
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::api::error::{PostError, TransferError};
-use crate::api::observer::Observer;
-use crate::api::request::{Kind, Prepared};
-use crate::api::stats::Counter;
-use crate::control::ControlHandle;
+use crate::base::callback::Callbacks;
+use crate::base::error::{PostError, TransferError};
+use crate::base::pause::wait_patiently;
 use crate::device::budget::Budget;
-use crate::device::direct::DirectQueues;
-use crate::device::export::Imports;
+use crate::device::imports::Imports;
+use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_memory::Page;
-use crate::device::staging::{Copiers, wait_patiently};
-use crate::diag::trace::Trace;
-use crate::engine::callback::Callbacks;
+use crate::engine::control_handle::ControlHandle;
+use crate::engine::counters::Counter;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known::{Joined, Parted};
+use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
+use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
-use crate::engine::rails;
+use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
-use crate::memory::region::Registry;
-use crate::proxy::spin::{POLL_NS, Pollers, Waits};
-use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
+use crate::engine::trace::Trace;
+use crate::engine::{here, rails};
+use crate::memory::registry::Registry;
+use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.
@@ -45,7 +45,7 @@ const LARGE_BYTES: u64 = 64 << 10;
 pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
-    /// Work that somebody would have left alone for good; see [`crate::control::audit`].
+    /// Work that somebody would have left alone for good; see [`crate::engine::audit`].
     pub(crate) rescues: Counter,
     pub(crate) pollers: Pollers,
     /// How long callers have waited lately.
@@ -63,9 +63,8 @@ pub(crate) struct EngineShared {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) scratch: Memory,
     pub(crate) staging: Arc<Budget>,
-    pub(crate) direct: DirectQueues,
+    pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
@@ -88,13 +87,11 @@ pub(crate) struct Parts {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) scratch: Memory,
 }
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
-            parts;
+        let Parts { config, settings, card, rails, proxies, control, trace, observer } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         Self {
             rescues: Counter::default(),
@@ -102,11 +99,11 @@ impl EngineShared {
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize),
             pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
-            registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone(), here::let_go)),
             callbacks,
             joined: Joined::default(),
             staging: Budget::new(config.staging_limit_bytes),
-            direct: DirectQueues::default(),
+            peer_copies: PeerCopyQueues::default(),
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),
@@ -123,7 +120,6 @@ impl EngineShared {
             control,
             trace,
             observer,
-            scratch,
         }
     }
 
@@ -160,7 +156,7 @@ impl EngineShared {
         let busy = PostError::Busy { limit: self.pool.limit() };
         let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
         if let Some(copies) = &prepared.copies {
-            self.post_direct(&op, copies);
+            self.post_copies(&op, copies);
             if self.is_closing() {
                 // Its proxies may have looked for the last time.
                 self.finish_copies();
@@ -249,7 +245,7 @@ impl EngineShared {
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
-        self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
+        self.settings.caller_driven && !self.is_forked() && self.proxies.driven[0].try_poll(self)
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -267,7 +263,7 @@ impl EngineShared {
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
             while !stop() {
-                self.proxies.all[0].drive(self, spin, until, &stop);
+                self.proxies.driven[0].drive(self, spin, until, &stop);
                 if stop() || until.is_some_and(|until| Instant::now() >= until) {
                     return;
                 }
@@ -318,50 +314,50 @@ impl EngineShared {
             return;
         }
         let peer = &op.prepared.peer;
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         match op.prepared.kind {
             Kind::Write | Kind::Send { .. } => {
                 let mut tx = peer.tx();
                 match op.transfer() {
                     Some(id) => {
                         tx.sender.end(id, failure);
-                        drain_tx(&mut tx, &mut pass);
+                        drain_tx(&mut tx, &mut ends);
                     }
                     None => {
                         if let Kind::Send { tag } = op.prepared.kind {
                             tx.matcher.cancel_send(tag, &OpRef(op.clone()));
                         }
                         // Still in the pool: whoever fetches it sees that it is over.
-                        pass.finishes.push(Finish::Failed(op.clone(), failure));
+                        ends.finishes.push(Finish::Failed(op.clone(), failure));
                     }
                 }
             }
             Kind::Read | Kind::Receive { .. } => {
-                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut pass);
+                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
             }
         }
-        pass.finishes.drain(..).for_each(Finish::run);
+        ends.tell();
         self.send_soon(peer);
     }
 
     /// Ends operations whose deadline has passed.
     pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
         let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
-        let mut pass = self.pass();
+        let mut ends = self.ends();
         let mut tx = peer.tx();
         let was_idle = !tx.sender.has_work();
-        fetch_old(peer, &mut tx, now, &mut pass);
+        fetch_old(peer, &mut tx, now, &mut ends);
         tx.sender.handle_timeout(now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
-        drain_tx(&mut tx, &mut pass);
+        drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
         if has_begun {
             self.send_soon(peer);
         }
-        self.end_awaited(peer, late, Failure::Deadline, &mut pass);
-        pass.finishes.drain(..).for_each(Finish::run);
+        self.end_awaited(peer, late, Failure::Deadline, &mut ends);
+        ends.tell();
         for op in waiting {
             self.cancel_for(&op, Failure::Deadline);
         }
@@ -372,7 +368,7 @@ impl EngineShared {
         for peer in peers {
             if self.inbox.resume(peer) {
                 for proxy in self.proxies.rx.proxies() {
-                    self.proxies.all[proxy].command(Command::Resume { peer: peer.clone() });
+                    self.proxies.all[proxy].command(ProxyCommand::Resume { peer: peer.clone() });
                 }
             }
         }
@@ -395,13 +391,13 @@ impl EngineShared {
     /// With `progress = caller`: sends what callers left to others.
     pub(crate) fn send_what_is_left(self: &Arc<Self>) {
         if self.settings.caller_driven {
-            self.proxies.all[0].send_what_is_left(self);
+            self.proxies.driven[0].send_what_is_left(self);
         }
     }
 
     /// When it has closed: ends what devices still copy.
     pub(crate) fn finish_copies(self: &Arc<Self>) {
-        self.proxies.all.iter().for_each(|proxy| proxy.finish_copies(self));
+        self.proxies.driven.iter().for_each(|proxy| proxy.finish_copies(self));
     }
 
     pub(crate) fn finish_trace(&self) {
@@ -413,11 +409,8 @@ impl EngineShared {
         }
     }
 
-    pub(crate) fn pass(self: &Arc<Self>) -> Pass<'_> {
-        let now = monotonic_ns();
-        let scratch = &self.scratch;
-        let (finishes, copiers) = (Vec::new(), Copiers::default());
-        Pass { engine: self, now, scratch, finishes, copiers, for_caller: false, hasty: false }
+    pub(crate) fn ends(&self) -> Ends<'_> {
+        Ends { settings: &self.settings, now: monotonic_ns(), finishes: Vec::new() }
     }
 
     /// Has someone send: so many proxies are asked to.
@@ -443,7 +436,7 @@ impl EngineShared {
         if self.settings.caller_driven {
             peer.want_tx(lanes);
             if direct {
-                self.proxies.all[0].send_or_leave(self);
+                self.proxies.driven[0].send_or_leave(self);
             }
             return;
         }
@@ -464,7 +457,7 @@ impl EngineShared {
         let tries = if insists { DRIVE_TRIES } else { 1 };
         proxies
             .iter()
-            .any(|proxy| self.proxies.all[*proxy].try_send(self, now, tries) == Some(true))
+            .any(|proxy| self.proxies.driven[*proxy].try_send(self, now, tries) == Some(true))
     }
 
     /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:
@@ -492,7 +485,7 @@ impl EngineShared {
         peer: &Arc<PeerShared>,
         which: impl Fn(&Arc<Op>) -> bool,
         failure: Failure,
-        pass: &mut Pass<'_>,
+        ends: &mut Ends<'_>,
     ) {
         let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
         {
@@ -511,10 +504,10 @@ impl EngineShared {
                     WireOp::ReadData => Message::ReadCancelled { read: context },
                     _ => Message::ReceiveWithdrawn { receive: context },
                 };
-                peer.tx().tell(Time(pass.now), &message, Purpose::Tell);
+                peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
                 self.send_soon(peer);
             }
-            pass.finishes.push(Finish::Failed(op, failure));
+            ends.finishes.push(Finish::Failed(op, failure));
         }
     }
 
@@ -542,14 +535,14 @@ impl EngineShared {
 
 /// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
 /// to where its deadline is looked after. In order, so sends of one tag keep theirs.
-fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, pass: &mut Pass<'_>) {
+fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, ends: &mut Ends<'_>) {
     const OLD: Duration = Duration::from_millis(50);
     // Once the peer is gone its operations have been ended, and no more may enter.
     while !peer.is_gone()
         && let Some(op) = peer.posted.pop()
     {
         let old = now.since(op.posted) >= OLD;
-        tx.submit_op(now, op, pass);
+        tx.submit_op(now, op, ends);
         if !old {
             break;
         }

@@ -1,23 +1,18 @@
 //! Registered memory, here and at peers.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
-use polyrail_gpu::Device;
-use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
-use polyrail_sys::process::Original;
 use polyrail_sys::{Memory, OutOfRange};
 
-use crate::api::error::RegionError;
-use crate::device::export::Exports;
-use crate::engine::callback::Callbacks;
+use crate::base::error::RegionError;
+use crate::memory::ending::Kept;
 use crate::memory::gate::Gate;
-use crate::memory::region_memory::{Copies, RegionMemory};
+use crate::memory::region_memory::{LastCopies, RegionMemory};
+use crate::memory::registry::Registry;
 
-/// Registrations that an engine may hold at once.
-const REGIONS_MAX: usize = 1 << 20;
 const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
 const DESCRIPTION_VERSION: u8 = 1;
 const DESCRIPTION_BYTES: usize = 46;
@@ -87,34 +82,8 @@ pub(crate) struct RegionCore {
     pub(crate) memory: RegionMemory,
     pub(crate) access: Access,
     pub(crate) gate: Gate,
-    pub(crate) copies: Copies,
-    pub(crate) exports: Exports,
-}
-
-/// All regions of an engine, by slot.
-#[derive(Default)]
-pub(crate) struct Registry {
-    table: RwLock<Table>,
-    callbacks: Arc<Callbacks>,
-    original: Arc<Original>,
-}
-
-#[derive(Default)]
-struct Table {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-struct Slot {
-    generation: u32,
-    entry: Option<Entry>,
-}
-
-/// What a key stands for.
-#[derive(Clone)]
-enum Entry {
-    Region(Arc<RegionCore>),
-    Mailbox { nonce: u64, mailbox: Arc<dyn Mailbox> },
+    pub(crate) copies: LastCopies,
+    pub(crate) kept: Kept,
 }
 
 struct Registration {
@@ -125,73 +94,21 @@ struct Registration {
     has_ended: AtomicBool,
 }
 
-/// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
-/// [`crate::Engine::import`] of its description and offsets that mean what its owner wants them to.
-/// So a sender needs not know where its message belongs, and nothing is copied on arrival.
-pub trait Mailbox: Send + Sync {
-    /// Where `len` bytes at `offset` are to land, a slice of that length; `None` refuses them.
-    ///
-    /// Called for each chunk, on a proxy that holds a lock of the peer: answer at once, and don't
-    /// post or wait. A chunk may be asked for again, after its rail failed.
-    fn place(&self, offset: u64, len: u64) -> Option<RegionSlice>;
-}
-
-/// An open [`Mailbox`]; closed when this is dropped.
-pub struct OpenMailbox {
-    key: RegionKey,
-    registry: Arc<Registry>,
-    instance: InstanceId,
-}
-
-/// What peers may do with a mailbox.
-const MAILBOX: Access = Access { remote_read: false, remote_write: true };
-
-/// Where the bytes of a place go.
-pub(crate) struct Target {
-    /// Slot of the place.
-    slot: u32,
-    pub(crate) region: Arc<RegionCore>,
-    /// Offset of the place, and where in the region that is. Both are 0 for a region itself.
-    from: u64,
-    to: u64,
-}
-
-impl Target {
-    /// Whether this is where a place goes.
-    pub(crate) fn is_for(&self, place: &Place) -> bool {
-        self.slot == place.key.slot
-    }
-
-    /// Where in the region an offset of a place is.
-    pub(crate) fn offset(&self, place: &Place) -> u64 {
-        place.offset - self.from + self.to
-    }
-}
-
-/// Finds the region of a place; places mostly stay in one region, or go round a few in order.
-#[derive(Default)]
-pub(crate) struct Finder {
-    at: usize,
-}
-
-impl Finder {
-    pub(crate) fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
-        let meant = |target: &Target| target.is_for(place);
-        let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
-        // `admit_all` put the region of every place into the list.
-        self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);
-        &targets[self.at]
-    }
-}
-
 impl Region {
-    /// A region that no peer can reach by itself: for what a [`Mailbox`] takes in.
+    pub(super) fn new(
+        core: Arc<RegionCore>,
+        registry: Option<Arc<Registry>>,
+        instance: InstanceId,
+    ) -> Self {
+        Self { registration: Registration::new(core, registry, instance) }
+    }
+
+    /// A region that no peer can reach by itself: for what a [`crate::Mailbox`] takes in.
     pub fn private(memory: Memory) -> Self {
         let key = RegionKey { slot: u32::MAX, generation: 0, nonce: 0 };
         let access = Access::LOCAL;
         let core = Arc::new(RegionCore::new(key, memory.into(), access));
-        let instance = InstanceId(0);
-        Self { registration: Registration::new(core, None, instance) }
+        Self::new(core, None, InstanceId(0))
     }
 
     /// Size in bytes.
@@ -257,24 +174,7 @@ impl fmt::Debug for Region {
     }
 }
 
-impl OpenMailbox {
-    /// What a peer needs to write to it: give it to [`crate::Engine::import`] there. Every offset
-    /// is inside, as far as the peer knows.
-    pub fn describe(&self) -> Vec<u8> {
-        describe(self.instance, self.key, u64::MAX, MAILBOX, false)
-    }
-}
-
-impl Drop for OpenMailbox {
-    fn drop(&mut self) {
-        if self.registry.original.is_copy() {
-            return;
-        }
-        self.registry.remove(self.key.slot);
-    }
-}
-
-fn describe(
+pub(super) fn describe(
     instance: InstanceId,
     key: RegionKey,
     len: u64,
@@ -384,171 +284,6 @@ impl RemoteSlice {
     }
 }
 
-impl Registry {
-    pub(crate) fn new(callbacks: Arc<Callbacks>, original: Arc<Original>) -> Self {
-        Self { table: RwLock::default(), callbacks, original }
-    }
-
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        instance: InstanceId,
-        memory: RegionMemory,
-        access: Access,
-    ) -> Result<Region, RegionError> {
-        let make = |key| {
-            let core = Arc::new(RegionCore::new(key, memory, access));
-            (Entry::Region(core.clone()), core)
-        };
-        let core = self.insert(make)?;
-        let registry = Some(self.clone());
-        Ok(Region { registration: Registration::new(core, registry, instance) })
-    }
-
-    pub(crate) fn open(
-        self: &Arc<Self>,
-        instance: InstanceId,
-        mailbox: Arc<dyn Mailbox>,
-    ) -> Result<OpenMailbox, RegionError> {
-        let make = |key: RegionKey| (Entry::Mailbox { nonce: key.nonce, mailbox }, key);
-        Ok(OpenMailbox { key: self.insert(make)?, registry: self.clone(), instance })
-    }
-
-    fn insert<T>(&self, make: impl FnOnce(RegionKey) -> (Entry, T)) -> Result<T, RegionError> {
-        let nonce = getrandom::u64().map_err(|_| RegionError::Randomness)?;
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let slot = match table.free.pop() {
-            Some(slot) => slot,
-            None if table.slots.len() == REGIONS_MAX => {
-                return Err(RegionError::TooMany { limit: REGIONS_MAX });
-            }
-            None => {
-                table.slots.push(Slot { generation: 0, entry: None });
-                // At most REGIONS_MAX, which fits.
-                table.slots.len() as u32 - 1
-            }
-        };
-        let place = &mut table.slots[slot as usize];
-        place.generation = place.generation.wrapping_add(1);
-        let (entry, made) = make(RegionKey { slot, generation: place.generation, nonce });
-        place.entry = Some(entry);
-        Ok(made)
-    }
-
-    /// What a peer may touch at `places`, each region once, or why it may not.
-    pub(crate) fn admit_all(
-        &self,
-        places: &[Place],
-        allowed: impl Fn(Access) -> bool,
-        targets: &mut Vec<Target>,
-    ) -> Result<(), RefusalCode> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        let mut last: Option<usize> = None;
-        for place in places {
-            let region = match table.find(place)? {
-                Entry::Region(region) => region,
-                Entry::Mailbox { mailbox, .. } => {
-                    if !allowed(MAILBOX) {
-                        return Err(RefusalCode::AccessDenied);
-                    }
-                    let mailbox = mailbox.clone();
-                    // Its owner may register memory while it answers.
-                    drop(table);
-                    return admit_mail(&self.callbacks, mailbox.as_ref(), places, targets);
-                }
-            };
-            admit(region, place, &allowed)?;
-            if last.is_none_or(|at| !Arc::ptr_eq(&targets[at].region, region)) {
-                let known = targets.iter().position(|known| Arc::ptr_eq(&known.region, region));
-                last = Some(known.unwrap_or_else(|| {
-                    let (slot, region) = (place.key.slot, region.clone());
-                    targets.push(Target { slot, region, from: 0, to: 0 });
-                    targets.len() - 1
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    /// The region of a key, unless it is gone.
-    pub(crate) fn region(&self, key: RegionKey) -> Option<Arc<RegionCore>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        match table.find(&Place { key, offset: 0, len: 0 }) {
-            Ok(Entry::Region(region)) => Some(region.clone()),
-            _ => None,
-        }
-    }
-
-    /// A device that has memory here.
-    pub(crate) fn some_device(&self) -> Option<Arc<dyn Device>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.slots.iter().find_map(|slot| match &slot.entry {
-            Some(Entry::Region(region)) => region.memory.device().cloned(),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.slots.len() - table.free.len()
-    }
-
-    fn remove(&self, slot: u32) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let entry = table.slots.get_mut(slot as usize).and_then(|slot| slot.entry.take());
-        table.free.push(slot);
-        drop(table);
-        // A mailbox may have regions of its own, which end with it and want the lock.
-        drop(entry);
-    }
-}
-
-impl Table {
-    fn find(&self, place: &Place) -> Result<&Entry, RefusalCode> {
-        let slot = self.slots.get(place.key.slot as usize).ok_or(RefusalCode::UnknownRegion)?;
-        if slot.generation != place.key.generation {
-            return Err(RefusalCode::StaleKey);
-        }
-        let entry = slot.entry.as_ref().ok_or(RefusalCode::RegionDropped)?;
-        let nonce = match entry {
-            Entry::Region(region) => region.key.nonce,
-            Entry::Mailbox { nonce, .. } => *nonce,
-        };
-        if nonce == place.key.nonce { Ok(entry) } else { Err(RefusalCode::StaleKey) }
-    }
-}
-
-fn admit(
-    region: &RegionCore,
-    place: &Place,
-    allowed: impl Fn(Access) -> bool,
-) -> Result<(), RefusalCode> {
-    if !allowed(region.access) {
-        return Err(RefusalCode::AccessDenied);
-    }
-    match place.offset.checked_add(place.len) {
-        Some(end) if end <= region.memory.len() => Ok(()),
-        _ => Err(RefusalCode::OutOfBounds),
-    }
-}
-
-/// A chunk for a mailbox has one place.
-fn admit_mail(
-    callbacks: &Callbacks,
-    mailbox: &dyn Mailbox,
-    places: &[Place],
-    targets: &mut Vec<Target>,
-) -> Result<(), RefusalCode> {
-    let [place] = places else { return Err(RefusalCode::OutOfBounds) };
-    let slice = callbacks.call("mailbox", || mailbox.place(place.offset, place.len)).flatten();
-    let slice = slice.ok_or(RefusalCode::NotExpected)?;
-    if slice.len != place.len {
-        return Err(RefusalCode::OutOfBounds);
-    }
-    let (slot, from, to) = (place.key.slot, place.offset, slice.offset);
-    targets.push(Target { slot, region: slice.region, from, to });
-    Ok(())
-}
-
 impl Registration {
     fn new(
         core: Arc<RegionCore>,
@@ -570,10 +305,12 @@ impl Registration {
             registry.remove(self.core.key.slot);
         }
         self.core.gate.close();
-        self.core.exports.end(&self.core);
+        self.core.kept.end(&self.core);
         self.core.copies.wait();
-        if self.core.memory.device().is_some() {
-            crate::device::direct::let_go();
+        if let Some(registry) =
+            self.registry.as_ref().filter(|_| self.core.memory.device().is_some())
+        {
+            (registry.device_let_go)();
         }
     }
 }
@@ -586,8 +323,8 @@ impl Drop for Registration {
 
 impl RegionCore {
     pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
-        let (gate, copies, exports) = (Gate::new(), Copies::default(), Exports::default());
-        Self { key, memory, access, gate, copies, exports }
+        let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
+        Self { key, memory, access, gate, copies, kept }
     }
 }
 
@@ -606,10 +343,12 @@ fn check_range(offset: u64, len: u64, size: u64) -> Result<(), RegionError> {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_proto::wire::{Place, RefusalCode};
+
     use super::*;
 
     fn registry() -> Arc<Registry> {
-        Arc::default()
+        Arc::new(Registry::new(Arc::default(), Arc::default(), || ()))
     }
 
     fn place(region: &Region, offset: u64, len: u64) -> Place {

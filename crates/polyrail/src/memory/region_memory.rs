@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use polyrail_gpu::{Device, DeviceMemory, Place, Queue, Ticket};
 use polyrail_sys::Memory;
 
-use crate::api::error::RegionError;
-use crate::device::staging::wait_all;
+use crate::base::error::RegionError;
+use crate::memory::tickets::wait_all;
 
 /// Whose bytes they are.
 pub(crate) enum RegionMemory {
@@ -17,7 +17,7 @@ pub(crate) enum RegionMemory {
 
 /// Copies that devices make to and from a region: the last of each queue.
 #[derive(Default)]
-pub(crate) struct Copies(Mutex<Vec<Ticket>>);
+pub(crate) struct LastCopies(Mutex<Vec<Ticket>>);
 
 impl RegionMemory {
     pub(crate) fn len(&self) -> u64 {
@@ -66,7 +66,7 @@ impl From<Memory> for RegionMemory {
     }
 }
 
-impl Copies {
+impl LastCopies {
     /// A copy was begun. Whoever says so holds a pin of the region.
     pub(crate) fn note(&self, ticket: &Ticket) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,14 +11,17 @@ use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
 
-use super::outlook::Outlook;
-use super::{Command, Pass, Proxy};
-use crate::device::staging::{Copiers, Tickets};
+use super::Proxy;
+use crate::device::staging::Copiers;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::op::Op;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::ProxyCommand;
+use crate::memory::tickets::Tickets;
 use crate::receiver::flow::RxFlow;
-use crate::sender::flow::{Down, TxFlow};
+use crate::sender::flow::TxFlow;
+use crate::wake::outlook::Outlook;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
@@ -246,7 +249,7 @@ impl Core {
     }
 
     /// Whether devices copy from end to end.
-    pub(super) fn is_copying_directly(&self) -> bool {
+    pub(super) fn is_copying_end_to_end(&self) -> bool {
         !self.copying.is_empty()
     }
 
@@ -457,9 +460,9 @@ impl Core {
         self.owing.append(&mut still_owing);
     }
 
-    pub(super) fn obey(&mut self, command: Command, proxy: &Proxy, pass: &mut Pass<'_>) {
+    pub(super) fn obey(&mut self, command: ProxyCommand, proxy: &Proxy, pass: &mut Pass<'_>) {
         match command {
-            Command::AddTx { peer, flow, socket } => {
+            ProxyCommand::AddTx { peer, flow, socket } => {
                 if !peer.is_gone() {
                     self.departs(&peer, flow, &socket, pass);
                     let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
@@ -468,14 +471,18 @@ impl Core {
                     self.watch(key, &socket, proxy, pass);
                 }
             }
-            Command::AddRx { flow } => {
+            ProxyCommand::AddRx { arriving } => {
+                let flow = Box::new(RxFlow::new(arriving));
                 if self.arrives(&flow, proxy, pass) {
                     let socket = flow.socket().clone();
                     let key = self.flows.insert(AnyFlow::Rx(flow));
                     self.watch(key, &socket, proxy, pass);
                 }
             }
-            Command::AddBoth { peer, flow, socket, arriving } => {
+            ProxyCommand::AddBoth { arriving } => {
+                let arriving = Box::new(RxFlow::new(arriving).duplex());
+                let (peer, flow) = (arriving.peer.clone(), arriving.flow);
+                let socket = arriving.socket().clone();
                 if self.arrives(&arriving, proxy, pass) {
                     self.departs(&peer, flow, &socket, pass);
                     let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
@@ -484,7 +491,7 @@ impl Core {
                     self.watch(key, &socket, proxy, pass);
                 }
             }
-            Command::DropPeer { peer } => {
+            ProxyCommand::DropPeer { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =
                     self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
@@ -493,7 +500,7 @@ impl Core {
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
             }
-            Command::Probe { peer } => {
+            ProxyCommand::Probe { peer } => {
                 for (key, flow) in &mut self.flows {
                     if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
                         && Arc::ptr_eq(&flow.peer, &peer)
@@ -505,9 +512,9 @@ impl Core {
                     }
                 }
             }
-            Command::Copying(op) => self.copying.push(op),
-            Command::LetGo => pass.copiers.let_go(),
-            Command::Resume { peer } => {
+            ProxyCommand::Copying(op) => self.copying.push(op),
+            ProxyCommand::LetGo => pass.copiers.let_go(),
+            ProxyCommand::Resume { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =
                     self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
@@ -676,10 +683,4 @@ fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
         pass.engine.send_soon(peer);
     }
     !is_copied && !op.is_over()
-}
-
-pub(super) fn run_finishes(pass: &mut Pass<'_>) -> bool {
-    let any = !pass.finishes.is_empty();
-    pass.finishes.drain(..).for_each(Finish::run);
-    any
 }

@@ -8,10 +8,11 @@ use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_
 
 use super::core::Core;
 use super::held::Held;
-use super::outlook::Outlook;
-use super::{COPY_SLEEP, Pause, Proxy, Reads};
-use crate::api::engine::EngineShared;
-use crate::proxy::spin::{POLL_NS, Pollers, Waits};
+use super::{Proxy, Reads};
+use crate::base::pause::{COPY_SLEEP, Pause};
+use crate::engine::state::EngineShared;
+use crate::wake::outlook::Outlook;
+use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);
@@ -134,16 +135,16 @@ impl Proxy {
             tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
         }
         *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
-        self.drive(engine, spin, None, &|| engine.is_closing());
-        self.finish_copies(engine);
+        self.drive_until(engine, spin, None, &|| engine.is_closing());
+        self.see_copies_through(engine);
     }
 
     /// When the engine has closed: sees what devices still copy from end to end through, which is
     /// over soon. Nobody else will.
-    pub(crate) fn finish_copies(&self, engine: &Arc<EngineShared>) {
+    pub(super) fn see_copies_through(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
-            if !core.is_copying_directly() {
+            if !core.is_copying_end_to_end() {
                 return;
             }
             drop(core);
@@ -153,7 +154,7 @@ impl Proxy {
 
     /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
     /// poller, only passes are made.
-    pub(crate) fn drive(
+    pub(super) fn drive_until(
         &self,
         engine: &Arc<EngineShared>,
         spin: Duration,
@@ -193,25 +194,30 @@ impl Proxy {
                     self.signal.linger(rounds);
                 }
                 Idle::Through => {
-                    drive.busy_at = None;
-                    drive.pace.stop(&engine.pollers);
-                    if self.send_held_acks(&mut core, engine) {
-                        continue;
-                    }
-                    let sleep = sleep_of(&mut core, &drive);
-                    core.watch_all(&self.poller);
-                    drop(core);
-                    drive.note_thread(self);
-                    if drive.is_expired() {
-                        return;
-                    }
-                    self.sleep(engine, &sleep);
-                    if stop() {
+                    if !self.rest(core, &mut drive) {
                         return;
                     }
                 }
             }
         }
+    }
+
+    /// Nothing is left to do: sleeps until there is. Says whether to go on then.
+    fn rest(&self, mut core: Held<'_>, drive: &mut Drive<'_>) -> bool {
+        drive.busy_at = None;
+        drive.pace.stop(&drive.engine.pollers);
+        if self.send_held_acks(&mut core, drive.engine) {
+            return true;
+        }
+        let sleep = sleep_of(&mut core, drive);
+        core.watch_all(&self.poller);
+        drop(core);
+        drive.note_thread(self);
+        if drive.is_expired() {
+            return false;
+        }
+        self.sleep(drive.engine, &sleep);
+        !(drive.stop)()
     }
 
     /// Makes passes while something moves, and for as long after that as polling is worth while.
@@ -232,39 +238,67 @@ impl Proxy {
                 drive.note_thread(self);
                 continue;
             }
-            if core.outlook() == Outlook::Ask && !drive.is_expired() {
-                now = monotonic_ns();
-                if now - busy_at < COPY_SPIN_NS {
-                    core.poll(&self.poller);
-                    continue;
-                }
-                return Idle::Through;
-            }
-            if !drive.engine.settings.caller_driven {
-                // Whoever posts something small may find the core free, and send it.
-                let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
-                now = monotonic_ns();
-                if now - busy_at >= spin_ns || drive.is_expired() {
-                    return Idle::Through;
-                }
-                if core.poll_hot(&self.poller) {
-                    continue;
-                }
-                // Where nothing comes but acknowledgements there is time.
-                return Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT });
-            }
-            if drive.spin_ns == 0 {
-                return Idle::Through;
-            }
-            // A look at the clock costs a tenth of a look at a socket.
-            if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
-                continue;
-            }
-            now = monotonic_ns();
-            if now - busy_at >= drive.spin_ns || drive.is_expired() {
-                return Idle::Through;
+            let idle = if core.outlook() == Outlook::Ask && !drive.is_expired() {
+                self.poll_for_devices(core, busy_at, &mut now)
+            } else if drive.engine.settings.caller_driven {
+                self.poll_as_caller(core, drive, busy_at, &mut now)
+            } else {
+                self.poll_as_thread(core, drive, busy_at, &mut now)
+            };
+            if let Some(idle) = idle {
+                return idle;
             }
         }
+    }
+
+    /// Looks for what comes while devices copy, if it is worth while.
+    fn poll_for_devices(&self, core: &mut Core, busy_at: u64, now: &mut u64) -> Option<Idle> {
+        *now = monotonic_ns();
+        if *now - busy_at >= COPY_SPIN_NS {
+            return Some(Idle::Through);
+        }
+        core.poll(&self.poller);
+        None
+    }
+
+    /// Looks for what comes, between times in which the core is free: whoever posts something small
+    /// may find it so, and send it.
+    fn poll_as_thread(
+        &self,
+        core: &mut Core,
+        drive: &mut Drive<'_>,
+        busy_at: u64,
+        now: &mut u64,
+    ) -> Option<Idle> {
+        let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
+        *now = monotonic_ns();
+        if *now - busy_at >= spin_ns || drive.is_expired() {
+            return Some(Idle::Through);
+        }
+        if core.poll_hot(&self.poller) {
+            return None;
+        }
+        // Where nothing comes but acknowledgements there is time.
+        Some(Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT }))
+    }
+
+    /// Looks for what comes, for as long as callers are to.
+    fn poll_as_caller(
+        &self,
+        core: &mut Core,
+        drive: &Drive<'_>,
+        busy_at: u64,
+        now: &mut u64,
+    ) -> Option<Idle> {
+        if drive.spin_ns == 0 {
+            return Some(Idle::Through);
+        }
+        // A look at the clock costs a tenth of a look at a socket.
+        if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+            return None;
+        }
+        *now = monotonic_ns();
+        (*now - busy_at >= drive.spin_ns || drive.is_expired()).then_some(Idle::Through)
     }
 
     /// Before a sleep: acknowledgements wait for no answer any longer. Says whether anything moved.
@@ -282,7 +316,7 @@ impl Proxy {
             std::thread::sleep(Duration::from_micros(50));
             return;
         };
-        self.must_be_told.store(sleep.must_be_told, Ordering::Relaxed);
+        self.sleeps_until_told.store(sleep.must_be_told, Ordering::Relaxed);
         if !self.signal.may_sleep() {
             return;
         }

@@ -2,11 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
 
+use super::Proxy;
 use super::core::Core;
-use super::{COPY_SLEEP, Proxy};
-use crate::api::engine::EngineShared;
+use crate::engine::state::EngineShared;
 
 /// A core while this thread drives it. What others left meanwhile is sent when it is given back.
 pub(super) struct Held<'a> {
@@ -53,36 +52,14 @@ impl DerefMut for Held<'_> {
     }
 }
 
-/// Waits for somebody who is done in a moment, unless that thread has no CPU. To yield costs nothing
-/// then where CPUs are idle. Where they are short it costs a turn of every other thread, and some
-/// kernels take it for a wish to come last for seconds, so that is not done again and again.
-#[derive(Default)]
-pub(crate) struct Pause {
-    began: Option<Instant>,
-}
-
-impl Pause {
-    const YIELDS_FOR: Duration = Duration::from_micros(50);
-
-    pub(crate) fn a_moment(&mut self) {
-        let began = *self.began.get_or_insert_with(Instant::now);
-        if began.elapsed() < Self::YIELDS_FOR {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(COPY_SLEEP);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use polyrail_config::Config;
 
     use crate::api::engine::Engine;
-
-    use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
 

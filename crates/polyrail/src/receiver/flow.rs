@@ -21,12 +21,12 @@ use self::acks::Acks;
 use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide, covers};
+use crate::engine::proxy_handle::Arriving;
 use crate::memory::gate::Pin;
-use crate::memory::region::{Finder, Registry, Target};
-use crate::proxy::Pass;
+use crate::memory::registry::{Finder, Registry, Target};
 use crate::receiver::landing::{Arrival, Arrivals, End};
-use crate::sender::flow::Down;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
@@ -74,14 +74,8 @@ struct Current {
 }
 
 impl RxFlow {
-    pub(crate) fn new(
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        epoch: u64,
-        rail: usize,
-        window_chunks: u32,
-        socket: Arc<Socket>,
-    ) -> Self {
+    pub(crate) fn new(arriving: Arriving) -> Self {
+        let Arriving { peer, flow, epoch, rail, window_chunks, socket } = arriving;
         Self {
             peer,
             flow,
@@ -587,7 +581,7 @@ impl RxFlow {
         }
     }
 
-    fn stats(&self) -> &crate::api::stats::ArrivalStats {
+    fn stats(&self) -> &crate::engine::counters::ArrivalStats {
         &self.peer.arrivals[self.rail]
     }
 }

@@ -3,30 +3,20 @@
 
 use std::collections::VecDeque;
 
-use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled};
 use polyrail_sys::Memory;
 
 use crate::device::shared_ring::PeersRing;
-use crate::device::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::device::staging::{CopyError, Direction, Ring};
+use crate::engine::pass::Pass;
 use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::region::{Finder, Target};
-use crate::proxy::Pass;
+use crate::memory::registry::{Finder, Target};
+use crate::memory::tickets::{Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
 /// that each takes grows with their number.
 const CHUNKS_MAX: usize = 1024;
-
-/// A chunk that devices copy into place, as all who hold the lock of its peer see it. Any of them
-/// may find it done, so that nobody who waits for that waits for another thread.
-pub(crate) struct Landing {
-    id: LandingId,
-    /// None before the copies are begun.
-    tickets: Option<Tickets>,
-    settled: Option<Settled>,
-    /// Its flow is gone.
-    is_orphan: bool,
-}
 
 /// The chunks of a flow that are through and not concluded, because they, or one before them, are
 /// being copied.
@@ -65,77 +55,6 @@ pub(crate) enum End {
         id: LandingId,
         tickets: Tickets,
     },
-}
-
-impl RxSide {
-    /// Finds out which copies are done.
-    pub(crate) fn settle(&mut self) {
-        for landing in &mut self.landings {
-            let Some(tickets) = landing.tickets.as_ref().filter(|_| landing.settled.is_none())
-            else {
-                continue;
-            };
-            let landed = match all_done(tickets) {
-                Ok(false) => continue,
-                Ok(true) => Ok(()),
-                Err(_) => Err(RefusalCode::Device),
-            };
-            landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
-        }
-        self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
-    }
-
-    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here
-    /// copies from or to a region that the peer has ended.
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        self.settle();
-        self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
-        self.ending.is_empty() && self.receiver.is_quiet()
-    }
-
-    /// Since when acknowledgements have to wait, as far as this is asked while they do.
-    pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
-        const ASKED_EVERY_NS: u64 = 500_000_000;
-        let (since, last) = self.unquiet_ns;
-        let since = if now.saturating_sub(last) > ASKED_EVERY_NS { now } else { since };
-        self.unquiet_ns = (since, now);
-        since
-    }
-
-    /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.
-    pub(crate) fn expel(&mut self, op: Op, context: u64) -> bool {
-        self.settle();
-        self.receiver.expel(op, context)
-    }
-
-    /// A chunk is to be copied.
-    pub(crate) fn lands(&mut self, id: LandingId) {
-        self.landings.push(Landing { id, tickets: None, settled: None, is_orphan: false });
-    }
-
-    /// Whether copies are under way whose flow is gone.
-    pub(crate) fn has_orphans(&self) -> bool {
-        self.landings.iter().any(|landing| landing.is_orphan)
-    }
-
-    fn begun(&mut self, id: LandingId, tickets: Tickets) {
-        if let Some(landing) = self.landings.iter_mut().find(|landing| landing.id == id) {
-            landing.tickets = Some(tickets);
-        }
-    }
-
-    /// Takes the landing away if it is settled.
-    fn take_settled(&mut self, id: LandingId) -> Option<Settled> {
-        let index = self.landings.iter().position(|landing| landing.id == id)?;
-        let settled = self.landings[index].settled?;
-        self.landings.swap_remove(index);
-        Some(settled)
-    }
-
-    fn give_up(&mut self, id: LandingId, code: RefusalCode) -> Settled {
-        self.landings.retain(|landing| landing.id != id);
-        self.receiver.handle_landed(id, Err(code))
-    }
 }
 
 impl Arrivals {
@@ -255,11 +174,7 @@ impl Arrivals {
                 End::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
                 End::InRing { id, .. } => drop(rx.give_up(*id, RefusalCode::Busy)),
-                End::Copying { id, .. } => {
-                    if let Some(landing) = rx.landings.iter_mut().find(|l| l.id == *id) {
-                        landing.is_orphan = true;
-                    }
-                }
+                End::Copying { id, .. } => rx.orphan(*id),
             }
         }
     }

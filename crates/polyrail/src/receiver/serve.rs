@@ -7,17 +7,24 @@ use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
 use polyrail_proto::{Landed, Plan, Segment, Time};
 
-use crate::api::engine::Peer;
-use crate::api::error::TransferError;
-use crate::device::export;
-use crate::device::shared_memory;
+use crate::base::error::TransferError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::{Made, Purpose, RegionList};
+use crate::engine::op::{Made, Purpose};
+use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
-use crate::proxy::Pass;
+use crate::engine::peer_handle::Peer;
+use crate::memory::region_list::RegionList;
+use crate::path::{export, shared_memory};
 
-pub(crate) fn landed(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+impl Pass<'_> {
+    /// A transfer of a peer is complete here.
+    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
+        take(self, peer, landed);
+    }
+}
+
+fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
         WireOp::ReadData | WireOp::SendData => true,

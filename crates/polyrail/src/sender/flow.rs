@@ -1,5 +1,6 @@
 //! The sending end of a flow: pulls chunks, writes frames, reads acknowledgements.
 
+mod frame;
 mod staged;
 mod stall;
 
@@ -13,22 +14,23 @@ use std::time::Duration;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Memory, Out, receive, send};
+use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
-use self::staged::{Rest, Staged, copy_staged};
+use self::frame::{Body, Frame, continue_crc, copy_payload, copy_staged, staged_at};
+use self::staged::{Rest, Staged};
 use self::stall::Quiet;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;
-use crate::diag::trace::SentChunk;
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, TxSide};
+use crate::engine::trace::SentChunk;
 use crate::memory::gate::Pin;
-use crate::proxy::Pass;
-use crate::proxy::outlook::Outlook;
 use crate::receiver::flow::RxFlow;
+use crate::wake::outlook::Outlook;
 
 /// Frames gathered into one system call, at most.
 const GATHER_FRAMES: usize = 64;
@@ -84,41 +86,6 @@ pub(crate) struct TxFlow {
     quiet: Quiet,
     /// With a trace: chunks in flight, as the sender core has them.
     traced: VecDeque<SentChunk>,
-}
-
-struct Frame {
-    source: Outgoing,
-    transfer: TransferId,
-    chunk: u32,
-    body: Body,
-    /// Bytes in the batch that are not sent: the head, and the payload if that is small.
-    batched: usize,
-    payload: u32,
-    /// Payload that is not in the batch and not sent.
-    outside: u32,
-}
-
-/// Where the payload of a frame is sent from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Body {
-    /// The regions that it belongs to.
-    Regions,
-    /// This place of the ring.
-    Ring(u64),
-    /// Not at all: the peer takes it from this place of the shared ring.
-    Shared(u64),
-    /// This place of the shared ring, which the peer does not take it from.
-    Lent(u64),
-}
-
-/// Why a flow ends.
-#[derive(Debug)]
-pub(crate) struct Down(pub(crate) String);
-
-impl From<io::Error> for Down {
-    fn from(error: io::Error) -> Self {
-        Self(error.to_string())
-    }
 }
 
 impl TxFlow {
@@ -619,49 +586,6 @@ impl TxFlow {
             stats.socket_full_ns.add(pass.now.saturating_sub(since));
         }
     }
-}
-
-/// The ring that a chunk was copied to, and where.
-fn staged_at<'a>(
-    body: Body,
-    ring: &'a Option<Ring>,
-    shared: &'a Option<SharedRing>,
-) -> Option<(&'a Ring, u64)> {
-    match body {
-        Body::Regions => None,
-        Body::Ring(at) => Some((ring.as_ref()?, at)),
-        Body::Shared(at) | Body::Lent(at) => Some((&shared.as_ref()?.ring, at)),
-    }
-}
-
-/// If a region is gone, sending finds out and ends the transfer.
-fn continue_crc(crc: u32, source: &Outgoing, chunk: u32) -> Result<u32, Down> {
-    let mut crc = crc;
-    for piece in source.plan().pieces(chunk) {
-        let region = source.region(piece.local_region);
-        let (Some(_pin), Some(memory)) = (region.gate.pin(), region.memory.host()) else { break };
-        let continued = memory.crc32c(crc, piece.local_offset, piece.len);
-        crc = continued.map_err(|error| Down(error.to_string()))?;
-    }
-    Ok(crc)
-}
-
-/// Copies the payload of a small chunk; says whether it could. If a region is gone, sending finds
-/// out and ends the transfer.
-fn copy_payload(source: &Outgoing, chunk: u32, out: &mut Vec<u8>) -> bool {
-    let begin = out.len();
-    for piece in source.plan().pieces(chunk) {
-        let region = source.region(piece.local_region);
-        let at = out.len();
-        out.resize(at + piece.len as usize, 0);
-        let pin = region.gate.pin();
-        let read = |memory: &Memory| memory.read_at(piece.local_offset, &mut out[at..]).is_ok();
-        if pin.is_none() || !region.memory.host().is_some_and(read) {
-            out.truncate(begin);
-            return false;
-        }
-    }
-    true
 }
 
 enum SendError {

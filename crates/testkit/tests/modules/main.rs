@@ -22,6 +22,7 @@ const ROOTS: &[Root] = &[
     Root { folder: "crates/cli/src/cmd", level: Level::Folders },
     Root { folder: "crates/cli/src/cmd/bench", level: Level::Folders },
     Root { folder: "crates/host/src", level: Level::Folders },
+    Root { folder: "crates/polyrail/src", level: Level::Folders },
     Root { folder: "crates/proto/src", level: Level::Folders },
     Root { folder: "crates/report/src", level: Level::Folders },
     Root { folder: "crates/sample/src", level: Level::Folders },

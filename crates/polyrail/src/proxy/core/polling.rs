@@ -7,7 +7,8 @@ use polyrail_sys::{PollEvent, Poller};
 use socket2::Socket;
 
 use super::{AnyFlow, Core};
-use crate::proxy::{Pass, Proxy};
+use crate::engine::pass::Pass;
+use crate::proxy::Proxy;
 
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;

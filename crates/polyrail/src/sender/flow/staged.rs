@@ -7,14 +7,16 @@ use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source};
 
-use super::{Body, Down, TxFlow};
+use super::TxFlow;
+use super::frame::Body;
 use crate::device::shared_ring::SharedRing;
-use crate::device::staging::{CopyError, Direction, Ring, Tickets, all_done};
+use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::FlowSlot;
-use crate::proxy::Pass;
-use crate::proxy::outlook::Outlook;
+use crate::memory::tickets::{Tickets, all_done};
+use crate::wake::outlook::Outlook;
 
 /// A chunk that is pulled and has no frame yet.
 pub(super) struct Staged {
@@ -291,14 +293,4 @@ fn device_of(chunk: &Chunk<Outgoing>) -> Option<&dyn Device> {
     let mut pieces = chunk.source.plan().pieces(chunk.header.chunk);
     let device = |region: u32| chunk.source.region(region).memory.device();
     pieces.find_map(|piece| device(piece.local_region)).map(|device| &**device)
-}
-
-pub(super) fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {
-    let at = out.len();
-    out.resize(at + len as usize, 0);
-    let copied = ring.memory().read_at(from, &mut out[at..]).is_ok();
-    if !copied {
-        out.truncate(at);
-    }
-    copied
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use polyrail_proto::Time;
 use polyrail_sys::tcp;
 
-use super::{Down, TxFlow};
-use crate::proxy::Pass;
+use super::TxFlow;
+use crate::engine::pass::{Down, Pass};
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
 /// has acknowledged is noted some time into a silence, and only what it takes after that counts.

@@ -1,4 +1,4 @@
-//! Counters: cheap to keep (relaxed atomics of one writer each), read at any time.
+//! Counters of an engine as its users see them.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,37 +9,8 @@ use polyrail_sys::tcp;
 use serde::Serialize;
 
 use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::ProxyHandle;
 use crate::engine::state::EngineShared;
-
-/// Counters of a flow towards a peer, or from one.
-#[derive(Debug, Default)]
-pub(crate) struct FlowStats {
-    pub(crate) tx_bytes: Counter,
-    pub(crate) tx_chunks: Counter,
-    pub(crate) resent_chunks: Counter,
-    pub(crate) window_full_ns: Counter,
-    pub(crate) window_full: Counter,
-    pub(crate) socket_full_ns: Counter,
-    pub(crate) socket_full: Counter,
-    pub(crate) down: Counter,
-    /// Retransmits of connections that are closed by now.
-    pub(crate) past_retransmits: Counter,
-}
-
-/// A number that only grows. Any thread may add; reads may be a moment behind.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        // Relaxed: a counter orders nothing else.
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Counters of an engine since it started, by peer, rail and flow, and its proxies.
 ///
@@ -174,14 +145,6 @@ pub struct ProxyStats {
     pub rescues: u64,
 }
 
-/// Counters of flows that arrive at a rail from a peer.
-#[derive(Debug, Default)]
-pub(crate) struct ArrivalStats {
-    pub(crate) rx_bytes: Counter,
-    pub(crate) rx_chunks: Counter,
-    pub(crate) discarded_bytes: Counter,
-}
-
 impl EngineShared {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
@@ -260,5 +223,23 @@ impl RailStats {
         self.window_full_ns += snapshot.window_full_ns;
         self.socket_full_ns += snapshot.socket_full_ns;
         self.flows.push(snapshot);
+    }
+}
+
+impl ProxyHandle {
+    pub(crate) fn stats(&self) -> ProxyStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProxyStats {
+            name: self.name.clone(),
+            cpus: self.cpus.clone(),
+            actual_cpus: self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
+            migrations: get(&self.counters.migrations),
+            cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
+            passes: get(&self.counters.passes),
+            busy_passes: get(&self.counters.busy_passes),
+            sleeps: get(&self.counters.sleeps),
+            rescues: get(&self.counters.rescues),
+        }
     }
 }

@@ -9,18 +9,20 @@ use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::interfaces::{boot_id, host_name, list};
-use polyrail_sys::{Memory, tcp};
+use polyrail_sys::tcp;
 use socket2::Socket;
 
-use crate::api::error::EngineError;
-use crate::api::observer::Observer;
-use crate::control::{Control, ControlHandle};
-use crate::diag::trace::Trace;
+use crate::base::error::EngineError;
+use crate::control::Control;
+use crate::engine::control_handle::ControlHandle;
+use crate::engine::observer::Observer;
+use crate::engine::placement::{Placement, bindings};
+use crate::engine::proxy_handle::{Drive, ProxySet};
 use crate::engine::rails::{self, Rail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
-use crate::proxy::placement::{Placement, bindings};
-use crate::proxy::{Proxy, ProxySet};
+use crate::engine::trace::Trace;
+use crate::proxy::Proxy;
 
 /// Starts threads and listeners.
 pub(crate) fn start(
@@ -54,10 +56,10 @@ pub(crate) fn start(
         "" => None,
         file => Some(Trace::new(expand_file_name(file, &host, pid), config.trace_events)),
     };
+    let (proxies, all) = make_proxies(&config, &settings, &rails)?;
     let parts = Parts {
-        proxies: make_proxies(&config, &settings, &rails)?,
+        proxies,
         control: ControlHandle::new().map_err(system("epoll"))?,
-        scratch: Memory::anonymous(0).map_err(system("memory"))?,
         trace,
         observer,
         settings,
@@ -67,9 +69,9 @@ pub(crate) fn start(
     };
     let shared = Arc::new(EngineShared::new(parts));
     if !apart {
-        crate::device::direct::announce(&shared);
+        crate::engine::here::announce(&shared);
     }
-    let threads = spawn(&shared, listeners).map_err(system("thread"))?;
+    let threads = spawn(&shared, all, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {
         tracing::warn!(target: "polyrail::config", "{warning}");
     }
@@ -116,7 +118,7 @@ fn make_proxies(
     config: &Config,
     settings: &EngineSettings,
     rails: &[Rail],
-) -> Result<ProxySet, EngineError> {
+) -> Result<(ProxySet, Vec<Arc<Proxy>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     // One for each rail and for each channel to a peer, but no more than can run at once beside
     // those of the other direction and whatever uses the bytes.
@@ -155,11 +157,14 @@ fn make_proxies(
         let rx = [("rx_cpus", &*config.rx_cpus), ("rx_bindings", &*config.rx_bindings)];
         (add("tx", config.tx_proxies, tx)?, add("rx", config.rx_proxies, rx)?)
     };
-    Ok(ProxySet { all, tx, rx })
+    let handles = all.iter().map(|proxy: &Arc<Proxy>| proxy.handle().clone()).collect();
+    let driven = all.iter().map(|proxy| proxy.clone() as Arc<dyn Drive>).collect();
+    Ok((ProxySet { all: handles, driven, tx, rx }, all))
 }
 
 fn spawn(
     shared: &Arc<EngineShared>,
+    proxies: Vec<Arc<Proxy>>,
     listeners: Vec<Socket>,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
@@ -170,8 +175,8 @@ fn spawn(
         return Ok(threads);
     }
     let spin = Duration::from_micros(shared.config.proxy_spin_us.into());
-    for proxy in &shared.proxies.all {
-        let (proxy, shared) = (proxy.clone(), shared.clone());
+    for proxy in proxies {
+        let shared = shared.clone();
         let builder = thread::Builder::new().name(proxy.name.clone());
         threads.push(builder.spawn(move || proxy.run(&shared, spin))?);
     }

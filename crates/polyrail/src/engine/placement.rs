@@ -3,7 +3,7 @@
 use polyrail_config::{Binding, parse_bindings};
 use polyrail_sys::threads::{allowed_cpus, bind_current};
 
-use crate::api::error::EngineError;
+use crate::base::error::EngineError;
 
 /// More than any machine has; the kernel leaves out what is not there.
 const CPUS_MAX: u32 = 1024;

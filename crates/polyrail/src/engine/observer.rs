@@ -1,12 +1,22 @@
 //! Being told at once, instead of asking.
+//!
+//! What is done in a call of a listener may end transfers whose listener is to be told as well: that
+//! happens when the call has returned, one after the other, so that no chain of them fills the stack.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::api::engine::Peer;
-use crate::api::error::TransferError;
-use crate::engine::op::Outcome;
+use crate::base::error::TransferError;
+use crate::engine::op::{OpsPool, Outcome};
 use crate::engine::peer::PeerShared;
+use crate::engine::peer_handle::Peer;
+
+thread_local! {
+    /// Ends to be told of once the present call has returned; `None` while there is no such call.
+    static WAITING: RefCell<Option<VecDeque<End>>> = const { RefCell::new(None) };
+}
 
 /// What an engine tells its user as it happens, for programs that can't wait for an answer to a
 /// question; given to [`crate::EngineBuilder::observer`].
@@ -39,6 +49,13 @@ pub(crate) struct Listener {
     pub(crate) token: u64,
 }
 
+/// A transfer that is over, and who wants to know.
+pub(crate) struct End {
+    pub(crate) listener: Listener,
+    pub(crate) result: Result<Outcome, TransferError>,
+    pub(crate) pool: Arc<OpsPool>,
+}
+
 /// While it lives, a peer that is silent is asked for a sign of life, so that its death is noticed
 /// though no transfer with it is under way. See [`crate::Engine::watch`].
 #[must_use = "the peer is watched until this is dropped"]
@@ -56,5 +73,34 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.peer.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl End {
+    /// Tells the listener: now, or once the call of a listener that this thread is in has returned.
+    pub(crate) fn tell(self) {
+        let own = WAITING.with_borrow_mut(|waiting| match waiting {
+            Some(waiting) => {
+                waiting.push_back(self);
+                None
+            }
+            None => {
+                *waiting = Some(VecDeque::new());
+                Some(self)
+            }
+        });
+        let mut next = own;
+        while let Some(Self { listener, result, pool }) = next {
+            // The listener goes with the call, since its own end is the user's code, too.
+            pool.callbacks.call("on_end", move || listener.target.ended(listener.token, &result));
+            pool.told();
+            next = WAITING.with_borrow_mut(|waiting| {
+                let end = waiting.as_mut().and_then(VecDeque::pop_front);
+                if end.is_none() {
+                    *waiting = None;
+                }
+                end
+            });
+        }
     }
 }

@@ -1,0 +1,8 @@
+//! What every layer stands on: errors, calls of the user's code, ways to wait. Nothing here knows of
+//! an engine.
+
+pub(crate) mod callback;
+pub(crate) mod driving;
+pub(crate) mod error;
+pub(crate) mod latch;
+pub(crate) mod pause;

@@ -1,0 +1,28 @@
+//! Whether a thread is in a pass of a proxy.
+
+use std::cell::Cell;
+
+thread_local! {
+    /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
+    static DRIVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller is a callback of a proxy.
+pub(crate) fn is_driving() -> bool {
+    DRIVING.get()
+}
+
+/// Says for as long as it lives that this thread is in a pass.
+pub(crate) struct Driving(bool);
+
+impl Driving {
+    pub(crate) fn begin() -> Self {
+        Self(DRIVING.replace(true))
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVING.set(self.0);
+    }
+}

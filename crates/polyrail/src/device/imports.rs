@@ -1,0 +1,166 @@
+//! Device memory of other processes of this host, as they offered it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use polyrail_gpu::Ticket;
+use polyrail_proto::message::Offer;
+use polyrail_proto::{InstanceId, RegionKey};
+
+use crate::memory::region::RegionCore;
+
+/// What peers of this host have offered.
+#[derive(Default)]
+pub(crate) struct Imports {
+    regions: Mutex<HashMap<(InstanceId, RegionKey), Import>>,
+    changed: Condvar,
+}
+
+pub(crate) enum Import {
+    Asked,
+    /// Nobody waits for the answer any more; it will come.
+    Overdue,
+    /// The region ended before the answer came, which is too late then: messages overtake each
+    /// other on several flows.
+    Ended,
+    Refused(String),
+    /// Opened by each device that copies from or to it.
+    Offered(Offer, Vec<([u8; 16], Arc<RegionCore>)>),
+}
+
+impl Imports {
+    /// The peer's answer.
+    pub(crate) fn answer(
+        &self,
+        instance: InstanceId,
+        key: RegionKey,
+        offered: Result<Offer, String>,
+    ) {
+        let mut regions = self.lock();
+        let id = (instance, key);
+        match regions.get_mut(&id) {
+            Some(import @ (Import::Asked | Import::Overdue)) => {
+                *import = match offered {
+                    Ok(offer) => Import::Offered(offer, Vec::new()),
+                    Err(why) => Import::Refused(why),
+                };
+                self.changed.notify_all();
+            }
+            // There is one answer, so no other will come.
+            Some(Import::Ended) => drop(regions.remove(&id)),
+            Some(Import::Offered(..) | Import::Refused(_)) | None => {}
+        }
+    }
+
+    /// The owner ends a region: from now on nothing begins to copy from or to it. Returns what is
+    /// under way.
+    pub(crate) fn end(&self, instance: InstanceId, key: RegionKey) -> Vec<Ticket> {
+        let mut copies = Vec::new();
+        let mut regions = self.lock();
+        let id = (instance, key);
+        match regions.get_mut(&id) {
+            Some(import @ (Import::Asked | Import::Overdue)) => *import = Import::Ended,
+            Some(Import::Offered(..)) => {
+                let import = regions.remove(&id);
+                drop(regions);
+                import.into_iter().for_each(|import| import.close(&mut copies));
+            }
+            Some(Import::Refused(_) | Import::Ended) | None => {}
+        }
+        self.changed.notify_all();
+        copies
+    }
+
+    /// The peer is leaving, or gone: see [`Self::end`].
+    pub(crate) fn end_all(&self, instance: InstanceId) -> Vec<Ticket> {
+        let of_peer = |id: &(InstanceId, RegionKey)| id.0 == instance;
+        let ended: Vec<Import> =
+            self.lock().extract_if(|id, _| of_peer(id)).map(|(_, import)| import).collect();
+        self.changed.notify_all();
+        let mut copies = Vec::new();
+        ended.into_iter().for_each(|import| import.close(&mut copies));
+        copies
+    }
+
+    pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
+        self.lock().remove(&id);
+        self.changed.notify_all();
+    }
+
+    /// Whether nobody has asked for it yet; from now on somebody has.
+    pub(crate) fn is_first(&self, id: (InstanceId, RegionKey)) -> bool {
+        let mut regions = self.lock();
+        let is_first = !regions.contains_key(&id);
+        if is_first {
+            regions.insert(id, Import::Asked);
+        }
+        is_first
+    }
+
+    pub(crate) fn is_answered(&self, id: (InstanceId, RegionKey)) -> bool {
+        !matches!(self.lock().get(&id), Some(Import::Asked))
+    }
+
+    pub(crate) fn sleep(&self, id: (InstanceId, RegionKey), limit: Duration) {
+        let regions = self.lock();
+        if matches!(regions.get(&id), Some(Import::Asked)) {
+            drop(self.changed.wait_timeout(regions, limit));
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<(InstanceId, RegionKey), Import>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Import {
+    /// Nothing begins to copy any more.
+    fn close(self, copies: &mut Vec<Ticket>) {
+        let Self::Offered(_, open) = self else { return };
+        for (_, region) in open {
+            region.gate.close();
+            copies.extend(region.copies.under_way());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer() -> Offer {
+        Offer { process: 1, namespace: 1, descriptors: Vec::new(), export: vec![7] }
+    }
+
+    fn is_offered(imports: &Imports, id: (InstanceId, RegionKey)) -> bool {
+        matches!(imports.lock().get(&id), Some(Import::Offered(..)))
+    }
+
+    #[test]
+    fn an_offer_that_was_overtaken_by_the_end_of_its_region_is_not_taken() {
+        let (imports, key) = (Imports::default(), RegionKey { slot: 1, generation: 2, nonce: 3 });
+        let (instance, other) = (InstanceId(5), InstanceId(6));
+        let id = (instance, key);
+        assert!(imports.is_first(id) && !imports.is_first(id));
+        imports.answer(other, key, Ok(offer()));
+        assert!(!imports.is_answered(id), "it was not asked");
+        imports.end(instance, key);
+        assert!(imports.is_answered(id) && !imports.is_first(id), "the answer may be on its way");
+        imports.answer(instance, key, Ok(offer()));
+        assert!(imports.lock().is_empty());
+        imports.answer(instance, key, Ok(offer()));
+        imports.end(instance, key);
+        assert!(imports.lock().is_empty(), "nobody asked");
+
+        assert!(imports.is_first(id));
+        imports.answer(instance, key, Ok(offer()));
+        assert!(is_offered(&imports, id));
+        imports.answer(instance, key, Err("no".into()));
+        assert!(is_offered(&imports, id), "there is one answer");
+        imports.end_all(other);
+        assert!(is_offered(&imports, id));
+        imports.end_all(instance);
+        assert!(imports.lock().is_empty());
+    }
+}

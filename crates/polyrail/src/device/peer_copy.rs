@@ -1,0 +1,141 @@
+//! Transfers without a wire: a device copies from one end's memory to the other's, over NVLink,
+//! PCIe, or inside its own.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use polyrail_gpu::{Device, GpuError, Place as CopyPlace, Queue};
+use smallvec::SmallVec;
+
+use crate::device::staging::CopyError;
+use crate::memory::gate::Pin;
+use crate::memory::region::RegionCore;
+use crate::memory::region_memory::RegionMemory;
+use crate::memory::tickets::Tickets;
+
+/// Queues of a device that transfers take turns on: so many of them are under way at once.
+const QUEUES: usize = 4;
+
+/// One copy of a request.
+pub(crate) struct Part {
+    pub(crate) from: Arc<RegionCore>,
+    pub(crate) from_offset: u64,
+    pub(crate) to: Arc<RegionCore>,
+    pub(crate) to_offset: u64,
+    pub(crate) len: u64,
+}
+
+/// The copies of a request, and who makes them.
+pub(crate) struct Copies {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The queues of an engine for such copies.
+#[derive(Default)]
+pub(crate) struct PeerCopyQueues(Mutex<Vec<DeviceQueues>>);
+
+struct DeviceQueues {
+    uuid: [u8; 16],
+    queues: Vec<Queue>,
+    next: usize,
+}
+
+impl PeerCopyQueues {
+    /// Lets go of the memory of copies that are done, unless somebody is just beginning others.
+    pub(crate) fn let_go(&self) {
+        let Ok(mut all) = self.0.try_lock() else { return };
+        for queue in all.iter_mut().flat_map(|queues| &mut queues.queues) {
+            queue.under_way();
+        }
+    }
+
+    /// Begins all copies, on one queue.
+    pub(crate) fn begin(&self, copies: &Copies) -> Result<Tickets, CopyError> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let uuid = copies.device.identity().uuid;
+        let known = all.iter().position(|queues| queues.uuid == uuid);
+        let index = known.unwrap_or_else(|| {
+            all.push(DeviceQueues { uuid, queues: Vec::new(), next: 0 });
+            all.len() - 1
+        });
+        let begun = all[index].begin(copies);
+        if let Err(CopyError::Device(_)) = begun {
+            // After an error a queue may never copy again; another may.
+            all.swap_remove(index);
+        }
+        begun
+    }
+}
+
+impl DeviceQueues {
+    fn begin(&mut self, copies: &Copies) -> Result<Tickets, CopyError> {
+        let index = self.choose(&copies.device)?;
+        let queue = &mut self.queues[index];
+        let mut pinned = Pinned::new();
+        let pushed = push_all(queue, &copies.parts, &mut pinned);
+        if let Err(error) = pushed {
+            queue.discard();
+            return Err(error);
+        }
+        let ticket = queue.begin()?;
+        for (region, _pin) in &pinned {
+            region.copies.note(&ticket);
+        }
+        Ok(Tickets::from_iter([ticket]))
+    }
+
+    /// The first queue that is idle, which is mostly the one used last; else the next in turn.
+    fn choose(&mut self, device: &Arc<dyn Device>) -> Result<usize, GpuError> {
+        let index = match self.queues.iter_mut().position(|queue| queue.under_way() == 0) {
+            Some(idle) => idle,
+            None if self.queues.len() < QUEUES => self.queues.len(),
+            None => {
+                self.next = (self.next + 1) % self.queues.len();
+                self.next
+            }
+        };
+        match self.queues.get_mut(index) {
+            // After an error a queue never copies again; another may.
+            Some(queue) if queue.has_failed() => *queue = Queue::new(device)?,
+            Some(_) => {}
+            None => self.queues.push(Queue::new(device)?),
+        }
+        Ok(index)
+    }
+}
+
+/// Regions that are kept while a batch is begun.
+type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
+
+fn push_all<'a>(
+    queue: &mut Queue,
+    parts: &'a [Part],
+    pinned: &mut Pinned<'a>,
+) -> Result<(), CopyError> {
+    for part in parts {
+        for region in [&part.from, &part.to] {
+            // Parts mostly stay in the same two regions; another pin of one does no harm.
+            if !pinned.iter().rev().take(4).any(|(known, _)| Arc::ptr_eq(known, region)) {
+                let pin = region.gate.pin().ok_or(CopyError::RegionDropped)?;
+                pinned.push((region, pin));
+            }
+        }
+        let to = place(&part.to.memory, part.to_offset);
+        queue.push(to, place(&part.from.memory, part.from_offset), part.len)?;
+    }
+    Ok(())
+}
+
+fn place(memory: &RegionMemory, offset: u64) -> CopyPlace<'_> {
+    match memory {
+        RegionMemory::Host(memory) => CopyPlace::Host(memory, offset),
+        RegionMemory::Device(memory) => CopyPlace::Device(memory, offset),
+    }
+}
+
+impl Drop for PeerCopyQueues {
+    fn drop(&mut self) {
+        // Each queue waits for what it has under way.
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

@@ -1,0 +1,60 @@
+//! Operations that devices copy for from end to end: the caller's own thread gives them the copies,
+//! which takes microseconds; whoever waits looks at the ticket, which is a load, and a proxy does so
+//! for those that nobody waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polyrail_proto::wire::RefusalCode;
+
+use crate::base::error::TransferError;
+use crate::device::peer_copy::Copies;
+use crate::device::staging::CopyError;
+use crate::engine::op::Op;
+use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
+use crate::engine::state::EngineShared;
+
+impl EngineShared {
+    /// Begins the copies of an operation.
+    pub(crate) fn post_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) {
+        match self.peer_copies.begin(copies) {
+            Ok(tickets) => {
+                op.set_copying(tickets);
+                let prepared = &op.prepared;
+                let bytes = prepared.plan.bytes();
+                prepared.peer.peer_copy_bytes.fetch_add(bytes, Ordering::Relaxed);
+                let proxy = self.watcher(&prepared.peer);
+                let command = ProxyCommand::Copying(op.clone());
+                // Whoever waits, or asks, looks for himself.
+                match prepared.notify || prepared.listener.is_some() {
+                    true => proxy.command(command),
+                    false => proxy.leave(command),
+                }
+            }
+            Err(CopyError::RegionDropped) => {
+                let local = op.prepared.check_regions().is_err();
+                op.fail(match local {
+                    true => TransferError::RegionDropped,
+                    false => TransferError::Refused {
+                        peer: op.prepared.peer_name(),
+                        code: RefusalCode::RegionDropped,
+                    },
+                });
+            }
+            Err(CopyError::Device(why)) => op.fail(TransferError::Device { why }),
+        }
+    }
+
+    /// Nobody asks any more how the operation goes: a proxy does.
+    pub(crate) fn watch_copies(&self, op: &Op) {
+        if op.is_copying() {
+            self.watcher(&op.prepared.peer).wake();
+        }
+    }
+
+    /// The proxy that looks when devices are done.
+    fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
+        &self.proxies.all[peer.lanes.proxies().first().copied().unwrap_or_default()]
+    }
+}

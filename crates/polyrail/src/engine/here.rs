@@ -1,0 +1,37 @@
+//! The engines of this process: between two of them a device copies without a word to the other
+//! side, and queues of each may keep memory of all.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use polyrail_proto::InstanceId;
+
+use crate::engine::state::EngineShared;
+
+/// The engines of this process.
+static ENGINES: Mutex<Vec<Weak<EngineShared>>> = Mutex::new(Vec::new());
+
+/// Makes an engine known to the others of this process.
+pub(crate) fn announce(engine: &Arc<EngineShared>) {
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    engines.retain(|engine| engine.strong_count() > 0);
+    engines.push(Arc::downgrade(engine));
+}
+
+/// The engine of this process with that number.
+pub(crate) fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
+    engines_here().find(|engine| engine.card.instance == instance)
+}
+
+/// The list is not locked meanwhile: whoever is the last to have an engine ends it.
+fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
+    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    engines.into_iter().filter_map(|engine| engine.upgrade())
+}
+
+/// A region of a device has ended: queues keep memory until they are used again, and should not.
+pub(crate) fn let_go() {
+    for engine in engines_here() {
+        engine.peer_copies.let_go();
+        engine.proxies.all.iter().for_each(|proxy| proxy.let_go());
+    }
+}

@@ -1,0 +1,52 @@
+//! How the bytes of a request travel.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// How the bytes of a request travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PathKind {
+    /// TCP over the rails, and through pinned host memory where an end is a device.
+    Tcp,
+    /// Through pinned host memory that both processes have open; only heads and acknowledgements
+    /// take the rails.
+    Shared,
+    /// A device copies from memory to memory.
+    PeerCopy,
+}
+
+/// How the bytes of a request travel, and why so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferPath {
+    /// How.
+    pub kind: PathKind,
+    /// Why, as a fragment of a sentence.
+    pub reason: Cow<'static, str>,
+    /// What would have been better and is not possible, best first, with the reason of each.
+    pub not_possible: Vec<(PathKind, Cow<'static, str>)>,
+}
+
+impl PathKind {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shared => "shared memory",
+            Self::PeerCopy => "peer copy",
+        }
+    }
+}
+
+impl TransferPath {
+    /// A path that is taken for a reason of its own.
+    pub fn new(kind: PathKind, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, reason: reason.into(), not_possible: Vec::new() }
+    }
+}
+
+impl fmt::Display for TransferPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.reason)
+    }
+}

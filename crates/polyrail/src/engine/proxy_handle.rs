@@ -1,0 +1,183 @@
+//! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they drive.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::SegQueue;
+use polyrail_proto::FlowIndex;
+use polyrail_sys::Poller;
+use socket2::Socket;
+
+use crate::engine::op::Op;
+use crate::engine::peer::PeerShared;
+use crate::engine::placement::Placement;
+use crate::engine::state::EngineShared;
+use crate::wake::signal::Signal;
+
+/// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
+/// socket takes.
+pub(crate) const DRIVE_TRIES: u32 = 12;
+
+/// What others see of a proxy: they wake it, leave commands for it, and read its counters.
+pub(crate) struct ProxyHandle {
+    pub(crate) name: String,
+    pub(crate) cpus: Vec<u32>,
+    /// CPUs that its thread may use, as the system says.
+    pub(crate) actual_cpus: Mutex<Vec<u32>>,
+    pub(crate) poller: Poller,
+    pub(crate) signal: Signal,
+    /// How it sleeps, if it does: nothing is due before somebody tells it.
+    pub(crate) sleeps_until_told: AtomicBool,
+    /// It slept so, and nobody had told it of anything when it woke up; until it has looked.
+    pub(crate) woke_by_itself: AtomicBool,
+    pub(crate) commands: SegQueue<ProxyCommand>,
+    pub(crate) counters: ProxyCounters,
+}
+
+/// What a proxy counts. Whoever drives it writes, one at a time.
+#[derive(Default)]
+pub(crate) struct ProxyCounters {
+    pub(crate) passes: AtomicU64,
+    pub(crate) busy_passes: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+    pub(crate) rescues: AtomicU64,
+    pub(crate) cpu_ns: AtomicU64,
+    pub(crate) last_cpu: AtomicI64,
+    pub(crate) migrations: AtomicU64,
+}
+
+/// What a proxy is asked to do with its flows.
+pub(crate) enum ProxyCommand {
+    /// A flow towards the peer is connected.
+    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket> },
+    /// A flow from a peer is connected.
+    AddRx { arriving: Arriving },
+    /// Data both ways on one connection, by flows of the same number.
+    AddBoth { arriving: Arriving },
+    /// The peer is gone: its flows are closed.
+    DropPeer { peer: Arc<PeerShared> },
+    /// Whether the peer is still there, on flows that come from it, is to be found out.
+    Probe { peer: Arc<PeerShared> },
+    /// Devices copy from end to end for it: somebody has to see when they are done.
+    Copying(Arc<Op>),
+    /// A region of a device has ended: its memory is not to be kept.
+    LetGo,
+    /// Flows of the peer that were not read because its share of the inbox was full may be read again.
+    Resume { peer: Arc<PeerShared> },
+}
+
+/// A connection that brings a flow of a peer.
+pub(crate) struct Arriving {
+    pub(crate) peer: Arc<PeerShared>,
+    pub(crate) flow: FlowIndex,
+    /// Which connection of the flow this is.
+    pub(crate) epoch: u64,
+    pub(crate) rail: usize,
+    pub(crate) window_chunks: u32,
+    pub(crate) socket: Arc<Socket>,
+}
+
+/// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.
+pub(crate) trait Drive: Send + Sync {
+    /// Sends what there is to send and says whether that is all; `None` if somebody else drives the
+    /// proxy at each of so many tries. `now` is the machine's monotonic clock.
+    fn try_send(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> Option<bool>;
+
+    /// Sends what there is to send: this thread does, or whoever drives the proxy just now.
+    fn send_or_leave(&self, engine: &Arc<EngineShared>);
+
+    /// Sends what callers left, by a thread that can wait for their locks.
+    fn send_what_is_left(&self, engine: &Arc<EngineShared>);
+
+    /// Drives for one pass after a look for events, unless somebody does. Says whether anything moved.
+    fn try_poll(&self, engine: &Arc<EngineShared>) -> bool;
+
+    /// Drives until `stop` says so, or the time is over.
+    fn drive(
+        &self,
+        engine: &Arc<EngineShared>,
+        spin: Duration,
+        until: Option<Instant>,
+        stop: &dyn Fn() -> bool,
+    );
+
+    /// When the engine has closed: sees what devices still copy from end to end through.
+    fn finish_copies(&self, engine: &Arc<EngineShared>);
+}
+
+/// Proxies of an engine, and which flows they own.
+pub(crate) struct ProxySet {
+    pub(crate) all: Vec<Arc<ProxyHandle>>,
+    /// The same in the same order, to be driven.
+    pub(crate) driven: Vec<Arc<dyn Drive>>,
+    /// Those that send, and those that receive.
+    pub(crate) tx: Placement,
+    pub(crate) rx: Placement,
+}
+
+impl ProxyHandle {
+    pub(crate) fn new(name: String, cpus: Vec<u32>) -> std::io::Result<Self> {
+        Ok(Self {
+            name,
+            cpus,
+            actual_cpus: Mutex::default(),
+            poller: Poller::new()?,
+            signal: Signal::new(),
+            sleeps_until_told: AtomicBool::new(false),
+            woke_by_itself: AtomicBool::new(false),
+            commands: SegQueue::new(),
+            counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
+        })
+    }
+
+    pub(crate) fn command(&self, command: ProxyCommand) {
+        self.commands.push(command);
+        self.wake();
+    }
+
+    /// Leaves a command for when the proxy is awake, and wakes it only when there are many.
+    pub(crate) fn leave(&self, command: ProxyCommand) {
+        const MANY: usize = 64;
+        self.commands.push(command);
+        if self.commands.len() >= MANY {
+            self.wake();
+        }
+    }
+
+    /// Has it let go of the memory of copies that are done. One that nobody drives need not be told
+    /// for ever.
+    pub(crate) fn let_go(&self) {
+        const FEW: usize = 64;
+        if self.commands.len() < FEW {
+            self.command(ProxyCommand::LetGo);
+        }
+    }
+
+    /// Has a proxy that sleeps check its flows for stalls. That tells it of nothing to move.
+    pub(crate) fn check(&self) {
+        self.poller.wake();
+    }
+
+    /// There is work: the proxy looks at it, now or as soon as it is awake.
+    pub(crate) fn wake(&self) {
+        if self.signal.must_wake() {
+            self.poller.wake();
+        }
+    }
+
+    /// Whether it sees something new only if it is told: its thread sleeps, and nobody has told it. Or
+    /// it has just woken up by itself, and then it must know that it was told.
+    pub(crate) fn must_be_told(&self) -> bool {
+        self.signal.is_asleep() || self.woke_by_itself.load(Ordering::Relaxed)
+    }
+
+    /// Whether its thread sleeps until it is told of something, and nobody has.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeps_until_told.load(Ordering::Relaxed) && self.signal.is_asleep()
+    }
+
+    pub(crate) fn rescues(&self) -> u64 {
+        self.counters.rescues.load(Ordering::Relaxed)
+    }
+}

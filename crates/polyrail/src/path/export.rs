@@ -1,0 +1,231 @@
+//! Offering device memory to other processes of this host.
+//!
+//! Whoever wants to copy from or to a peer's device memory asks the peer for it, once for a region,
+//! and opens what it offers. When the owner ends the region it tells all who asked, and waits until
+//! they say that nothing of theirs touches it any more: the acknowledgement of the message says so,
+//! as it does for a cancel.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use polyrail_proto::message::{Message, Offer};
+use polyrail_proto::{RegionKey, Time};
+use polyrail_sys::process::namespace;
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::base::driving::is_driving;
+use crate::base::latch::Latch;
+use crate::engine::op::Purpose;
+use crate::engine::pass::Pass;
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
+use crate::memory::ending::Keepsake;
+use crate::memory::region::RegionCore;
+use crate::memory::region_memory::RegionMemory;
+
+/// Who was offered a region.
+pub(crate) struct Exports(Mutex<Offers>);
+
+enum Offers {
+    Open(Vec<Offered>),
+    /// The region has ended: whom that concerns.
+    Ended(Vec<Arc<Release>>),
+}
+
+struct Offered {
+    engine: Weak<EngineShared>,
+    peer: Arc<PeerShared>,
+    offer: Offer,
+    /// The peer takes copies of them at any time.
+    _descriptors: Vec<OwnedFd>,
+}
+
+/// A peer that is to let go of a region.
+struct Release {
+    offered: Offered,
+    latch: Arc<Latch>,
+}
+
+/// The peer asks for a region.
+pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
+    if !peer.tx().may_answer() {
+        let name = peer.name();
+        tracing::debug!(target: "polyrail::share", peer = name, "asks and takes no answers");
+        return;
+    }
+    let offered = make_offer(pass.engine, peer, key);
+    peer.tx().answer(Time(pass.now), &Message::RegionOffered { key, offered });
+    pass.engine.send_soon(peer);
+}
+
+fn make_offer(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    key: RegionKey,
+) -> Result<Offer, String> {
+    if !peer.same_host {
+        return Err("only peers of the same host may have it".into());
+    }
+    let region = engine.registry.region(key).ok_or("the region is gone")?;
+    let RegionMemory::Device(memory) = &region.memory else {
+        return Err("it is host memory".into());
+    };
+    if !(region.access.remote_read && region.access.remote_write) {
+        // Memory that another process has open is open to it for reading and writing.
+        return Err("peers may not both read and write it".into());
+    }
+    let exports = region.kept.keep::<Exports>().ok_or("the region is gone")?;
+    if let Some(offer) = exports.offered_to(peer) {
+        return Ok(offer);
+    }
+    let export = memory.device().export(memory).map_err(|error| error.to_string())?;
+    let (export, descriptors) = export.into_parts();
+    let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd() as u32).collect();
+    // 0 is nobody's.
+    let (process, namespace) = (std::process::id(), namespace().unwrap_or(0));
+    let offer = Offer { process, namespace, descriptors: numbers, export };
+    let (engine, peer) = (Arc::downgrade(engine), peer.clone());
+    exports.add(Offered { engine, peer, offer, _descriptors: descriptors })
+}
+
+impl Default for Exports {
+    fn default() -> Self {
+        Self(Mutex::new(Offers::Open(Vec::new())))
+    }
+}
+
+impl Keepsake for Exports {
+    /// Tells all who were offered the region that it ends, and waits until they have let go of it,
+    /// whoever was the first to tell them. In a callback nobody waits, since the answers may have
+    /// to come by the same proxy; the region's memory is kept until they do.
+    fn region_ends(&self, region: &Arc<RegionCore>) {
+        let (releases, is_first) = self.close();
+        if is_first {
+            releases.iter().for_each(|release| release.tell(region));
+        }
+        if releases.is_empty() || is_driving() {
+            return;
+        }
+        let begin = Instant::now();
+        for release in releases {
+            release.wait(begin);
+        }
+        // Their file descriptors are not needed any more.
+        *self.lock() = Offers::Ended(Vec::new());
+    }
+}
+
+impl Exports {
+    /// What the peer was offered before: it may ask as often as it likes.
+    fn offered_to(&self, peer: &Arc<PeerShared>) -> Option<Offer> {
+        match &*self.lock() {
+            Offers::Open(all) => all
+                .iter()
+                .find(|offered| Arc::ptr_eq(&offered.peer, peer))
+                .map(|offered| offered.offer.clone()),
+            Offers::Ended(_) => None,
+        }
+    }
+
+    /// Says what to tell the peer, which may have asked twice at the same time.
+    fn add(&self, new: Offered) -> Result<Offer, String> {
+        match &mut *self.lock() {
+            Offers::Ended(_) => Err("the region is gone".into()),
+            Offers::Open(all) => {
+                all.retain(|offered| !offered.peer.is_gone());
+                let known = all.iter().position(|known| Arc::ptr_eq(&known.peer, &new.peer));
+                let index = known.unwrap_or_else(|| {
+                    all.push(new);
+                    all.len() - 1
+                });
+                Ok(all[index].offer.clone())
+            }
+        }
+    }
+
+    /// Nobody is offered the region any more. Says who was, and whether this call made it so.
+    fn close(&self) -> (Vec<Arc<Release>>, bool) {
+        let mut offers = self.lock();
+        match &mut *offers {
+            Offers::Ended(releases) => (releases.clone(), false),
+            Offers::Open(all) => {
+                let release = |offered| Arc::new(Release { offered, latch: Arc::default() });
+                let releases: Vec<_> = all.drain(..).map(release).collect();
+                *offers = Offers::Ended(releases.clone());
+                (releases, true)
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Offers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Release {
+    fn tell(&self, region: &Arc<RegionCore>) {
+        let Offered { engine, peer, .. } = &self.offered;
+        // An engine that is closed has told its peers, and they know that all has ended.
+        let Some(engine) = engine.upgrade() else { return };
+        let mut tx = peer.tx();
+        if peer.is_gone() {
+            return;
+        }
+        let purpose = Purpose::Release(self.latch.clone(), region.clone());
+        tx.tell(Time(monotonic_ns()), &Message::RegionEnded { key: region.key }, purpose);
+        drop(tx);
+        engine.send_soon(peer);
+    }
+
+    /// Waits until the peer has let go of the region, which it has been told at `begin`.
+    fn wait(&self, begin: Instant) {
+        let Offered { engine, peer, .. } = &self.offered;
+        let Some(engine) = engine.upgrade() else { return };
+        let until = begin + engine.settings.peer_timeout;
+        let is_over = || self.latch.is_set() || peer.is_gone();
+        engine.wait_until(Some(until), is_over, |limit| self.latch.sleep(limit));
+        if !is_over() {
+            let peer = peer.name();
+            tracing::error!(target: "polyrail::share", peer, "has not let go of a region in time");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::engine::Engine;
+
+    fn offer() -> Offer {
+        Offer { process: 1, namespace: 1, descriptors: Vec::new(), export: vec![7] }
+    }
+
+    #[test]
+    fn a_peer_that_asks_again_and_again_is_remembered_once() {
+        let build = || Engine::builder().build().unwrap();
+        let (a, b, c) = (build(), build(), build());
+        let [one, two] = [&b, &c].map(|other| a.add_peer(&other.metadata()).unwrap().shared);
+        let exports = Exports::default();
+        for peer in [&one, &two, &one] {
+            for _ in 0..100 {
+                let file = std::fs::File::open("/dev/null").unwrap();
+                let (engine, peer) = (Weak::new(), peer.clone());
+                let _descriptors = vec![file.into()];
+                let new = Offered { engine, peer, offer: offer(), _descriptors };
+                assert_eq!(exports.add(new), Ok(offer()));
+            }
+        }
+        assert_eq!(exports.offered_to(&one), Some(offer()));
+        let count = |exports: &Exports| match &*exports.lock() {
+            Offers::Open(all) => all.len(),
+            Offers::Ended(_) => 0,
+        };
+        assert_eq!(count(&exports), 2);
+        one.set_gone("as the test says".into());
+        let (engine, peer) = (Weak::new(), two.clone());
+        let _descriptors = Vec::new();
+        exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();
+        assert_eq!(count(&exports), 1, "a peer that is gone is forgotten");
+    }
+}

@@ -1,0 +1,93 @@
+//! Asking a peer of this host for its device memory, once for a region.
+
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use polyrail_gpu::{Device, Export};
+use polyrail_proto::Time;
+use polyrail_proto::message::{Message, Offer};
+use polyrail_sys::process::{descriptor_of, namespace};
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::base::driving::is_driving;
+use crate::device::imports::Import;
+use crate::engine::op::Purpose;
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
+use crate::memory::region::{RegionCore, RemoteRegion};
+use crate::memory::region_memory::RegionMemory;
+
+/// The peer's region as the device can copy from and to it, or why it can't.
+pub(crate) fn import(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    remote: &RemoteRegion,
+    device: &Arc<dyn Device>,
+) -> Result<Arc<RegionCore>, Cow<'static, str>> {
+    let id = (peer.instance(), remote.key);
+    let imports = &engine.imports;
+    if imports.is_first(id) {
+        let mut tx = peer.tx();
+        // Whoever loses a peer forgets what it has offered after that.
+        if peer.is_gone() {
+            imports.forget(id);
+            return Err("the peer is gone".into());
+        }
+        let message = Message::RegionWanted { key: remote.key };
+        tx.tell(Time(monotonic_ns()), &message, Purpose::Tell);
+        drop(tx);
+        engine.send_soon(peer);
+    }
+    let may_wait = !is_driving();
+    if may_wait {
+        let until = Instant::now() + engine.settings.connect_timeout;
+        let is_over = || imports.is_answered(id) || peer.is_gone();
+        engine.wait_until(Some(until), is_over, |limit| imports.sleep(id, limit));
+    }
+    let mut regions = imports.lock();
+    match regions.get_mut(&id) {
+        Some(Import::Offered(offer, open)) => {
+            let uuid = device.identity().uuid;
+            if let Some((_, region)) = open.iter().find(|(known, _)| *known == uuid) {
+                return Ok(region.clone());
+            }
+            let memory = open_offer(offer, device)?;
+            if memory.len() != remote.len() {
+                return Err("the peer offered memory of another size".into());
+            }
+            let memory = RegionMemory::Device(memory);
+            let region = Arc::new(RegionCore::new(remote.key, memory, remote.access()));
+            open.push((uuid, region.clone()));
+            Ok(region)
+        }
+        Some(Import::Refused(why)) => Err(format!("the peer does not offer it: {why}").into()),
+        Some(Import::Asked) if !may_wait => {
+            Err("the peer was asked for it, and callbacks don't wait for the answer".into())
+        }
+        Some(import @ Import::Asked) => {
+            *import = Import::Overdue;
+            Err("the peer did not answer in time".into())
+        }
+        Some(Import::Overdue) => Err("the peer has not answered yet".into()),
+        Some(Import::Ended) | None => Err("the peer is gone, or its region".into()),
+    }
+}
+
+fn open_offer(
+    offer: &Offer,
+    device: &Arc<dyn Device>,
+) -> Result<polyrail_gpu::DeviceMemory, Cow<'static, str>> {
+    if !offer.descriptors.is_empty() && Some(offer.namespace) != namespace() {
+        return Err("it takes file descriptors, and the peer's container numbers processes for \
+                    itself"
+            .into());
+    }
+    let taken = offer.descriptors.iter().map(|number| descriptor_of(offer.process, *number));
+    let taken: Result<Vec<OwnedFd>, _> = taken.collect();
+    let taken =
+        taken.map_err(|error| format!("can't take the peer's file descriptors: {error}"))?;
+    let export = Export::from_parts(&offer.export, taken).map_err(|error| error.to_string())?;
+    Ok(device.clone().import(&export).map_err(|error| error.to_string())?)
+}

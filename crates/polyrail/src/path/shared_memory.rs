@@ -1,0 +1,164 @@
+//! Finding out, by trying with a page, whether this process and a peer's can open each other's memory.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use polyrail_config::PathChoice;
+use polyrail_proto::Time;
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::SharedMemory;
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::base::driving::is_driving;
+use crate::device::shared_memory::{Backoff, Known, PAGE_BYTES, create, open, place_of};
+use crate::engine::op::Purpose;
+use crate::engine::pass::Pass;
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
+
+/// What a peer hears that shows memory which is not opened here. Why that is so it could use to find
+/// out which processes there are.
+const NOT_OPENED: &str = "the peer can't open memory of this process; its log says why";
+
+/// Whether payload to and from the peer may lie in memory that both have open, or why not.
+pub(crate) fn is_possible(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+) -> Result<(), Cow<'static, str>> {
+    if !peer.same_host {
+        return Err("the peer is on another host".into());
+    }
+    if !peer.card.capabilities.contains(Capabilities::SHARED_MEMORY) {
+        return Err("the peer is of a version without it".into());
+    }
+    let sharing = &peer.sharing;
+    if let Some(why) = sharing.lock().trouble() {
+        return Err(why.to_owned().into());
+    }
+    let page = match page(engine) {
+        Ok(page) => page,
+        Err(why) => {
+            sharing.fail(why.clone());
+            return Err(why.into());
+        }
+    };
+    if sharing.is_first() {
+        let mut tx = peer.tx();
+        // Whoever loses a peer ends what it was told after that.
+        if peer.is_gone() {
+            return Err("the peer is gone".into());
+        }
+        let message = Message::MemoryShown { place: place_of(page) };
+        tx.tell(Time(monotonic_ns()), &message, Purpose::Tell);
+        drop(tx);
+        engine.send_soon(peer);
+    }
+    let may_wait = !is_driving();
+    if may_wait {
+        let until = Instant::now() + engine.settings.connect_timeout;
+        let is_over = || !sharing.is_asked() || peer.is_gone();
+        engine.wait_until(Some(until), is_over, |limit| sharing.sleep(limit));
+    }
+    let mut state = sharing.lock();
+    if let Some(why) = state.trouble() {
+        return Err(why.to_owned().into());
+    }
+    match state.known {
+        Known::Works => Ok(()),
+        _ if peer.is_gone() => Err("the peer is gone".into()),
+        Known::Asked if !may_wait => {
+            Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
+        }
+        Known::Asked => {
+            state.known = Known::Overdue;
+            Err("the peer did not answer in time whether it can".into())
+        }
+        Known::Unknown | Known::Overdue => {
+            Err("the peer has not answered yet whether it can".into())
+        }
+    }
+}
+
+/// The peer shows memory.
+pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
+    let (engine, name) = (pass.engine, peer.name());
+    if !peer.tx().may_answer() {
+        tracing::debug!(target: "polyrail::share", peer = name, "shows memory, takes no answers");
+        return;
+    }
+    let last = peer.sharing.lock().shown.replace(Instant::now());
+    let answer = || {
+        if engine.config.path == PathChoice::Tcp {
+            return Err("the peer's setting path says tcp".to_owned());
+        }
+        // One that hears that it failed waits for longer.
+        if last.is_some_and(|last| last.elapsed() < Backoff::SHORTEST) {
+            return Err("the peer was asked a moment ago".to_owned());
+        }
+        let memory = open_page(peer, place).map_err(|why| {
+            if last.is_none() {
+                tracing::warn!(target: "polyrail::share", peer = name, why, "no shared memory");
+            } else {
+                tracing::debug!(target: "polyrail::share", peer = name, why, "still none");
+            }
+            NOT_OPENED.to_owned()
+        })?;
+        let own = pin(engine, &memory).and_then(|()| page(engine));
+        own.map(place_of).map_err(|why| format!("the peer: {why}"))
+    };
+    let message = Message::MemorySeen { seen: answer() };
+    peer.tx().answer(Time(pass.now), &message);
+    pass.engine.send_soon(peer);
+}
+
+/// The peer's answer.
+pub(crate) fn seen(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    seen: Result<SharedPlace, String>,
+) {
+    if !matches!(peer.sharing.lock().known, Known::Asked | Known::Overdue) {
+        tracing::debug!(target: "polyrail::share", peer = peer.name(), "answers what nobody asked");
+        return;
+    }
+    let looked = seen.and_then(|place| pin(engine, &open_page(peer, place)?));
+    let mut state = peer.sharing.lock();
+    match looked {
+        Ok(()) => state.known = Known::Works,
+        Err(why) => {
+            state.known = Known::Unknown;
+            state.fail(why);
+        }
+    }
+    drop(state);
+    peer.sharing.changed.notify_all();
+}
+
+/// Opens what the peer shows.
+fn open_page(peer: &PeerShared, place: SharedPlace) -> Result<polyrail_sys::Memory, String> {
+    if !peer.same_host || place.bytes != PAGE_BYTES {
+        return Err("it was asked to open something else than such a page".into());
+    }
+    open(place)
+}
+
+/// Has a device pin a page for a moment, as it is done with rings.
+fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String> {
+    if let Some(device) = engine.registry.some_device() {
+        device.pin(page).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn page(engine: &EngineShared) -> Result<&SharedMemory, String> {
+    if let Some(page) = engine.page.get() {
+        return Ok(page);
+    }
+    // What fails now may succeed for the next peer.
+    let page = create(PAGE_BYTES)?;
+    pin(engine, page.memory())?;
+    Ok(engine.page.get_or_init(|| page))
+}
