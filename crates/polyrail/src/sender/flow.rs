@@ -499,12 +499,18 @@ impl TxFlow {
     /// Tells the sender core what is out. Together with what else its lock is taken for, since all
     /// flows of the peer share that.
     fn report_written(&mut self, tx: &mut TxSide, pass: &mut Pass<'_>) {
-        if self.unreported > 0 {
-            for _ in 0..std::mem::take(&mut self.unreported) {
-                tx.sender.handle_written(self.flow);
-            }
-            // A transfer that was cancelled may have waited for just this.
-            drain_tx(tx, pass);
+        if self.unreported == 0 {
+            return;
+        }
+        for _ in 0..std::mem::take(&mut self.unreported) {
+            tx.sender.handle_written(self.flow);
+        }
+        let had_work = tx.sender.has_work();
+        // A transfer that was cancelled may have waited for just this. The peer has to be told, and
+        // this flow may have no room in its ring until the peer has heard.
+        drain_tx(tx, pass);
+        if !had_work && tx.sender.has_work() {
+            pass.engine.ask_all(&self.peer);
         }
     }
 
