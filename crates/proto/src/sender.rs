@@ -60,6 +60,11 @@ pub trait Source: Clone {
     fn plan(&self) -> &Plan;
     /// The transfer's message; travels with its first chunk.
     fn meta(&self) -> &[u8];
+
+    /// Whether devices copy the payload before it is sent, or after it was received.
+    fn is_copied(&self) -> bool {
+        false
+    }
 }
 
 /// The sending side of one peer. Not thread-safe; the driver keeps it behind one lock and holds

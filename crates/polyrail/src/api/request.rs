@@ -151,7 +151,8 @@ impl Prepared {
             let (got, limit) = (notification.len(), limits.notification_bytes);
             return Err(PostError::NotificationTooLong { got, limit });
         }
-        let chunk_bytes = match request.touches_device() {
+        let touches_device = request.touches_device();
+        let chunk_bytes = match touches_device {
             true => limits.gpu_chunk_bytes,
             false => limits.chunk_bytes,
         };
@@ -176,6 +177,7 @@ impl Prepared {
             notification,
             path,
             copies,
+            touches_device,
             timeout: request.timeout.or(limits.transfer_timeout),
             listener: request.listener,
         })

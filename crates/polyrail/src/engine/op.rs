@@ -345,4 +345,11 @@ impl Source for Outgoing {
             Self::Made(made) => &made.meta,
         }
     }
+
+    fn is_copied(&self) -> bool {
+        match self {
+            Self::Write(op) => op.prepared.touches_device,
+            Self::Made(made) => made.regions.iter().any(|it| it.memory.device().is_some()),
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) path: TransferPath,
     /// If it goes without the rails.
     pub(crate) copies: Option<Copies>,
+    /// A part of it is in a device's memory, here or at the peer.
+    pub(crate) touches_device: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) listener: Option<Listener>,
 }

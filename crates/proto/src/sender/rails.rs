@@ -7,6 +7,10 @@
 //!
 //! Rates are measured from one acknowledgement to another while something is in flight throughout,
 //! so that a rail which has little to do isn't taken for a slow one.
+//!
+//! Chunks of a device's memory are copied at both ends, which takes longer than the wire. So a rail
+//! with few of them in flight seems slow, would get fewer, and would seem slower. For these chunks
+//! rails count as equal unless their rates differ widely.
 
 use std::time::Duration;
 
@@ -32,6 +36,8 @@ const CHUNKS_MIN: u32 = 2;
 /// A rail that stays silent for this much longer than its payload in flight should take counts as
 /// slow as its silence.
 const LATE_NS: f64 = 5_000_000.0;
+/// For chunks that devices copy, rails count as equally fast up to this ratio.
+const EVEN: f64 = 4.0;
 /// After this time without use a rail counts as twice as fast as measured. Otherwise the sender
 /// would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;
@@ -44,6 +50,14 @@ pub(super) struct Load {
     /// Payload in flight on the rail when it was pulled, with its own.
     ahead: u64,
     pulled: Time,
+}
+
+/// The chunk that a rail might take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    pub(super) bytes: u64,
+    /// Devices copy it, here or at the peer.
+    pub(super) is_copied: bool,
 }
 
 /// The rails to a peer.
@@ -133,22 +147,27 @@ impl Rails {
         rail.heard = now;
     }
 
-    /// Whether a rail should take a chunk of this size, given all bytes that wait.
-    pub(super) fn may_take(&self, now: Time, rail: usize, bytes: u64, waiting: u64) -> bool {
+    /// Whether a rail should take a chunk, given all bytes that wait.
+    pub(super) fn may_take(&self, now: Time, rail: usize, next: Next, waiting: u64) -> bool {
+        let Next { bytes, is_copied } = next;
         let me = &self.all[rail];
         // The common case of many small messages.
         if me.rate.is_none_or(|rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS) {
             return true;
         }
         let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
-        let Some(rate) = me.rate_now(now, fastest) else { return true };
+        let rate_of = |rail: &Rail| {
+            let rate = rail.rate_now(now, fastest)?;
+            Some(if is_copied && rate * EVEN >= fastest { fastest } else { rate })
+        };
+        let Some(rate) = rate_of(me) else { return true };
         let (mut others_rate, mut others_bytes, mut earliest) = (0.0, waiting as f64, f64::MAX);
         for (index, other) in self.all.iter().enumerate() {
             if index == rail || !other.usable {
                 continue;
             }
             // A rail of unknown rate may be fast, but that is no reason to wait for it.
-            let Some(rate) = other.rate_now(now, fastest) else { continue };
+            let Some(rate) = rate_of(other) else { continue };
             others_rate += rate;
             let queued = other.queued(now, rate);
             others_bytes += queued;

@@ -334,3 +334,36 @@ fn a_slow_rail_takes_over_from_a_fast_one_that_has_gone_silent() {
     assert_eq!(s.wakes(after(100)), [B]);
     assert!(s.pull(after(100), B).is_some());
 }
+
+/// Two rails that are known to land a chunk of 100 KiB in 100 us, and in so many times that.
+fn rails_of(times: u64) -> (rails::Rails, Time) {
+    let mut known = rails::Rails::new(2);
+    let mut now = 0;
+    for (rail, took) in [(0, 100_000), (1, 100_000 * times)] {
+        known.set_usable(rail, true);
+        let mut load = known.take(Time(now), rail, CHUNK);
+        for _ in 0..20 {
+            let next = known.take(Time(now), rail, CHUNK);
+            now += took;
+            known.landed(Time(now), rail, std::mem::replace(&mut load, next));
+            known.heard(Time(now), rail);
+        }
+        known.give_back(rail, load);
+    }
+    (known, Time(now))
+}
+
+const CHUNK: u32 = 100 << 10;
+
+#[test]
+fn a_rail_that_seems_somewhat_slower_takes_its_part_of_what_devices_copy() {
+    for (times, of_host, of_device) in [(1, true, true), (3, false, true), (10, false, false)] {
+        let (mut known, now) = rails_of(times);
+        known.take(now, 1, CHUNK);
+        let may = |is_copied| {
+            let next = rails::Next { bytes: CHUNK.into(), is_copied };
+            known.may_take(now, 1, next, 2 * u64::from(CHUNK))
+        };
+        assert_eq!((may(false), may(true)), (of_host, of_device), "{times} times as slow");
+    }
+}

@@ -1,7 +1,7 @@
 //! Whose turn it is: which rail should take the waiting chunks, and which flows the driver must
 //! tell.
 
-use super::rails::Load;
+use super::rails::{Load, Next};
 use super::{Flow, Sender, Source, Ticket};
 use crate::id::{FlowIndex, Time};
 
@@ -78,12 +78,15 @@ impl<S: Source> Sender<S> {
         let next = next.or_else(|| self.small.front().and_then(next_of));
         let next = next.or_else(|| self.bulk.front().and_then(next_of));
         let next = next.or_else(|| self.postponed.front());
-        let bytes = next.and_then(|(ticket, chunk)| {
-            let outgoing = self.slots[ticket.slot as usize].as_ref()?;
-            let plan = outgoing.transfer.source.plan();
-            (chunk < plan.chunk_count()).then(|| plan.chunk_bytes(chunk))
+        let next = next.and_then(|(ticket, chunk)| {
+            let source = &self.slots[ticket.slot as usize].as_ref()?.transfer.source;
+            let plan = source.plan();
+            let bytes = || plan.chunk_bytes(chunk).into();
+            let is_copied = source.is_copied();
+            (chunk < plan.chunk_count()).then(|| Next { bytes: bytes(), is_copied })
         });
-        self.rails.may_take(now, rail, bytes.unwrap_or(0).into(), self.waiting)
+        let next = next.unwrap_or(Next { bytes: 0, is_copied: false });
+        self.rails.may_take(now, rail, next, self.waiting)
     }
 
     /// The flow of a rail that the driver must make pull.
