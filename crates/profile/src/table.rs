@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use csv::StringRecord;
+use csv_core::ReadRecordResult;
 use polyrail_report::csv_line;
 use polyrail_yaml::excerpt;
 
@@ -52,17 +52,37 @@ pub(crate) trait ReadRow: Row + Sized {
 /// A line that is being written.
 #[derive(Default)]
 pub(crate) struct Line {
-    cells: StringRecord,
-    /// The text of the last cell, kept for its memory.
+    cells: Record,
+}
+
+/// The cells of a line, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
     text: String,
+    /// Where each cell ends.
+    ends: Vec<usize>,
+}
+
+impl Record {
+    fn get(&self, cell: usize) -> Option<&str> {
+        let start = if cell == 0 { 0 } else { *self.ends.get(cell - 1)? };
+        self.text.get(start..*self.ends.get(cell)?)
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).filter_map(|cell| self.get(cell))
+    }
 }
 
 impl Line {
     pub(crate) fn cell(&mut self, value: impl std::fmt::Display) {
-        self.text.clear();
         // Writing to a string can't fail.
-        let _ = write!(self.text, "{value}");
-        self.cells.push_field(&self.text);
+        let _ = write!(self.cells.text, "{value}");
+        self.cells.ends.push(self.cells.text.len());
     }
 
     pub(crate) fn optional(&mut self, value: Option<impl std::fmt::Display>) {
@@ -79,10 +99,10 @@ pub(crate) fn heading_line<R: Row>() -> String {
 }
 
 /// Adds a line to a text; returns its cells.
-pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) -> StringRecord {
+pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) -> Record {
     let mut line = Line::default();
     row.write(&mut line);
-    *out += &csv_line(&line.cells);
+    *out += &csv_line(line.cells.iter());
     line.cells
 }
 
@@ -102,7 +122,7 @@ pub(crate) fn read_rows<R: ReadRow>(path: &Path) -> Result<Vec<R>, ProfileError>
 
 /// Reads the cells of one line that was just written.
 pub(crate) fn read_row<R: ReadRow>(
-    record: &StringRecord,
+    record: &Record,
     path: &Path,
     line: u64,
 ) -> Result<R, ProfileError> {
@@ -165,7 +185,7 @@ impl<'a> Table<'a> {
         let text = utf8(bytes, path)?;
         // Spreadsheets like to put a byte order mark in front.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut headings = StringRecord::new();
+        let mut headings = Record::default();
         if Records::of(text).read(&mut headings).is_none() {
             return Err(fault("there are no headings".into()));
         }
@@ -201,11 +221,11 @@ impl<'a> Table<'a> {
         &self,
         mut each: impl FnMut(&Cells<'_>) -> Result<(), ProfileError>,
     ) -> Result<(), ProfileError> {
-        let mut record = StringRecord::new();
+        let mut record = Record::default();
         let mut records = Records::of(self.text);
         records.read(&mut record);
         while let Some(line) = records.read(&mut record) {
-            if record.len() == 1 && record[0].is_empty() {
+            if record.len() == 1 && record.text.is_empty() {
                 continue;
             }
             if record.len() != self.width {
@@ -222,7 +242,9 @@ impl<'a> Table<'a> {
 /// The records of a text. Lines without anything are none.
 struct Records<'a> {
     text: &'a str,
-    reader: csv::Reader<&'a [u8]>,
+    reader: csv_core::Reader,
+    /// What is read.
+    at: usize,
     /// Up to where lines are counted, and the line there.
     counted: usize,
     line: u64,
@@ -230,20 +252,44 @@ struct Records<'a> {
 
 impl<'a> Records<'a> {
     fn of(text: &'a str) -> Self {
-        let mut reader = csv::ReaderBuilder::new();
-        reader.has_headers(false).flexible(true).buffer_capacity(text.len().clamp(64, 1 << 16));
-        Self { text, reader: reader.from_reader(text.as_bytes()), counted: 0, line: 1 }
+        Self { text, reader: csv_core::Reader::new(), at: 0, counted: 0, line: 1 }
     }
 
     /// The next record, and the line that it begins in, counted from 1; `None` at the end.
-    fn read(&mut self, record: &mut StringRecord) -> Option<u64> {
-        let is_there = self.reader.read_record(record).expect("it is text, and in memory");
-        let behind_last = record.position().filter(|_| is_there)?.byte() as usize;
-        let bytes = self.text.as_bytes();
-        let empty = bytes[behind_last..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
-        let start = behind_last + empty.count();
-        self.line +=
-            bytes[self.counted..start].iter().filter(|byte| **byte == b'\n').count() as u64;
+    fn read(&mut self, record: &mut Record) -> Option<u64> {
+        let all = self.text.as_bytes();
+        let empty = all[self.at..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let start = self.at + empty;
+        let mut text = std::mem::take(&mut record.text).into_bytes();
+        let ends = &mut record.ends;
+        let (mut text_len, mut ends_len) = (0, 0);
+        loop {
+            text.resize((2 * text_len).max(256), 0);
+            ends.resize((2 * ends_len).max(32), 0);
+            let (result, taken, written, ended) = self.reader.read_record(
+                &all[self.at..],
+                &mut text[text_len..],
+                &mut ends[ends_len..],
+            );
+            self.at += taken;
+            text_len += written;
+            ends_len += ended;
+            match result {
+                ReadRecordResult::Record => break,
+                ReadRecordResult::End => {
+                    ends.clear();
+                    return None;
+                }
+                // The end of the input is told by giving nothing; the others get more room.
+                ReadRecordResult::InputEmpty
+                | ReadRecordResult::OutputFull
+                | ReadRecordResult::OutputEndsFull => {}
+            }
+        }
+        text.truncate(text_len);
+        ends.truncate(ends_len);
+        record.text = String::from_utf8(text).expect("cells of a text are text");
+        self.line += all[self.counted..start].iter().filter(|byte| **byte == b'\n').count() as u64;
         self.counted = start;
         Some(self.line)
     }
@@ -252,7 +298,7 @@ impl<'a> Records<'a> {
 /// The cells of one line, by the place of their column in what was asked for.
 #[derive(Debug)]
 pub struct Cells<'a> {
-    record: &'a StringRecord,
+    record: &'a Record,
     /// For each column, its place in the record.
     fields: &'a [Option<usize>],
     names: &'a [&'static str],
@@ -380,6 +426,15 @@ mod tests {
     }
 
     #[test]
+    fn cells_may_be_long_and_many() {
+        let long = "é,".repeat(5_000);
+        let extra: String = (0..100).map(|at| format!(",x{at}")).collect();
+        let row = |a: &str| csv_line([a, "b"].into_iter().chain(["é"; 100]));
+        let found = rows(&format!("a,b{extra}\n{}{}", row(&long), row("1"))).unwrap();
+        assert_eq!(found, [[long.as_str(), "b", ""], ["1", "b", ""]]);
+    }
+
+    #[test]
     fn what_is_missing_twice_or_too_much_is_named() {
         let fault = |text: &str| rows(text).unwrap_err().to_string();
         assert_eq!(fault("a,x\n"), "t.csv:1: missing column b; allowed columns: a,b,c");
@@ -416,7 +471,7 @@ mod tests {
         line.cell("x,\"y\"");
         line.optional(None::<u32>);
         line.cell(7);
-        let text = format!("a,b,c\n{}", csv_line(&line.cells));
+        let text = format!("a,b,c\n{}", csv_line(line.cells.iter()));
         assert_eq!(rows(&text).unwrap(), [["x,\"y\"", "", "7"]]);
     }
 
