@@ -37,7 +37,7 @@ const CHUNKS_MIN: u32 = 2;
 /// slow as its silence.
 const LATE_NS: f64 = 5_000_000.0;
 /// For chunks that devices copy, rails count as equally fast up to this ratio.
-const EVEN: f64 = 4.0;
+const EVEN: f64 = 8.0;
 /// After this time without use a rail counts as twice as fast as measured. Otherwise the sender
 /// would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;

@@ -357,7 +357,9 @@ const CHUNK: u32 = 100 << 10;
 
 #[test]
 fn a_rail_that_seems_somewhat_slower_takes_its_part_of_what_devices_copy() {
-    for (times, of_host, of_device) in [(1, true, true), (3, false, true), (10, false, false)] {
+    for (times, of_host, of_device) in
+        [(1, true, true), (3, false, true), (6, false, true), (12, false, false)]
+    {
         let (mut known, now) = rails_of(times);
         known.take(now, 1, CHUNK);
         let may = |is_copied| {
