@@ -1,4 +1,5 @@
-//! What users hold: engines, peers, requests, transfers, errors, snapshots of counters.
+//! What users hold: engines, requests, transfers. Errors and observers are theirs as well, and lie
+//! below, where they are made and called.
 
 pub(crate) mod engine;
 pub(crate) mod request;
