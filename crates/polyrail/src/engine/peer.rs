@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
@@ -66,8 +66,8 @@ pub(crate) struct PeerShared {
     /// Proxies that send to it.
     pub(crate) lanes: Lanes,
     pub(crate) flows: Vec<FlowSlot>,
-    tx: Mutex<TxSide>,
-    rx: Mutex<RxSide>,
+    tx: parking_lot::Mutex<TxSide>,
+    rx: parking_lot::Mutex<RxSide>,
     /// CPUs are to spare for waiting for these.
     spins: bool,
     phase: AtomicU8,
@@ -248,7 +248,7 @@ impl PeerShared {
             posted: ArrayQueue::new(options.ops_pool as usize),
             lanes: Lanes::new(proxies_of(&flows)),
             flows,
-            tx: Mutex::new(TxSide {
+            tx: parking_lot::Mutex::new(TxSide {
                 sender: Sender::new(config),
                 outgoing: Slab::new(),
                 matcher: Matcher::default(),
@@ -258,7 +258,7 @@ impl PeerShared {
                 suspects: Suspects::new(pairs),
                 fetch_in: 0,
             }),
-            rx: Mutex::new(RxSide {
+            rx: parking_lot::Mutex::new(RxSide {
                 receiver: Receiver::new(limits),
                 receives: HashMap::new(),
                 next_receive: 1,
@@ -293,50 +293,49 @@ impl PeerShared {
 
     /// The sending half. The state stays consistent if a holder panicked: each change is whole
     /// before the lock is released.
-    pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
+    pub(crate) fn tx(&self) -> parking_lot::MutexGuard<'_, TxSide> {
         self.lock(&self.tx)
     }
 
     /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
     /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    fn lock<'a, T>(&self, mutex: &'a parking_lot::Mutex<T>) -> parking_lot::MutexGuard<'a, T> {
         /// About 20 µs.
-        const ROUNDS: u32 = 24;
-        const PAUSES_MAX: u32 = 32;
-        for round in 0..if self.spins { ROUNDS } else { 0 } {
-            match mutex.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    (0..PAUSES_MAX.min(1 << round)).for_each(|_| std::hint::spin_loop());
-                }
+        const PAUSES: u32 = 500;
+        let mut left = if self.spins { PAUSES } else { 0 };
+        loop {
+            if let Some(guard) = mutex.try_lock() {
+                return guard;
+            }
+            // To look leaves the line with the lock to who holds it.
+            while left > 0 && mutex.is_locked() {
+                std::hint::spin_loop();
+                left -= 1;
+            }
+            if left == 0 {
+                return mutex.lock();
             }
         }
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
     /// it is not worth to wait for.
     pub(crate) fn pending(&self) -> Option<usize> {
-        match self.tx.try_lock() {
-            Ok(tx) => Some(tx.sender.pending()),
-            Err(TryLockError::Poisoned(tx)) => Some(tx.into_inner().sender.pending()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.tx.try_lock().map(|tx| tx.sender.pending())
     }
 
     /// Whether somebody holds the sending half just now, perhaps without a CPU.
     pub(crate) fn is_tx_held(&self) -> bool {
-        matches!(self.tx.try_lock(), Err(TryLockError::WouldBlock))
+        self.tx.is_locked()
     }
 
     /// The same for either half.
     pub(crate) fn is_held(&self) -> bool {
-        self.is_tx_held() || matches!(self.rx.try_lock(), Err(TryLockError::WouldBlock))
+        self.is_tx_held() || self.rx.is_locked()
     }
 
     /// The receiving half. See [`Self::tx`].
-    pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
+    pub(crate) fn rx(&self) -> parking_lot::MutexGuard<'_, RxSide> {
         self.lock(&self.rx)
     }
 
