@@ -99,7 +99,7 @@ pub unsafe extern "C" fn polyrail_probe_write(
         let request = Request::write(&peer).segment(here.all(), there.all());
         let prepared = probe.engine.prepare(request)?;
         for _ in 0..2 {
-            prepared.post()?.wait(LIMIT)?;
+            prepared.post()?.wait(LIMIT).ok_or("it takes too long")??;
         }
         Ok(prepared.path().to_string())
     };

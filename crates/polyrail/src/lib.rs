@@ -22,7 +22,7 @@ pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferErr
 pub use api::observer::{Observer, OnEnd, Watch};
 pub use api::request::Request;
 pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
-pub use api::transfer::{Status, Transfer};
+pub use api::transfer::Transfer;
 pub use device::direct::{PathKind, TransferPath};
 pub use engine::inbox::Notification;
 pub use engine::op::Outcome;

@@ -44,7 +44,7 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     // What is connected works as ever.
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
-    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
     // A new engine can't start, and says why.
     let error = builder().config(config(&[])).build().unwrap_err();
@@ -58,6 +58,6 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     taken.pop();
     wait_for("the log to say so", || logged("can't accept") && logged("Too many open files"));
     drop(taken);
-    write.wait(LONG).unwrap();
+    write.ended().unwrap();
     assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"at last");
 }

@@ -238,7 +238,7 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     let notify = engine.notify(&other.peer, b"hello").unwrap();
     other.from_engine.stream.read_exact(&mut [0; 56]).unwrap();
     other.from_engine.say_last(&AckFrame::Ack { sequence: 1 }.encode());
-    notify.wait(LONG).unwrap();
+    notify.ended().unwrap();
     wait_for("the flow to the peer to be down", || other.peer.flows_up().0 == 0);
     let place = Place { key: key_of(&region), offset: 0, len: 64 };
     other.to_engine.say_last(&frame(write_header(64, 1), &[place], &[], &[1; 64]));
@@ -274,7 +274,7 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     }
     assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
     other.to_engine.say(&frame(header(9, 1024), &[place(1024, 1024)], &[], &[1; 1024]));
-    assert_eq!(read.wait(LONG).unwrap().bytes, 1024);
+    assert_eq!(read.ended().unwrap().bytes, 1024);
     let got = bytes(&region);
     assert!(got[1024..2048].iter().all(|byte| *byte == 1));
     assert!(got[..1024].iter().chain(&got[2048..]).all(|byte| *byte == GUARD));
@@ -362,7 +362,7 @@ fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     }
     assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
     other.to_engine.say(&frame(header(9, 512), &[place(1024, 512)], &[], &[1; 512]));
-    assert_eq!(receive.wait(LONG).unwrap().bytes, 512);
+    assert_eq!(receive.ended().unwrap().bytes, 512);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     for _ in 0..3 {
         prepared.post().unwrap().detach();
     }
-    assert!(p.a.drain(LONG), "detached ones are waited for");
+    assert!(p.a.drain(LONG).is_some(), "detached ones are waited for");
     assert_eq!(*diary.lines.lock().unwrap(), vec!["7 moved 1048576"; 3]);
     let into = zeroed(&p.a, 8);
     let never = Request::recv(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
@@ -108,8 +108,8 @@ fn whoever_waits_for_all_transfers_waits_until_their_end_has_been_told() {
     let slow = Arc::new(Slow::default());
     let p = pair(&[]);
     let request = Request::write(&p.to_b).notification(b"hello".to_vec()).on_end(slow.clone(), 1);
-    p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap();
-    assert!(p.a.drain(LONG) && slow.0.load(Ordering::SeqCst));
+    p.a.prepare(request).unwrap().post().unwrap().ended().unwrap();
+    assert!(p.a.drain(LONG).is_some() && slow.0.load(Ordering::SeqCst));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     assert_eq!(c.peer(b.instance()), Some(peer.clone()));
     assert_eq!(c.peer(a.instance()), None);
     let watch = c.watch(&peer);
-    c.notify(&peer, b"so that there is a flow").unwrap().wait(LONG).unwrap();
+    c.notify(&peer, b"so that there is a flow").unwrap().ended().unwrap();
     // It never had a reason to connect back, so it can't say good-bye.
     drop(b);
     diary.wait_for("lost no rail reached it");
@@ -165,24 +165,24 @@ fn a_mailbox_says_where_bytes_belong_and_can_refuse_them() {
         for (message, from) in [(0, 0), (2, 1024)] {
             let to = there.slice(message << 10, 1024).unwrap();
             let write = p.a.write(&p.to_b, &source.slice(from, 1024).unwrap(), &to).unwrap();
-            assert_eq!(write.wait(LONG).unwrap().bytes, 1024);
+            assert_eq!(write.ended().unwrap().bytes, 1024);
         }
         let expected = [&pattern(2048, 5)[1024..], &pattern(2048, 5)[..1024]].concat();
         assert_eq!(bytes(&memory)[..2048], expected);
 
         let odd = there.slice(1 << 10, 8).unwrap();
-        let error = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &odd).unwrap().wait(LONG);
+        let error = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &odd).unwrap().ended();
         let code = |error| match error {
             Err(TransferError::Refused { code, .. }) => Some(code),
             _ => None,
         };
         assert_eq!(code(error), Some(RefusalCode::NotExpected));
         let into = zeroed(&p.a, 8);
-        let read = p.a.read(&p.to_b, &into.all(), &there.slice(0, 8).unwrap()).unwrap().wait(LONG);
+        let read = p.a.read(&p.to_b, &into.all(), &there.slice(0, 8).unwrap()).unwrap().ended();
         assert_eq!(code(read), Some(RefusalCode::AccessDenied), "it is for writing");
         drop(open);
         let closed = there.slice(0, 8).unwrap();
-        let late = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &closed).unwrap().wait(LONG);
+        let late = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &closed).unwrap().ended();
         assert_eq!(code(late), Some(RefusalCode::RegionDropped));
     }
 }

@@ -78,7 +78,7 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     for round in 0..3 {
         let (source, target) = (filled(&a, 8 << 20, round), zeroed(&b, 8 << 20));
         let there = remote(&a, &target);
-        a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
         assert!(bytes(&target) == pattern(8 << 20, round));
     }
     wait_for("the other flows", || to_b.flows_up() == (3, 4));
@@ -99,7 +99,7 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     wait_for("the other flows", || to_b.flows_up() == (3, 4));
     let (source, target) = (filled(&a, 8 << 20, 1), zeroed(&b, 8 << 20));
     let there = remote(&a, &target);
-    a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(8 << 20, 1));
     let pair = format!("rail lo@127.0.0.1 (127.0.0.1 to {})", stranger.addresses()[0]);
     wait_for("the reason in the dump", || a.dump().contains(&pair));
@@ -123,7 +123,7 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
         rail.address = closed_port(&rail.address.ip().to_string());
     }
     let peer = a.add_peer(&card.encode()).unwrap();
-    let error = a.notify(&peer, b"anybody?").unwrap().wait(LONG).unwrap_err();
+    let error = a.notify(&peer, b"anybody?").unwrap().ended().unwrap_err();
     let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
     assert!(why.contains("no rail reached it for 1.0 s"), "{why}");
     assert!(why.contains("rail lo@127.0.0.") && why.contains("(127.0.0."), "{why}");

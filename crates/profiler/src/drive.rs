@@ -203,10 +203,8 @@ pub fn wait(
     let mut moved = None;
     let mut since = Instant::now();
     loop {
-        match transfer.wait(SLICE) {
-            Ok(outcome) => return Ok(outcome),
-            Err(TransferError::TimedOut { .. }) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(ended) = transfer.wait(SLICE) {
+            return Ok(ended?);
         }
         if stop() {
             return Err(DriveError::Interrupted);

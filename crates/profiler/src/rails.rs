@@ -343,7 +343,8 @@ fn post(prepared: &PreparedTransfer) -> Result<Transfer, ProfilerError> {
 }
 
 fn done(transfer: &Transfer) -> Result<(), ProfilerError> {
-    let ended = transfer.wait(PATIENCE).map(drop);
+    // Within its own deadline, which is the request's.
+    let ended = transfer.join().map(drop);
     ended.map_err(|error| ProfilerError::engine("a transfer")(&error))
 }
 

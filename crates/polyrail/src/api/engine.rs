@@ -173,27 +173,27 @@ impl Engine {
     }
 
     /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
+    /// `None`: it is not there yet.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// # let folder = std::env::temp_dir();
     /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
     /// other.publish(&path)?;
-    /// assert_eq!(engine.find_peer(&path, soon)?, peer);
+    /// assert_eq!(engine.find_peer(&path, soon).expect("it is there")?, peer);
     /// # std::fs::remove_file(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Result<Peer, PeerError> {
+    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Option<Result<Peer, PeerError>> {
         const LOOK_EVERY: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
             match fs::read(path) {
-                Ok(metadata) => return self.add_peer(&metadata),
-                Err(error)
-                    if error.kind() != io::ErrorKind::NotFound || start.elapsed() > timeout =>
-                {
-                    return Err(PeerError::File { path: path.to_owned(), source: error });
+                Ok(metadata) => return Some(self.add_peer(&metadata)),
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Some(Err(PeerError::File { path: path.to_owned(), source }));
                 }
+                Err(_) if start.elapsed() > timeout => return None,
                 Err(_) => std::thread::sleep(LOOK_EVERY),
             }
         }
@@ -285,7 +285,7 @@ impl Engine {
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let transfer = engine.write(&peer, &local.slice(0, 100)?, &remote.slice(50, 100)?)?;
-    /// assert_eq!(transfer.wait(soon)?.bytes, 100);
+    /// assert_eq!(transfer.join()?.bytes, 100);
     /// let mut byte = [0];
     /// target.read_at(149, &mut byte)?;
     /// assert_eq!(byte, [7]);
@@ -305,7 +305,7 @@ impl Engine {
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// target.write_at(0, b"over there")?;
-    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.wait(soon)?;
+    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.join()?;
     /// let mut bytes = [0; 10];
     /// local.read_at(0, &mut bytes)?;
     /// assert_eq!(&bytes, b"over there");
@@ -327,8 +327,8 @@ impl Engine {
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let receive = other.recv(&back, 42, &target.all())?;
     /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
-    /// assert_eq!(send.wait(soon)?.bytes, 1000);
-    /// assert_eq!(receive.wait(soon)?.bytes, 1000);
+    /// assert_eq!(send.join()?.bytes, 1000);
+    /// assert_eq!(receive.join()?.bytes, 1000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
@@ -341,8 +341,9 @@ impl Engine {
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let receive = engine.recv(&peer, 1, &local.all())?;
+    /// assert_eq!(receive.wait(Duration::from_millis(1)), None, "nobody has sent anything");
     /// receive.cancel();
-    /// assert_eq!(receive.wait(soon), Err(TransferError::Cancelled));
+    /// assert_eq!(receive.wait(soon), Some(Err(TransferError::Cancelled)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
@@ -406,8 +407,7 @@ impl Engine {
     /// for _ in 0..3 {
     ///     let transfer = prepared.post()?;
     ///     assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7");
-    ///     transfer.wait(soon)?;
-    ///     assert!(matches!(transfer.poll(), Status::Done(outcome) if outcome.bytes == 2048));
+    ///     assert_eq!(transfer.join()?.bytes, 2048);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -425,28 +425,28 @@ impl Engine {
     }
 
     /// Waits until every transfer that was posted here is over, detached ones too, and the listener
-    /// of each has been told, at most `timeout`. Says whether they are.
-    pub fn drain(&self, timeout: Duration) -> bool {
+    /// of each has been told, at most `timeout`. `None`: some are under way yet.
+    pub fn drain(&self, timeout: Duration) -> Option<()> {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
         let until = Instant::now().checked_add(timeout);
         // Copies by devices that nobody asks about.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
         while !self.shared().pool.is_drained() {
             if until.is_some_and(|until| Instant::now() >= until) {
-                return false;
+                return None;
             }
             if !self.progress() {
                 std::thread::sleep(LOOK_EVERY);
             }
         }
-        true
+        Some(())
     }
 
     /// All counters.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// engine.write(&peer, &local.all(), &remote.all())?.wait(soon)?;
+    /// engine.write(&peer, &local.all(), &remote.all())?.join()?;
     /// let rail = &engine.stats().peers[0].rails[0];
     /// println!("{} sent {} bytes, {} retransmits", rail.name, rail.tx_bytes, rail.retransmits);
     /// assert_eq!(rail.name, "lo");

@@ -234,16 +234,10 @@ impl PostError {
     }
 }
 
-/// A transfer ended without being complete, or was not waited for long enough.
+/// A transfer ended without being complete.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The time given to `wait` is over. The transfer goes on.
-    #[error("still under way after {waited:?}")]
-    TimedOut {
-        /// How long was waited.
-        waited: Duration,
-    },
     /// The transfer's own deadline passed.
     #[error("deadline of {deadline:?} passed; {progress}")]
     Deadline {
@@ -303,7 +297,6 @@ impl TransferError {
     /// What may help.
     pub fn help(&self) -> Option<&'static str> {
         match self {
-            Self::TimedOut { .. } => Some("wait again, or cancel the transfer"),
             Self::Deadline { .. } => {
                 Some("raise the request's timeout, or look at `stats()` for a rail that is slow")
             }

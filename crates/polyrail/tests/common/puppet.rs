@@ -13,7 +13,7 @@ use polyrail::{Access, Engine, Peer, Region, RemoteRegion};
 use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LONG, config, filled, pattern};
+use super::{InTime, LONG, config, filled, pattern};
 
 const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
 /// Marks what the puppet says among what the test harness prints.
@@ -170,7 +170,7 @@ fn flood(
             Ok(transfer) => transfer,
             Err(error) => return say(&format!("flood ended: {error}")),
         };
-        if let Err(error) = transfer.wait(LONG) {
+        if let Err(error) = transfer.ended() {
             return say(&format!("flood ended: {error}"));
         }
     }
