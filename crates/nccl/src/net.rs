@@ -302,7 +302,7 @@ mod tests {
         let (here, there) = (net(&hub), Net::new(config, &other).unwrap());
         let peer = there.engine.add_peer(&here.engine.metadata()).unwrap();
         let room = there.engine.register(Memory::from(vec![0; 8])).unwrap();
-        let receive = |tag| there.engine.recv(&peer, tag, &room.all());
+        let receive = |tag| there.engine.receive(&peer, tag, &room.all());
         let all: Vec<_> = (0..64).map(|tag| receive(tag).unwrap()).collect();
         assert!(receive(64).is_err_and(|error| error.is_busy()), "there is room");
         let (listener, handle) = here.listen().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] is what one process runs. It finds a [`Peer`] by metadata or address, registers
 //! memory as [`Region`]s, and moves bytes between them: one-sided [`Engine::write`] and
-//! [`Engine::read`], two-sided [`Engine::send`] and [`Engine::recv`] by tag, and notifications.
+//! [`Engine::read`], two-sided [`Engine::send`] and [`Engine::receive`] by tag, and notifications.
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,11 @@ pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;
+
+/// What requests do: the operations in the type of a [`Request`].
+pub mod operation {
+    pub use crate::api::request::{OneSided, Operation, Read, Receive, Send, TwoSided, Write};
+}
 
 /// Makes the program in the README a test.
 #[cfg(doctest)]

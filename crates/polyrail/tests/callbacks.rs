@@ -84,7 +84,7 @@ fn a_panic_in_the_user_s_code_is_caught_counted_and_stops_no_thread() {
             let told = Arc::new(Told(|token| panic!("told of {token}")));
             let request = Request::write(&to_b).notification(Vec::new()).on_end(told, 7);
             for _ in 0..8 {
-                a.prepare(request.clone()).unwrap().post().unwrap().ended().unwrap();
+                a.post(request.clone()).unwrap().ended().unwrap();
             }
             assert!(a.drain(LONG).is_some());
             assert_eq!(a.stats().callback_panics, 8);
@@ -183,7 +183,7 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     let large: Vec<_> =
         (0..8).map(|_| p.a.write(&p.to_b, &source.all(), &there.all()).unwrap()).collect();
     let request = Request::write(&p.to_b).notification(b"now".to_vec()).on_end(told, 1);
-    p.a.prepare(request).unwrap().post().unwrap().ended().unwrap();
+    p.a.post(request).unwrap().ended().unwrap();
     wait_for("the callback to return", || took.lock().unwrap().is_some());
     let took = took.lock().unwrap().unwrap();
     assert!(took < Duration::from_millis(500), "it waited for {took:?}");

@@ -74,7 +74,7 @@ fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
 
         let (inbox, memory) = on(&device, &p.a, &zeros);
-        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
         finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
         finished(&receive);
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
@@ -218,7 +218,7 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
     let (inbox, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
     let source = filled(&p.a, 4 << 20, 2);
     there.hold(true);
-    let receive = p.b.recv(&p.to_a, 1, &inbox.all()).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &inbox.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
     wait_for("a copy to be held back", || there.is_holding());
     let released = AtomicBool::new(false);

@@ -52,7 +52,7 @@ fn a_notification_comes_when_the_device_is_done() {
     let there = remote(&p.a, &target).all();
     let request = Request::write(&p.to_b).segment(source.all(), there).notification(b"x".to_vec());
     device.hold(true);
-    let transfer = p.a.prepare(request).unwrap().post().unwrap();
+    let transfer = p.a.post(request).unwrap();
     assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
     assert!(!transfer.is_over());
     device.hold(false);
@@ -208,7 +208,7 @@ fn each_path_says_why_it_is_taken() {
     assert!(say(&p, &near, &host[1]).starts_with("peer copy"), "a device copies to the host, too");
     let message = p.a.prepare(Request::send(&p.to_b, 1).local(near.all())).unwrap();
     assert_eq!(message.path().kind, PathKind::Shared);
-    let message = p.a.prepare(Request::recv(&p.to_b, 1).local(near.all())).unwrap();
+    let message = p.a.prepare(Request::receive(&p.to_b, 1).local(near.all())).unwrap();
     assert!(message.path().to_string().contains("its sender chooses"), "{}", message.path());
     let p = pair(&[("path", "tcp")]);
     let ((near, _), (far, _)) = (on(&device, &p.a, &[1; 8]), on(&device, &p.b, &[1; 8]));

@@ -228,7 +228,7 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
     p.heal();
     let room = zeroed(&p.b, count as usize);
     for first in (0..count).step_by(100) {
-        let receive = |_| p.b.recv(&p.to_a, 3, &room.all()).unwrap();
+        let receive = |_| p.b.receive(&p.to_a, 3, &room.all()).unwrap();
         let receives: Vec<_> = (first..first + 100).map(receive).collect();
         for (n, receive) in (first..).zip(&receives) {
             assert_eq!(receive.ended().unwrap().bytes, n + 1, "message {n} by its length");

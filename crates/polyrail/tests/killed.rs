@@ -27,7 +27,7 @@ fn one_of_each(engine: &Engine, peer: &Peer, puppet: &Puppet, room: &Region) -> 
         transfers.push(engine.read(peer, &part, &there).unwrap());
     }
     transfers.push(engine.send(peer, 5, &part).unwrap());
-    transfers.push(engine.recv(peer, 6, &part).unwrap());
+    transfers.push(engine.receive(peer, 6, &part).unwrap());
     transfers
 }
 
@@ -144,7 +144,7 @@ fn a_stopped_peer_is_lost_also_for_a_receive_that_only_waits() {
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     engine.notify(&peer, b"are you there?").unwrap().ended().unwrap();
-    let receive = engine.recv(&peer, 1, &room.all()).unwrap();
+    let receive = engine.receive(&peer, 1, &room.all()).unwrap();
     // Its announcement is acknowledged once a later message is.
     engine.notify(&peer, b"and now?").unwrap().ended().unwrap();
     puppet.signal(Signal::STOP);
@@ -163,7 +163,7 @@ fn a_peer_that_is_alive_and_has_nothing_to_say_is_never_lost() {
     let puppet = Puppet::start(test, &engine, &[("peer_timeout_ms", "500")]);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
-    let receive = engine.recv(&peer, 1, &room.all()).unwrap();
+    let receive = engine.receive(&peer, 1, &room.all()).unwrap();
     assert_eq!(receive.wait(Duration::from_millis(1500)), None);
     let write = engine.write(&peer, &room.all(), &puppet.region.all()).unwrap();
     write.ended().unwrap();

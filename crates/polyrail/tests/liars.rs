@@ -345,7 +345,7 @@ fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);
     let region = engine.register_with(Memory::from(vec![GUARD; 4096]), Access::LOCAL).unwrap();
-    let receive = engine.recv(&other.peer, 1, &region.slice(1024, 1024).unwrap()).unwrap();
+    let receive = engine.receive(&other.peer, 1, &region.slice(1024, 1024).unwrap()).unwrap();
     let Message::ReceivePosted(posted) = other.message(1) else { panic!() };
     let place = |offset, len| Place { key: posted.places[0].key, offset, len };
     let header = |transfer, len| ChunkHeader {

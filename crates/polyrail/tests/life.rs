@@ -153,7 +153,7 @@ fn removed_while_others_post(progress: &str) {
                 0 => p.a.write(&peer, &source.all(), &there.all()),
                 1 => p.a.read(&peer, &room.all(), &there.all()),
                 2 => p.a.send(&peer, 1, &source.all()),
-                _ => p.a.recv(&peer, 1, &room.all()),
+                _ => p.a.receive(&peer, 1, &room.all()),
             };
             match posted.map(|transfer| transfer.wait(Duration::from_millis(500))) {
                 Ok(Some(Ok(_))) => done.fetch_add(1, Ordering::Relaxed),
@@ -204,7 +204,7 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     let others = [
         p.b.write(&p.to_a, &in_b.all(), &back.all()).unwrap(),
         p.b.read(&p.to_a, &in_b.all(), &back.all()).unwrap(),
-        p.b.recv(&p.to_a, 2, &in_b.all()).unwrap(),
+        p.b.receive(&p.to_a, 2, &in_b.all()).unwrap(),
     ];
     wait_for("data to move", || {
         p.a.progress();
@@ -249,7 +249,7 @@ fn a_removed_peer_is_told_and_can_be_added_again() {
     let p = pair(&[]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
-    let receive = p.b.recv(&p.to_a, 1, &target.all()).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
     p.a.notify(&p.to_b, b"hello").unwrap().ended().unwrap();
     p.a.remove_peer(&p.to_b);
     let error = receive.ended().unwrap_err();
@@ -327,7 +327,7 @@ fn many_threads_may_wait_at_once_on_an_engine_that_callers_drive() {
                         }
                         _ => {
                             target.write_at(0, &vec![0; len]).unwrap();
-                            let receive = p.b.recv(&p.to_a, worker, &target.all()).unwrap();
+                            let receive = p.b.receive(&p.to_a, worker, &target.all()).unwrap();
                             let send = p.a.send(&p.to_b, worker, &source.all()).unwrap();
                             assert_eq!(receive.ended().unwrap().bytes, len as u64);
                             send.ended().unwrap();
@@ -364,7 +364,7 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
         let mut times = Vec::new();
         for round in 0..300u64 {
             // This one mostly sleeps.
-            let receive = p.a.recv(&p.to_b, round, &room.all()).unwrap();
+            let receive = p.a.receive(&p.to_b, round, &room.all()).unwrap();
             let (p, source) = (&p, &source);
             let late = scope.spawn(move || {
                 std::thread::sleep(Duration::from_micros(300));

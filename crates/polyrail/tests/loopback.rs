@@ -43,7 +43,7 @@ fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
             let there = remote(&p.a, &target).all();
             let request = Request::write(&p.to_b).segment(source.all(), there);
             let request = request.notification(b"here".to_vec());
-            let transfer = p.a.prepare(request).unwrap().post().unwrap();
+            let transfer = p.a.post(request).unwrap();
             wait_for("the write", || {
                 p.a.progress();
                 p.b.progress();
@@ -72,7 +72,7 @@ fn a_caller_that_waits_for_what_does_not_come_keeps_its_deadline() {
             p.to_b.flows_up().0 > 0
         });
         let room = zeroed(&p.a, 8);
-        let receive = p.a.recv(&p.to_b, 1, &room.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 1, &room.all()).unwrap();
         let start = std::time::Instant::now();
         for _ in 0..3 {
             assert!(receive.wait(Duration::from_millis(50)).is_none());
@@ -144,7 +144,7 @@ fn a_notification_comes_after_the_bytes_of_its_write() {
         let request = Request::write(&p.to_b)
             .segment(source.all(), there.all())
             .notification(round.to_le_bytes().to_vec());
-        let transfer = p.a.prepare(request).unwrap().post().unwrap();
+        let transfer = p.a.post(request).unwrap();
         let seen = p.b.wait_notification(LONG).unwrap();
         assert!(bytes(&target) == pattern(1 << 20, round), "round {round}");
         assert_eq!(seen.data, round.to_le_bytes());
@@ -160,7 +160,7 @@ fn messages_of_a_tag_keep_their_order_whichever_side_is_first() {
     let p = pair(&[]);
     let source = filled(&p.a, 300_000, 5);
     let target = zeroed(&p.b, 400_000);
-    let early = p.b.recv(&p.to_a, 1, &target.slice(0, 100_000).unwrap()).unwrap();
+    let early = p.b.receive(&p.to_a, 1, &target.slice(0, 100_000).unwrap()).unwrap();
     let sends: Vec<_> = (0..3)
         .map(|i| p.a.send(&p.to_b, 1, &source.slice(i * 100_000, 100_000 - i).unwrap()).unwrap())
         .collect();
@@ -168,7 +168,7 @@ fn messages_of_a_tag_keep_their_order_whichever_side_is_first() {
     assert!(!sends[1].is_over(), "its receive is not posted yet");
     for i in 1..3 {
         let slice = target.slice(i * 100_000, 100_000).unwrap();
-        let received = p.b.recv(&p.to_a, 1, &slice).unwrap().ended().unwrap();
+        let received = p.b.receive(&p.to_a, 1, &slice).unwrap().ended().unwrap();
         assert_eq!(received.bytes, 100_000 - i, "the length of the message");
     }
     sends.iter().for_each(|send| assert!(send.ended().is_ok()));
@@ -183,7 +183,7 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
     let p = pair(&[]);
     let source = filled(&p.a, 100, 5);
     let target = zeroed(&p.b, 99);
-    let receive = p.b.recv(&p.to_a, 1, &target.all()).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
     let error = TransferError::TooLong { len: 100, capacity: 99 };
     assert_eq!(send.ended().unwrap_err(), error);
@@ -247,7 +247,7 @@ fn callers_can_make_the_progress_themselves() {
         let answer = scope.spawn(move || b.wait_notification(LONG).unwrap().data);
         let request =
             Request::write(&p.to_b).segment(source.all(), there.all()).notification(vec![1, 2, 3]);
-        let transfer = p.a.prepare(request).unwrap().post().unwrap();
+        let transfer = p.a.post(request).unwrap();
         transfer.ended().unwrap();
         assert_eq!(answer.join().unwrap(), [1, 2, 3]);
     });
@@ -295,8 +295,6 @@ fn wrong_requests_are_refused_before_anything_moves() {
     let lengths = post(p.a.write(&p.to_b, &head, &there.all()));
     assert_eq!(lengths, "segment 0 has 8 bytes here and 64 at the peer");
     assert!(post(p.a.write(&p.to_b, &all, &own.all())).contains("another engine"));
-    let shape = p.a.prepare(Request::send(&p.to_b, 1).segment(all.clone(), there.all()));
-    assert_eq!(shape.unwrap_err().to_string(), "a send takes local slices, not segments");
     let long = p.a.prepare(Request::write(&p.to_b).notification(vec![0; 65_537]));
     assert!(long.unwrap_err().to_string().contains("allowed is 0 to 65536"));
     let outside = RegionError::OutOfBounds { offset: 60, len: 5, size: 64 };
@@ -335,7 +333,7 @@ fn a_cancelled_receive_or_read_lets_nothing_land() {
     let target = zeroed(&p.a, len);
     for round in 0..10 {
         let read = p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap();
-        let receive = p.a.recv(&p.to_b, round, &target.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, round, &target.all()).unwrap();
         let send = p.b.send(&p.to_a, round, &source.all()).unwrap();
         std::thread::sleep(Duration::from_micros(200 * round));
         read.cancel();
@@ -384,9 +382,9 @@ fn a_deadline_ends_what_can_not_go_on() {
     let source = filled(&p.a, 64, 1);
     let timeout = Duration::from_millis(150);
     let send = Request::send(&p.to_b, 1).local(source.all()).timeout(timeout);
-    let receive = Request::recv(&p.to_b, 1).local(source.all()).timeout(timeout);
-    for request in [send, receive] {
-        let error = p.a.prepare(request).unwrap().post().unwrap().ended().unwrap_err();
+    let receive = Request::receive(&p.to_b, 1).local(source.all()).timeout(timeout);
+    for posted in [p.a.post(send), p.a.post(receive)] {
+        let error = posted.unwrap().ended().unwrap_err();
         let TransferError::Deadline { deadline, progress } = error else { panic!("{error}") };
         assert_eq!(deadline, timeout);
         assert!(progress.contains("flows up"), "{progress}");
@@ -412,7 +410,7 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
     let p = pair(&[]);
     let source = filled(&p.a, 64, 1);
     let _send = p.a.send(&p.to_b, 77, &source.all()).unwrap();
-    let _receive = p.a.recv(&p.to_b, 78, &source.all()).unwrap();
+    let _receive = p.a.receive(&p.to_b, 78, &source.all()).unwrap();
     wait_for("all flows to be up", || p.to_b.flows_up() == (4, 4));
     p.a.notify(&p.to_b, b"x").unwrap().ended().unwrap();
     let dump = p.a.dump();

@@ -99,7 +99,7 @@ fn reads_and_messages_take_the_same_way() {
         wait_for("the count", || moved(&p.b) == (0, len as u64));
 
         let (inbox, memory) = on(&here, &p.a, &zeros);
-        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
         let send = p.b.prepare(Request::send(&p.to_a, 3).local(source.all())).unwrap();
         assert_eq!(send.path().kind, PathKind::Shared, "{}", send.path());
         finished(&send.post().unwrap());

@@ -87,8 +87,8 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     assert!(p.a.drain(LONG).is_some(), "detached ones are waited for");
     assert_eq!(*diary.lines.lock().unwrap(), vec!["7 moved 1048576"; 3]);
     let into = zeroed(&p.a, 8);
-    let never = Request::recv(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
-    drop(p.a.prepare(never).unwrap().post().unwrap());
+    let never = Request::receive(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
+    drop(p.a.post(never).unwrap());
     diary.wait_for("8 failed: ");
 }
 
@@ -108,7 +108,7 @@ fn whoever_waits_for_all_transfers_waits_until_their_end_has_been_told() {
     let slow = Arc::new(Slow::default());
     let p = pair(&[]);
     let request = Request::write(&p.to_b).notification(b"hello".to_vec()).on_end(slow.clone(), 1);
-    p.a.prepare(request).unwrap().post().unwrap().ended().unwrap();
+    p.a.post(request).unwrap().ended().unwrap();
     assert!(p.a.drain(LONG).is_some() && slow.0.load(Ordering::SeqCst));
 }
 

@@ -72,7 +72,7 @@ fn notifications_arrive_exactly_once_whatever_happens_to_rails() {
                         request = request.segment(source.all(), there.all());
                     }
                     let request = request.notification(number.to_le_bytes().to_vec());
-                    waiting.push_back(p.a.prepare(request).unwrap().post().unwrap());
+                    waiting.push_back(p.a.post(request).unwrap());
                     if waiting.len() >= 64 {
                         waiting.pop_front().unwrap().ended().unwrap();
                     }
@@ -117,7 +117,7 @@ fn messages_of_a_tag_keep_their_order_whatever_happens_to_rails() {
             });
             for first in (0..count).step_by(rooms.len()) {
                 let number = (count - first).min(rooms.len() as u64);
-                let receive = |room: &Region| p.b.recv(&p.to_a, 9, &room.all()).unwrap();
+                let receive = |room: &Region| p.b.receive(&p.to_a, 9, &room.all()).unwrap();
                 let receives: Vec<_> = rooms[..number as usize].iter().map(receive).collect();
                 for (i, receive) in receives.iter().enumerate() {
                     let message = first + i as u64;
@@ -184,7 +184,7 @@ impl<'a> Worker<'a> {
                 self.is_untouched(&self.back);
             }
             3 => {
-                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let receive = p.b.receive(&p.to_a, tag, &there.all()).unwrap();
                 let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
                 self.give_up(&receive);
                 self.is_untouched(&self.target);
@@ -192,7 +192,7 @@ impl<'a> Worker<'a> {
                 let _ = send.ended();
             }
             4 => {
-                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let receive = p.b.receive(&p.to_a, tag, &there.all()).unwrap();
                 let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
                 assert_eq!(receive.ended().unwrap().bytes, size);
                 finished(&send);

@@ -16,7 +16,7 @@ use polyrail_sys::Memory;
 
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::{Observer, Watch};
-use crate::api::request::{Prepared, Request};
+use crate::api::request::{Operation, Prepared, Request};
 use crate::api::stats::Stats;
 use crate::api::transfer::Transfer;
 use crate::device::direct::TransferPath;
@@ -297,7 +297,7 @@ impl Engine {
         local: &RegionSlice,
         remote: &RemoteSlice,
     ) -> Result<Transfer, PostError> {
-        self.prepare(Request::write(peer).segment(local.clone(), *remote))?.post()
+        self.post(Request::write(peer).segment(local.clone(), *remote))
     }
 
     /// Reads bytes of a peer's memory. Done means: every byte is in place here.
@@ -317,7 +317,7 @@ impl Engine {
         local: &RegionSlice,
         remote: &RemoteSlice,
     ) -> Result<Transfer, PostError> {
-        self.prepare(Request::read(peer).segment(local.clone(), *remote))?.post()
+        self.post(Request::read(peer).segment(local.clone(), *remote))
     }
 
     /// Sends a message to the peer's oldest receive of this tag, and waits for there to be one.
@@ -325,14 +325,14 @@ impl Engine {
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// let receive = other.recv(&back, 42, &target.all())?;
+    /// let receive = other.receive(&back, 42, &target.all())?;
     /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
     /// assert_eq!(send.join()?.bytes, 1000);
     /// assert_eq!(receive.join()?.bytes, 1000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
-        self.prepare(Request::send(peer, tag).local(local.clone()))?.post()
+        self.post(Request::send(peer, tag).local(local.clone()))
     }
 
     /// Receives a message of this tag from the peer. Its length is in [`crate::Outcome::bytes`]; a
@@ -340,14 +340,19 @@ impl Engine {
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// let receive = engine.recv(&peer, 1, &local.all())?;
+    /// let receive = engine.receive(&peer, 1, &local.all())?;
     /// assert_eq!(receive.wait(Duration::from_millis(1)), None, "nobody has sent anything");
     /// receive.cancel();
     /// assert_eq!(receive.wait(soon), Some(Err(TransferError::Cancelled)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
-        self.prepare(Request::recv(peer, tag).local(local.clone()))?.post()
+    pub fn receive(
+        &self,
+        peer: &Peer,
+        tag: u64,
+        local: &RegionSlice,
+    ) -> Result<Transfer, PostError> {
+        self.post(Request::receive(peer, tag).local(local.clone()))
     }
 
     /// Sends a notification of its own. No order is promised between notifications.
@@ -361,7 +366,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn notify(&self, peer: &Peer, data: &[u8]) -> Result<Transfer, PostError> {
-        self.prepare(Request::write(peer).notification(data.to_vec()))?.post()
+        self.post(Request::write(peer).notification(data.to_vec()))
     }
 
     /// All notifications that have arrived, in order of arrival. Never blocks.
@@ -411,11 +416,19 @@ impl Engine {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
+    pub fn prepare<O: Operation>(
+        &self,
+        request: Request<O>,
+    ) -> Result<PreparedTransfer, PostError> {
         let limits = self.shared().settings.request_limits();
-        let path = crate::device::direct::choose(self.shared(), &request);
-        let prepared = Arc::new(Prepared::new(request, path, &limits)?);
+        let path = crate::device::direct::choose(self.shared(), &request.spec);
+        let prepared = Arc::new(Prepared::new(request.spec, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
+    }
+
+    /// Prepares a request and posts it, for one that is posted once.
+    pub fn post<O: Operation>(&self, request: Request<O>) -> Result<Transfer, PostError> {
+        self.prepare(request)?.post()
     }
 
     /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing

@@ -184,14 +184,6 @@ pub enum PostError {
         /// The peer of the request.
         peer: String,
     },
-    /// The request has segments of the other kind.
-    #[error("a {operation} takes {takes}")]
-    Shape {
-        /// The operation.
-        operation: &'static str,
-        /// What it takes.
-        takes: &'static str,
-    },
     /// The notification is too long.
     #[error("notification has {got} bytes, allowed is 0 to {limit} (notification_bytes)")]
     NotificationTooLong {

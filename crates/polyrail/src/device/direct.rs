@@ -18,7 +18,7 @@ use polyrail_proto::{InstanceId, RegionKey};
 use smallvec::SmallVec;
 
 use crate::api::error::TransferError;
-use crate::api::request::{Kind, Request};
+use crate::api::request::{Kind, Spec};
 use crate::device::export::import;
 use crate::device::shared_memory;
 use crate::device::staging::{CopyError, Tickets};
@@ -138,10 +138,7 @@ impl fmt::Display for TransferPath {
 }
 
 /// Which path a request takes, and if it is not over the rails, the copies.
-pub(crate) fn choose(
-    engine: &Arc<EngineShared>,
-    request: &Request,
-) -> (TransferPath, Option<Copies>) {
+pub(crate) fn choose(engine: &Arc<EngineShared>, request: &Spec) -> (TransferPath, Option<Copies>) {
     match engine.config.path {
         PathChoice::Shared => (forced_to_share(engine, request), None),
         _ if !request.touches_device() => (TransferPath::new(PathKind::Tcp, NO_DEVICE), None),
@@ -153,7 +150,7 @@ pub(crate) fn choose(
     }
 }
 
-fn forced_to_share(engine: &Arc<EngineShared>, request: &Request) -> TransferPath {
+fn forced_to_share(engine: &Arc<EngineShared>, request: &Spec) -> TransferPath {
     match shares(engine, request) {
         Ok(()) => TransferPath::new(PathKind::Shared, "the setting path says so"),
         Err(why) => {
@@ -167,7 +164,7 @@ fn forced_to_share(engine: &Arc<EngineShared>, request: &Request) -> TransferPat
 /// The path of a request that no device can copy from end to end, for that reason.
 fn without_copies(
     engine: &Arc<EngineShared>,
-    request: &Request,
+    request: &Spec,
     why: Cow<'static, str>,
 ) -> TransferPath {
     match shares(engine, request) {
@@ -188,7 +185,7 @@ fn without_copies(
 }
 
 /// Whether the bytes of a request can go through shared memory, or why not.
-fn shares(engine: &Arc<EngineShared>, request: &Request) -> Result<(), Cow<'static, str>> {
+fn shares(engine: &Arc<EngineShared>, request: &Spec) -> Result<(), Cow<'static, str>> {
     if !request.touches_device() {
         return Err(NO_DEVICE.into());
     }
@@ -204,7 +201,7 @@ fn shares(engine: &Arc<EngineShared>, request: &Request) -> Result<(), Cow<'stat
 /// The copies of a request and why they are possible, or why not.
 fn copies(
     engine: &Arc<EngineShared>,
-    request: &Request,
+    request: &Spec,
 ) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
     let (kind, peer, pairs) = request.parts();
     if !matches!(kind, Kind::Write | Kind::Read) {
