@@ -3,6 +3,7 @@
 pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod observer;
+pub(crate) mod register;
 pub(crate) mod request;
 pub(crate) mod stats;
 pub(crate) mod transfer;

@@ -20,6 +20,7 @@ mod sync;
 pub use api::engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
 pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
 pub use api::observer::{Observer, OnEnd, Watch};
+pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
 pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use api::transfer::Transfer;

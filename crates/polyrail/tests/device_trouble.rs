@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::devices::{device, on};
 use common::*;
 use polyrail::{
-    Access, Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
+    Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
     TransferError, TransferPath,
 };
 use polyrail_gpu::Device;
@@ -274,7 +274,7 @@ fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is
     let (source, _) = on(&here, &p.b, &[1; 64]);
     let memory = here.memory(&[0; 64]);
     let export = here.export(&memory).unwrap();
-    let target = p.a.register_device(memory, Access::ALL).unwrap();
+    let target = p.a.register(memory).unwrap();
     let there = remote(&p.b, &target);
     let write = Request::write(&p.to_a).segment(source.all(), there.all());
     let prepared = p.b.prepare(write).unwrap();

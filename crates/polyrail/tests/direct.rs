@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::devices::{device, on};
 use common::*;
-use polyrail::{Access, Engine, PathKind, RefusalCode, Region, Request, TransferError};
+use polyrail::{
+    Access, Engine, PathKind, RefusalCode, Region, Registrable, Request, TransferError,
+};
 use polyrail_gpu::fake::FakeDevice;
 
 fn sent_over_rails(engine: &Engine) -> u64 {
@@ -92,8 +94,8 @@ fn what_the_peer_does_not_allow_is_refused_as_over_rails() {
     let device = device(0);
     let p = pair(&[]);
     let (source, _) = on(&device, &p.a, &[1; 64]);
-    let access = Access { remote_read: true, remote_write: false };
-    let target = p.b.register_device(device.memory(&[0; 64]), access).unwrap();
+    let access = Access::READ;
+    let target = p.b.register(device.memory(&[0; 64]).with_access(access)).unwrap();
     let write = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
     let refused = write.ended();
     let denied = RefusalCode::AccessDenied;
@@ -279,8 +281,8 @@ fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
 fn a_region_that_peers_may_only_read_is_not_opened_to_them() {
     let device = device(0);
     let p = apart(&[]);
-    let access = Access { remote_read: true, remote_write: false };
-    let source = p.b.register_device(device.memory(&[9; 64]), access).unwrap();
+    let access = Access::READ;
+    let source = p.b.register(device.memory(&[9; 64]).with_access(access)).unwrap();
     let (target, memory) = on(&device, &p.a, &[0; 64]);
     let all = remote(&p.a, &source).all();
     let prepared = p.a.prepare(Request::read(&p.to_b).segment(target.all(), all)).unwrap();

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use polyrail::{Access, Memory, PostError, RefusalCode, RegionError, Request, TransferError};
+use polyrail::{
+    Access, Memory, PostError, RefusalCode, RegionError, Registrable, Request, TransferError,
+};
 
 const MODES: [&[(&str, &str)]; 3] = [
     &[],
@@ -267,9 +269,9 @@ fn what_may_not_be_touched_is_refused_with_the_reason() {
             other => panic!("{other}"),
         }
     };
-    let read_only = Access { remote_read: true, remote_write: false };
+    let read_only = Access::READ;
     let memory = Memory::from(vec![0; 64]);
-    let protected = p.b.register_with(memory, read_only).unwrap();
+    let protected = p.b.register(memory.with_access(read_only)).unwrap();
     assert_eq!(refused(&remote(&p.a, &protected)), RefusalCode::AccessDenied);
     drop(target);
     assert_eq!(refused(&there), RefusalCode::RegionDropped);

@@ -78,9 +78,7 @@ impl Rails {
                 }
                 EndMemory::Gpu(gpu) => {
                     let gpu = lock(gpu);
-                    let register = |memory: &DeviceMemory| {
-                        engine.register_device(memory.clone(), polyrail::Access::ALL)
-                    };
+                    let register = |memory: &DeviceMemory| engine.register(memory.clone());
                     (register(gpu.source()), register(gpu.sink()))
                 }
             };

@@ -9,13 +9,12 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
-use polyrail_gpu::DeviceMemory;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
-use polyrail_sys::Memory;
 
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::{Observer, Watch};
+use crate::api::register::Registrable;
 use crate::api::request::{Operation, Prepared, Request};
 use crate::api::stats::Stats;
 use crate::api::transfer::Transfer;
@@ -25,10 +24,7 @@ use crate::engine::inbox::Notification;
 use crate::engine::peer::PeerShared;
 use crate::engine::rails::Rail;
 pub(crate) use crate::engine::state::EngineShared;
-use crate::memory::region::{
-    Access, Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice,
-};
-use crate::memory::region_memory::RegionMemory;
+use crate::memory::region::{Mailbox, OpenMailbox, Region, RegionSlice, RemoteRegion, RemoteSlice};
 
 /// What one process runs to move memory to and from others.
 ///
@@ -233,40 +229,30 @@ impl Engine {
         self.shared().remove_peer(&peer.shared);
     }
 
-    /// Registers memory for transfers; peers may read and write it once they have its description.
-    /// Overlapping registrations are independent of each other.
-    pub fn register(&self, memory: Memory) -> Result<Region, RegionError> {
-        self.register_with(memory, Access::ALL)
-    }
-
-    /// Registers memory with the access that peers are to have.
-    pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
-        self.shared().registry.register(self.shared().card.instance, memory.into(), access)
-    }
-
-    /// Registers memory of a device, such as a GPU: transfers of it take the same calls as those of
-    /// host memory, and may go between the two. Copies to and from the device overlap the sending.
+    /// Registers memory for transfers, the host's or a device's; peers may use it, as far as its
+    /// [`crate::Access`] allows, once they have its description. Overlapping registrations are independent
+    /// of each other.
+    ///
+    /// Transfers of a device's memory, such as a GPU's, take the same calls as those of host memory,
+    /// and may go between the two. Copies to and from the device overlap the sending.
     ///
     /// ```no_run
     /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
-    /// use polyrail::{Access, Cuda};
+    /// use polyrail::{Access, Cuda, Memory, Registrable};
     ///
+    /// let local = engine.register(Memory::anonymous(64 << 20)?.with_access(Access::LOCAL))?;
     /// // Any pointer that CUDA knows: cudaMalloc's, PyTorch's `tensor.data_ptr()`.
     /// // SAFETY: the tensor lives until its region is dropped.
     /// let memory = unsafe { Cuda::load()?.memory_at(tensor, bytes)? };
-    /// let region = engine.register_device(memory, Access::ALL)?;
+    /// let region = engine.register(memory)?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
-    pub fn register_device(
-        &self,
-        memory: DeviceMemory,
-        access: Access,
-    ) -> Result<Region, RegionError> {
-        let memory = RegionMemory::Device(memory);
+    pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
+        let (memory, access) = memory.exposed().into_parts();
         self.shared().registry.register(self.shared().card.instance, memory, access)
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use polyrail::{Access, Engine, Peer, Region, RemoteRegion};
+use polyrail::{Engine, Peer, Region, RemoteRegion};
 use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -134,7 +134,7 @@ pub(crate) fn play() {
                 // It reaches no device of another process.
                 let device = FakeDevice::new(9, Duration::from_micros(300), 5);
                 let memory = device.memory(&pattern(PUPPET_BYTES, PUPPET_SEED));
-                let region = engine.register_device(memory, Access::ALL).unwrap();
+                let region = engine.register(memory).unwrap();
                 say(&hex(&region.describe()));
                 devices.push(region);
             }
