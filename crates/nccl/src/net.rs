@@ -72,7 +72,7 @@ impl Net {
         let engine = self.engine_for(handle.instance)?;
         let stage = match engine.peer(handle.instance) {
             Some(peer) => self.hello(engine, peer, &handle)?,
-            None => Stage::Asking { at: 0, connecting: engine.begin_connect(handle.addresses[0]) },
+            None => Stage::Asking { at: 0, connecting: engine.connect(handle.addresses[0]) },
         };
         Ok(Attempt { handle, stage })
     }
@@ -80,7 +80,7 @@ impl Net {
     /// The next step; the connection once it is there.
     pub(crate) fn advance(&self, attempt: &mut Attempt) -> Result<Option<Arc<SendEnd>>, CallError> {
         match &mut attempt.stage {
-            Stage::Asking { at, connecting } => match connecting.poll() {
+            Stage::Asking { at, connecting } => match connecting.try_wait() {
                 None => Ok(None),
                 Some(Ok(peer)) => {
                     if peer.instance() != attempt.handle.instance {
@@ -98,7 +98,7 @@ impl Net {
                         return Err(CallError::Broken(error.to_string()));
                     };
                     let engine = self.engine_for(attempt.handle.instance)?;
-                    let connecting = engine.begin_connect(*address);
+                    let connecting = engine.connect(*address);
                     attempt.stage = Stage::Asking { at: next, connecting };
                     Ok(None)
                 }

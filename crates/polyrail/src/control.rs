@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
@@ -30,6 +30,7 @@ use crate::diag::dump::DumpSignal;
 use crate::engine::build::{device, is_forbidden};
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
+use crate::engine::tasks::Answer;
 use crate::proxy::Command as ProxyCommand;
 use crate::receiver::flow::RxFlow;
 
@@ -54,8 +55,7 @@ enum Command {
     FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     PeerLeft { peer: Arc<PeerShared> },
-    Introduce { address: SocketAddr, answer: mpsc::Sender<Result<Card, String>> },
-    Stop,
+    Introduce { address: SocketAddr, answer: Answer<Result<Card, String>> },
 }
 
 pub(crate) struct Control {
@@ -104,14 +104,18 @@ impl ControlHandle {
         self.command(Command::PeerLeft { peer });
     }
 
-    pub(crate) fn introduce(&self, address: SocketAddr) -> mpsc::Receiver<Result<Card, String>> {
-        let (answer, receiver) = mpsc::channel();
+    pub(crate) fn introduce(&self, address: SocketAddr, answer: Answer<Result<Card, String>>) {
         self.command(Command::Introduce { address, answer });
-        receiver
     }
 
+    /// The thread looks at none any more: whoever waits for an answer gets none.
+    pub(crate) fn forget_commands(&self) {
+        while self.commands.pop().is_some() {}
+    }
+
+    /// The engine is closing: the thread has to look.
     pub(crate) fn stop(&self) {
-        self.command(Command::Stop);
+        self.poller.wake();
     }
 
     /// Something is outstanding: deadlines count.
@@ -165,10 +169,10 @@ impl Control {
             let time = Time(monotonic_ns());
             let now = Instant::now();
             self.excuse(now);
+            if self.engine.is_closing() {
+                return self.engine.control.forget_commands();
+            }
             while let Some(command) = self.engine.control.commands.pop() {
-                if matches!(command, Command::Stop) {
-                    return;
-                }
                 self.obey(command);
             }
             for event in events.drain(..) {
@@ -240,11 +244,10 @@ impl Control {
                 self.engine.lose_peer(&peer, "it closed".to_owned());
             }
             Command::Introduce { address, answer } => self.introduce(address, answer),
-            Command::Stop => {}
         }
     }
 
-    fn introduce(&mut self, address: SocketAddr, answer: mpsc::Sender<Result<Card, String>>) {
+    fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, String>>) {
         let engine = self.engine.clone();
         let same_family =
             |rail: &&crate::engine::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
@@ -254,8 +257,7 @@ impl Control {
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
         if !engine.rails.iter().any(|rail| same_family(&rail)) {
-            let _ = answer.send(Err("no rail here has an address of that family".to_owned()));
-            return;
+            return answer.give(Err("no rail here has an address of that family".to_owned()));
         }
         let options = engine.settings.flow_options(false);
         match tcp::start_connect(source, None, address, &options) {
@@ -268,7 +270,7 @@ impl Control {
                     Handshake::connecting(socket, purpose, address, deadline, patience, &hello);
                 self.begin(connecting);
             }
-            Err(error) => drop(answer.send(Err(error.to_string()))),
+            Err(error) => answer.give(Err(error.to_string())),
         }
     }
 
@@ -517,10 +519,10 @@ impl Control {
         let _ = self.engine.control.poller.remove(socket.as_fd());
         match (purpose, reply) {
             (Purpose::Introduction { answer }, Reply::Accepted(card)) => {
-                let _ = answer.send(Ok(card));
+                answer.give(Ok(card));
             }
             (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
-                let _ = answer.send(Err(format!("refused: {reason}")));
+                answer.give(Err(format!("refused: {reason}")));
             }
             (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 self.note_reached(&peer);
@@ -622,7 +624,7 @@ impl Control {
                 self.turned_away.log(&self.engine.rails[rail].name, remote, why);
             }
             Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
-            Purpose::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
+            Purpose::Introduction { answer } => answer.give(Err(why.to_owned())),
         }
     }
 

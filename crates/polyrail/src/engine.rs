@@ -14,3 +14,4 @@ pub(crate) mod rails;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod tasks;

@@ -17,12 +17,16 @@ mod receiver;
 mod sender;
 mod sync;
 
-pub use api::engine::{Connecting, Engine, EngineBuilder, Peer, PreparedTransfer, RailInfo, rails};
+pub use api::builder::EngineBuilder;
+pub use api::connecting::Connecting;
+pub use api::engine::{Engine, Peer, RailInfo, rails};
 pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
 pub use api::observer::{Observer, OnEnd, Watch};
+pub use api::prepared::PreparedTransfer;
 pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
 pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
+pub use api::tasks::{Accept, Events, NextNotification};
 pub use api::transfer::Transfer;
 pub use device::direct::{PathKind, TransferPath};
 pub use engine::inbox::Notification;

@@ -287,8 +287,8 @@ fn rails_may_have_ipv6_addresses() {
     let c = rails_of("::1,127.0.0.1", &[]);
     works(&a, &c);
     works(&c, &a);
-    let peer = rails_of("::1", &[]).connect(c.addresses()[0]);
-    assert!(peer.is_ok_and(|peer| peer.name() == c.connect(a.addresses()[0]).unwrap().name()));
+    let peer = rails_of("::1", &[]).connect(c.addresses()[0]).join().unwrap();
+    assert_eq!(peer.name(), c.connect(a.addresses()[0]).join().unwrap().name());
 }
 
 #[test]

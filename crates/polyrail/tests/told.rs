@@ -119,10 +119,10 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     let config = config(&[("peer_timeout_ms", "500")]);
     let builder = builder().config(config).observer(diary.clone());
     let c = builder.build().unwrap();
-    let mut connecting = c.begin_connect(b.addresses()[0]);
+    let connecting = c.connect(b.addresses()[0]);
     let start = Instant::now();
     let peer = loop {
-        match connecting.poll() {
+        match connecting.try_wait() {
             Some(peer) => break peer.unwrap(),
             None => assert!(start.elapsed() < LONG),
         }

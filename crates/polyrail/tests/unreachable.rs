@@ -135,13 +135,13 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
 fn connecting_to_nobody_fails_with_address_and_reason() {
     let engine = engine(&[("connect_timeout_ms", "300")]);
     let closed = closed_port("127.0.0.1");
-    let error = engine.connect(closed).unwrap_err().to_string();
+    let error = engine.connect(closed).join().unwrap_err().to_string();
     assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
     // Somebody listens there, and never says anything.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = engine.connect(silent.local_addr().unwrap()).unwrap_err().to_string();
+    let error = engine.connect(silent.local_addr().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("300 ms") || error.contains("timed out"), "{error}");
-    let error = engine.connect("[::1]:9".parse().unwrap()).unwrap_err().to_string();
+    let error = engine.connect("[::1]:9".parse().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("no rail here has an address of that family"), "{error}");
-    assert!(matches!(engine.connect(engine.addresses()[0]), Err(PeerError::Myself)));
+    assert!(matches!(engine.connect(engine.addresses()[0]).join(), Err(PeerError::Myself)));
 }

@@ -5,21 +5,23 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 
+use crate::api::builder::EngineBuilder;
+use crate::api::connecting::Connecting;
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
-use crate::api::observer::{Observer, Watch};
+use crate::api::observer::Watch;
+use crate::api::prepared::PreparedTransfer;
 use crate::api::register::Registrable;
 use crate::api::request::{Operation, Prepared, Request};
 use crate::api::stats::Stats;
+use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
-use crate::device::direct::TransferPath;
-use crate::engine::build;
 use crate::engine::inbox::Notification;
 use crate::engine::peer::PeerShared;
 use crate::engine::rails::Rail;
@@ -38,16 +40,6 @@ pub struct Engine {
     handle: Arc<Handle>,
 }
 
-/// Builds an [`Engine`].
-#[derive(Default)]
-pub struct EngineBuilder {
-    config: Config,
-    name: Option<String>,
-    observer: Option<Arc<dyn Observer>>,
-    apart: bool,
-    strict: bool,
-}
-
 /// A remote engine. Clones are the same peer; equal if they are.
 #[derive(Clone)]
 pub struct Peer {
@@ -60,14 +52,6 @@ pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
     let rails = crate::engine::rails::select(&config.rails, &interfaces)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
-}
-
-/// A peer that is being connected to; see [`Engine::begin_connect`].
-pub struct Connecting {
-    engine: Engine,
-    address: SocketAddr,
-    answer: mpsc::Receiver<Result<Card, String>>,
-    card: Option<Result<Card, String>>,
 }
 
 /// A rail of this engine.
@@ -83,14 +67,6 @@ pub struct RailInfo {
     pub speed_mbps: Option<u32>,
 }
 
-/// A request that is checked and cut into chunks: post it as often as you like, also while an
-/// earlier post of it is under way.
-#[derive(Clone)]
-pub struct PreparedTransfer {
-    prepared: Arc<Prepared>,
-    engine: Engine,
-}
-
 struct Handle {
     shared: Arc<EngineShared>,
     /// Threads to be joined.
@@ -100,6 +76,14 @@ struct Handle {
 }
 
 impl Engine {
+    pub(crate) fn new(
+        shared: Arc<EngineShared>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+        strict: bool,
+    ) -> Self {
+        Self { handle: Arc::new(Handle { shared, threads: OnceLock::from(threads), strict }) }
+    }
+
     /// Starts to build an engine, with default settings.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
@@ -135,27 +119,18 @@ impl Engine {
         Ok(Peer { shared: self.shared().add_peer(card)? })
     }
 
-    /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
-    /// most `connect_timeout_ms` of the time that this process runs.
+    /// Adds the peer that listens on `address`, any of its rails, once it has answered.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let address = other.addresses()[0];
-    /// assert_eq!(engine.connect(address)?, peer, "it is known already");
+    /// assert_eq!(engine.connect(address).join()?, peer, "it is known already");
     /// engine.remove_peer(&peer);
     /// assert!(peer.lost().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
-        let mut connecting = self.begin_connect(address);
-        connecting.wait();
-        connecting.result()
-    }
-
-    /// Like [`Engine::connect`], without waiting for the answer.
-    pub fn begin_connect(&self, address: SocketAddr) -> Connecting {
-        let answer = self.shared().control.introduce(address);
-        Connecting { engine: self.clone(), address, answer, card: None }
+    pub fn connect(&self, address: SocketAddr) -> Connecting {
+        Connecting::new(self.clone(), address, self.shared().introduce(address))
     }
 
     /// Writes the metadata to a file that others find, on a shared file system for instance. The
@@ -198,6 +173,29 @@ impl Engine {
     /// The next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
         self.shared().joined.wait(timeout)
+    }
+
+    /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the
+    /// engine is closed. Dropping the future loses no peer; any number of tasks may wait.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # let config = engine.config().clone();
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let third = Engine::builder().config(config).name("third").build()?;
+    /// let to_engine = third.connect(engine.addresses()[0]).await?;
+    /// third.notify(&to_engine, b"hello")?.await?;
+    /// let came = engine.accept().await.expect("the engine is open");
+    /// assert_eq!(came.name(), "third");
+    /// let notification = engine.next_notification().await.expect("the engine is open");
+    /// assert_eq!((notification.peer, &notification.data[..]), (came, &b"hello"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accept(&self) -> Accept<'_> {
+        Accept::new(self)
     }
 
     /// The number of this run of the engine, which no other has.
@@ -363,14 +361,15 @@ impl Engine {
         taken
     }
 
-    /// The next notification; waits for it, at most `timeout`.
+    /// The next notification; waits for it, at most `timeout`. `None` at once when the engine is
+    /// closed and all were taken.
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
         let until = Instant::now().checked_add(timeout);
         let taken = loop {
             shared.wait_until(
                 until,
-                || !shared.inbox.is_empty(),
+                || !shared.inbox.is_empty() || shared.is_closing(),
                 |limit| shared.inbox.sleep(limit),
             );
             let taken = shared.inbox.pop();
@@ -378,12 +377,29 @@ impl Engine {
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
             }
-            if shared.is_closing() {
+            if shared.is_closing() || shared.is_forked() {
                 break None;
             }
         };
         shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
+    }
+
+    /// The next notification, for asynchronous programs; [`Engine::accept`] has an example. `None`:
+    /// the engine is closed, and all were taken. Dropping the future loses none; any number of tasks
+    /// may wait, and each notification goes to one of them.
+    ///
+    /// With `progress = caller` each poll moves data, and asks to be polled again at once.
+    pub fn next_notification(&self) -> NextNotification<'_> {
+        NextNotification::new(self)
+    }
+
+    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, or
+    /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
+    pub fn events(&self) -> Result<Events, EngineError> {
+        let shared = self.shared();
+        let system = |source| EngineError::System { what: "eventfd", source };
+        Ok(Events::new(shared.bells.hang().map_err(system)?, shared.original.clone()))
     }
 
     /// Checks a request and cuts it into chunks, once for many posts.
@@ -415,6 +431,29 @@ impl Engine {
     /// Prepares a request and posts it, for one that is posted once.
     pub fn post<O: Operation>(&self, request: Request<O>) -> Result<Transfer, PostError> {
         self.prepare(request)?.post()
+    }
+
+    /// Closes the engine for all its clones: tells the peers, ends all transfers with an error, and
+    /// stops its threads. Blocks for a second at most, while peers are told. Dropping the last clone
+    /// does the same.
+    ///
+    /// Afterwards posts are refused with [`PostError::Closed`] and peers with [`PeerError::Closed`];
+    /// notifications that came before can be taken, and nobody waits for more. Regions stay readable
+    /// and writable here. Closing twice is fine. In a callback nothing moves meanwhile, so peers are
+    /// not told in time.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # use polyrail::PostError;
+    /// let pending = engine.receive(&peer, 1, &local.all())?;
+    /// engine.close();
+    /// assert!(matches!(pending.join(), Err(TransferError::PeerLost { .. })));
+    /// assert!(matches!(engine.notify(&peer, b"hello"), Err(PostError::Closed)));
+    /// assert!(engine.wait_notification(soon).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(&self) {
+        self.shared().close();
     }
 
     /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing
@@ -461,7 +500,7 @@ impl Engine {
         crate::diag::dump::text(self.shared())
     }
 
-    fn shared(&self) -> &Arc<EngineShared> {
+    pub(crate) fn shared(&self) -> &Arc<EngineShared> {
         &self.handle.shared
     }
 }
@@ -472,53 +511,6 @@ impl fmt::Debug for Engine {
     }
 }
 
-impl EngineBuilder {
-    /// Uses these settings instead of the defaults.
-    #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// What peers call this engine in messages; host name and process id if not given.
-    #[must_use]
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.to_owned());
-        self
-    }
-
-    /// Tells this observer of what happens, as it happens.
-    #[must_use]
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observer = Some(observer);
-        self
-    }
-
-    /// Behaves to other engines of this process as if it were in another one. For tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn apart(mut self) -> Self {
-        self.apart = true;
-        self
-    }
-
-    /// Panics when the engine ends if any of its work was left alone, see [`Stats::rescues`]. For
-    /// tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn strict(mut self) -> Self {
-        self.strict = true;
-        self
-    }
-
-    /// Starts the engine: it listens on every rail when this returns.
-    pub fn build(self) -> Result<Engine, EngineError> {
-        let (shared, threads) = build::start(self.config, self.name, self.observer, self.apart)?;
-        let handle = Handle { shared, threads: OnceLock::from(threads), strict: self.strict };
-        Ok(Engine { handle: Arc::new(handle) })
-    }
-}
-
 impl RailInfo {
     fn new(rail: &Rail, address: SocketAddr) -> Self {
         Self {
@@ -526,44 +518,6 @@ impl RailInfo {
             interface: rail.interface.clone(),
             address,
             speed_mbps: rail.speed_mbps.filter(|speed| *speed > 0),
-        }
-    }
-}
-
-impl fmt::Debug for EngineBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EngineBuilder({:?})", self.name)
-    }
-}
-
-impl Connecting {
-    /// The peer once it has answered; `None` until then. Never blocks.
-    pub fn poll(&mut self) -> Option<Result<Peer, PeerError>> {
-        if self.card.is_none() {
-            self.card = match self.answer.try_recv() {
-                Ok(card) => Some(card),
-                Err(mpsc::TryRecvError::Empty) => return None,
-                Err(mpsc::TryRecvError::Disconnected) => None,
-            };
-        }
-        Some(self.result())
-    }
-
-    /// Whether it takes too long is for the control thread to say, which knows whether it was there
-    /// to see the answer. Only a thread that waits for itself, in a callback, is not told.
-    fn wait(&mut self) {
-        let timeout = self.engine.shared().settings.connect_timeout;
-        self.card = self.answer.recv_timeout(timeout * 2).ok();
-    }
-
-    fn result(&mut self) -> Result<Peer, PeerError> {
-        let shared = self.engine.shared();
-        let why = |why: String| PeerError::Connect { address: self.address, why };
-        match self.card.take() {
-            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
-            Some(Err(text)) => Err(why(text)),
-            None if shared.is_closing() => Err(PeerError::Closed),
-            None => Err(why("no answer".to_owned())),
         }
     }
 }
@@ -593,36 +547,6 @@ impl Drop for Handle {
             let (engine, all) = (self.shared.rescues.get(), self.shared.rescues());
             assert_eq!(all, 0, "work was left alone: {} by proxies, {engine} by all", all - engine);
         }
-    }
-}
-
-impl PreparedTransfer {
-    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
-    pub fn post(&self) -> Result<Transfer, PostError> {
-        let shared = self.engine.shared();
-        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
-    }
-
-    /// Payload bytes of each post.
-    pub fn bytes(&self) -> u64 {
-        self.prepared.plan.bytes()
-    }
-
-    /// How its bytes travel, and why so.
-    pub fn path(&self) -> &TransferPath {
-        &self.prepared.path
-    }
-
-    /// Segments after merging.
-    pub fn segments(&self) -> usize {
-        self.prepared.plan.segments().len()
-    }
-}
-
-impl fmt::Debug for PreparedTransfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
-        write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
     }
 }
 

@@ -214,6 +214,9 @@ pub enum PostError {
         /// Why.
         why: String,
     },
+    /// The engine is closed.
+    #[error("the engine is closed")]
+    Closed,
     /// This process is a copy of the one that built the engine.
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,

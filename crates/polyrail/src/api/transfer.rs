@@ -1,14 +1,30 @@
 //! The user's handle on a posted operation.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::api::engine::EngineShared;
 use crate::api::error::TransferError;
 use crate::engine::op::{Op, Outcome};
 
-/// A posted operation.
+/// A posted operation: wait for it, or await it.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let halves = [(0, 2048), (2048, 2048)].map(|(from, len)| (local.slice(from, len), remote.slice(from, len)));
+/// for (local, remote) in halves {
+///     let outcome = engine.write(&peer, &local?, &remote?)?.await?;
+///     assert_eq!(outcome.bytes, 2048);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Dropping a transfer that is under way cancels it; that is safe at any time. To let it go on
 /// unwatched, [`Transfer::detach`] it. All methods may be called from any thread.
@@ -115,6 +131,26 @@ impl Transfer {
     /// Payload bytes of the parts that are complete (a read of many segments has several).
     pub fn bytes_done(&self) -> u64 {
         self.op.bytes_done()
+    }
+}
+
+/// Ready when it is over. It is woken by whoever ends it, and needs no runtime in particular.
+///
+/// With `progress = caller` each poll moves data, and asks to be polled again at once: the thread
+/// that awaits is the one that polls, as one that waits would.
+impl Future for Transfer {
+    type Output = Result<Outcome, TransferError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(result) = self.try_wait() {
+            return Poll::Ready(result);
+        }
+        if self.op.poll(context.waker()).is_pending() {
+            // Devices tell nobody when they have copied.
+            self.engine.watch_copies(&self.op);
+            self.engine.poll_again(context.waker());
+        }
+        self.result().map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
@@ -13,6 +12,7 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::engine::peer::PeerShared;
+use crate::engine::tasks::Answer;
 
 /// A connection that is not a flow yet.
 pub(crate) struct Handshake {
@@ -41,7 +41,7 @@ pub(crate) enum Purpose {
         pause: Duration,
     },
     /// We ask somebody who he is.
-    Introduction { answer: mpsc::Sender<Result<Card, String>> },
+    Introduction { answer: Answer<Result<Card, String>> },
 }
 
 /// A flow of a peer that was accepted.

@@ -23,6 +23,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
@@ -36,6 +37,7 @@ use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::rails;
 use crate::engine::state::FAREWELL;
+use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 use crate::proxy::{Command, is_driving};
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -50,10 +52,18 @@ const SESSION_SHIFT: u32 = 32;
 pub(crate) type Unwelcome = (RefusedCode, String);
 
 /// Peers that came by themselves and wait to be accepted.
-#[derive(Default)]
 pub(crate) struct Joined {
-    queue: Mutex<VecDeque<Peer>>,
+    queue: Mutex<Queue>,
     arrived: Condvar,
+    bells: Arc<Bells>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Peer>,
+    tasks: Tasks,
+    /// Nobody will come any more.
+    is_closed: bool,
 }
 
 /// What is remembered of peers that were known.
@@ -242,9 +252,6 @@ impl EngineShared {
         card: &Card,
         by_user: bool,
     ) -> Result<(Arc<PeerShared>, bool), PeerError> {
-        if self.is_closing() {
-            return Err(PeerError::Closed);
-        }
         if card.instance == self.card.instance {
             return Err(PeerError::Myself);
         }
@@ -266,6 +273,10 @@ impl EngineShared {
         let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.
+        if self.is_closed() {
+            return Err(PeerError::Closed);
+        }
         if let Some(known) = peers.iter().find(|peer| peer.instance() == card.instance) {
             return Ok((known.clone(), false));
         }
@@ -355,21 +366,62 @@ impl Parted {
 }
 
 impl Joined {
+    pub(crate) fn new(bells: Arc<Bells>) -> Self {
+        Self { queue: Mutex::default(), arrived: Condvar::new(), bells }
+    }
+
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
-        let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        let none = |queue: &mut Queue| queue.waiting.is_empty() && !queue.is_closed;
+        let waited = self.arrived.wait_timeout_while(self.queue(), timeout, none);
+        waited.unwrap_or_else(PoisonError::into_inner).0.waiting.pop_front()
+    }
+
+    /// The first one, or `None` if nobody will come; else the task is woken by the next.
+    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Peer>> {
+        let mut queue = self.queue();
+        if let Some(first) = queue.waiting.pop_front() {
+            return Poll::Ready(Some(first));
+        }
+        if queue.is_closed {
+            return Poll::Ready(None);
+        }
+        queue.tasks.note(place, waker);
+        Poll::Pending
+    }
+
+    pub(crate) fn forget_task(&self, place: TaskPlace) {
+        // One that never waited has no place.
+        if place.is_some() {
+            self.queue().tasks.forget(place);
+        }
+    }
+
+    /// Nobody comes any more: whoever waits is told so.
+    pub(crate) fn close(&self) {
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        self.wake(queue);
     }
 
     /// The peer has left before anybody accepted it, if ever anybody does.
     fn forget(&self, peer: &Arc<PeerShared>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|other| !Arc::ptr_eq(&other.shared, peer));
+        self.queue().waiting.retain(|other| !Arc::ptr_eq(&other.shared, peer));
     }
 
     fn push(&self, peer: Peer) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(peer);
-        self.arrived.notify_one();
+        let mut queue = self.queue();
+        queue.waiting.push_back(peer);
+        self.wake(queue);
+    }
+
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        let tasks = queue.tasks.take();
+        drop(queue);
+        self.arrived.notify_all();
+        self.bells.tell(tasks);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

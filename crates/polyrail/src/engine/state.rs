@@ -1,7 +1,9 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use polyrail_config::{Config, Polling};
@@ -32,6 +34,7 @@ use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::rails;
 use crate::engine::settings::EngineSettings;
+use crate::engine::tasks::{Asked, Bells, question};
 use crate::memory::region::Registry;
 use crate::proxy::spin::{POLL_NS, Pollers, Waits};
 use crate::proxy::{Command, DRIVE_TRIES, Pass, ProxySet};
@@ -74,8 +77,12 @@ pub(crate) struct EngineShared {
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
+    /// It takes no operations and no peers any more.
+    closed: AtomicBool,
+    /// Its threads are to end.
     closing: AtomicBool,
-    original: Arc<Original>,
+    pub(crate) bells: Arc<Bells>,
+    pub(crate) original: Arc<Original>,
 }
 
 /// Parts of an engine that are made before it.
@@ -96,15 +103,16 @@ impl EngineShared {
         let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
             parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
+        let bells = Arc::new(Bells::new(callbacks.clone()));
         Self {
             rescues: Counter::default(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
-            inbox: Inbox::new(config.notification_queue as usize),
-            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
+            inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
+            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone(), bells.clone())),
             registry: Arc::new(Registry::new(callbacks.clone(), original.clone())),
             callbacks,
-            joined: Joined::default(),
+            joined: Joined::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
             direct: DirectQueues::default(),
             imports: Imports::default(),
@@ -113,7 +121,9 @@ impl EngineShared {
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
+            closed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            bells,
             original,
             config,
             settings,
@@ -133,6 +143,12 @@ impl EngineShared {
         self.original.is_copy()
     }
 
+    /// Whether it takes no operations and no peers any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether its threads are to end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -150,6 +166,9 @@ impl EngineShared {
     pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
         if self.is_forked() {
             return Err(PostError::Forked);
+        }
+        if self.is_closed() {
+            return Err(PostError::Closed);
         }
         let peer = &prepared.peer;
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
@@ -254,6 +273,27 @@ impl EngineShared {
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
         self.settings.caller_driven && !self.is_forked() && self.proxies.all[0].try_poll(self)
+    }
+
+    /// With `progress = caller`: polls the task again at once, as nobody else makes progress.
+    pub(crate) fn poll_again(&self, waker: &Waker) {
+        if self.settings.caller_driven {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Asks who listens on the address.
+    pub(crate) fn introduce(&self, address: SocketAddr) -> Asked<Result<Card, String>> {
+        let (answer, asked) = question(&self.bells);
+        if self.is_forked() {
+            return asked;
+        }
+        self.control.introduce(address, answer);
+        if self.is_closing() {
+            // The control thread may not look any more.
+            self.control.forget_commands();
+        }
+        asked
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -384,12 +424,17 @@ impl EngineShared {
 
     /// Ends everything, having told the peers if that is possible at once.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let peers = self.peers();
         self.say_bye(&peers);
         for peer in peers {
             self.lose_peer(&peer, "this engine closed".to_owned());
         }
         self.closing.store(true, Ordering::Release);
+        self.inbox.close();
+        self.joined.close();
         for proxy in &self.proxies.all {
             proxy.wake();
         }

@@ -107,7 +107,7 @@ impl Other {
 
     /// Connects the two, and so learns how many flows there are.
     pub(super) fn connect(&self) -> Result<(Kind, Link<'_>), BenchError> {
-        let link = Link::new(&self.engine, self.engine.connect(self.address)?);
+        let link = Link::new(&self.engine, self.engine.connect(self.address).join()?);
         let kind = match &self.kind {
             Kind::Channels { channels, .. } => {
                 Kind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
