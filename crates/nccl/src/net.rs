@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use polyrail::{Connecting, Engine, Peer};
+use polyrail::{Connecting, Engine, InstanceId, Peer};
 use polyrail_config::Config;
 use polyrail_nccl_abi::HANDLE_BYTES;
 
@@ -139,7 +139,7 @@ impl Net {
         }
     }
 
-    fn engine_for(&self, instance: u128) -> Result<&Engine, CallError> {
+    fn engine_for(&self, instance: InstanceId) -> Result<&Engine, CallError> {
         if instance != self.engine.instance() {
             return Ok(&self.engine);
         }
@@ -368,7 +368,7 @@ mod tests {
         let express = engine.peers().pop().unwrap();
         until("not all rails", || {
             exchange(0);
-            express.flows_up() == (2, 2)
+            express.flows() == polyrail::Flows { up: 2, total: 2 }
         });
         let before = by_express();
         let by_proxies = || {
@@ -519,7 +519,7 @@ mod tests {
         };
         let held = (0..2 * WINDOW).find_map(|_| send_on()).unwrap();
         let peer = here.express.as_ref().unwrap().engine().peers().pop().unwrap();
-        hub.lost(&peer, "cut");
+        hub.lost(&peer, &polyrail::LostReason::Removed);
         until("it is held for ever", || {
             // As whoever tests something in that process does.
             hub.batches.flush();
@@ -658,7 +658,7 @@ mod tests {
         until("no express way", || {
             let received = taken(|| firsts.receive(target, 1000, 8));
             both(taken(|| first.send(source, 1000, 8)), received);
-            engine.peers().first().is_some_and(|peer| peer.flows_up().0 > 0)
+            engine.peers().first().is_some_and(|peer| peer.flows().up > 0)
         });
         for _ in 0..50 {
             let (listener, mut attempt) = asked(&here, &there);

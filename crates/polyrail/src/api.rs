@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod observer;
 pub(crate) mod prepared;
+pub(crate) mod reason;
 pub(crate) mod register;
 pub(crate) mod request;
 pub(crate) mod stats;

@@ -24,6 +24,7 @@ use polyrail_sys::{PollEvent, Poller, tcp};
 use slab::Slab;
 use socket2::Socket;
 
+use crate::api::reason::{ConnectReason, LostReason, Refusal};
 use crate::control::absence::Absences;
 use crate::control::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
 use crate::diag::dump::DumpSignal;
@@ -55,7 +56,7 @@ enum Command {
     FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     PeerLeft { peer: Arc<PeerShared> },
-    Introduce { address: SocketAddr, answer: Answer<Result<Card, String>> },
+    Introduce { address: SocketAddr, answer: Answer<Result<Card, ConnectReason>> },
 }
 
 pub(crate) struct Control {
@@ -104,7 +105,11 @@ impl ControlHandle {
         self.command(Command::PeerLeft { peer });
     }
 
-    pub(crate) fn introduce(&self, address: SocketAddr, answer: Answer<Result<Card, String>>) {
+    pub(crate) fn introduce(
+        &self,
+        address: SocketAddr,
+        answer: Answer<Result<Card, ConnectReason>>,
+    ) {
         self.command(Command::Introduce { address, answer });
     }
 
@@ -241,13 +246,13 @@ impl Control {
                 }
             }
             Command::PeerLeft { peer } => {
-                self.engine.lose_peer(&peer, "it closed".to_owned());
+                self.engine.lose_peer(&peer, LostReason::Closed);
             }
             Command::Introduce { address, answer } => self.introduce(address, answer),
         }
     }
 
-    fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, String>>) {
+    fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, ConnectReason>>) {
         let engine = self.engine.clone();
         let same_family =
             |rail: &&crate::engine::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
@@ -257,7 +262,7 @@ impl Control {
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
         if !engine.rails.iter().any(|rail| same_family(&rail)) {
-            return answer.give(Err("no rail here has an address of that family".to_owned()));
+            return answer.give(Err(ConnectReason::NoRail));
         }
         let options = engine.settings.flow_options(false);
         match tcp::start_connect(source, None, address, &options) {
@@ -270,7 +275,7 @@ impl Control {
                     Handshake::connecting(socket, purpose, address, deadline, patience, &hello);
                 self.begin(connecting);
             }
-            Err(error) => answer.give(Err(error.to_string())),
+            Err(error) => answer.give(Err(error.into())),
         }
     }
 
@@ -323,7 +328,7 @@ impl Control {
                     Handshake::connecting(socket, purpose, target, deadline, patience, &hello);
                 self.begin(connecting);
             }
-            Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
+            Err(error) => self.flow_failed(&peer, flow, &error.into(), pause),
         }
     }
 
@@ -345,20 +350,30 @@ impl Control {
         &mut self,
         peer: &Arc<PeerShared>,
         flow: FlowIndex,
-        reason: &str,
+        why: ConnectReason,
         final_word: bool,
     ) {
         peer.flows[flow.0 as usize].refused.store(final_word, Ordering::Relaxed);
-        if final_word && peer.flows.iter().all(|flow| flow.refused.load(Ordering::Relaxed)) {
-            self.engine.lose_peer(peer, reason.to_owned());
-        } else {
-            let pause = self.engine.settings.reconnect_max;
-            self.flow_failed(peer, flow, &format!("refused: {reason}"), pause);
+        let is_over = final_word && peer.flows.iter().all(|f| f.refused.load(Ordering::Relaxed));
+        match why {
+            ConnectReason::Refused(refusal) if is_over => {
+                self.engine.lose_peer(peer, LostReason::Refused(refusal));
+            }
+            ConnectReason::Version { got } if is_over => {
+                self.engine.lose_peer(peer, LostReason::Version { got });
+            }
+            why => self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max),
         }
     }
 
-    fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
-        let text = self.way_text(peer, flow, why);
+    fn flow_failed(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        flow: FlowIndex,
+        why: &ConnectReason,
+        pause: Duration,
+    ) {
+        let text = self.way_text(peer, flow, &why.to_string());
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
         self.retries.push_back(Retry {
@@ -416,7 +431,7 @@ impl Control {
         }
         if let Some((key, _)) = waiting().min_by_key(|(_, handshake)| handshake.deadline) {
             let handshake = self.handshakes.remove(key);
-            self.failed(handshake, &format!("handshake_limit of {limit} is reached"));
+            self.failed(handshake, ConnectReason::Crowded { limit });
         }
     }
 
@@ -429,7 +444,7 @@ impl Control {
                 entry.insert(handshake);
                 self.step(key);
             }
-            Err(error) => self.failed(handshake, &error.to_string()),
+            Err(error) => self.failed(handshake, error.into()),
         }
     }
 
@@ -446,11 +461,11 @@ impl Control {
             }
             Step::Failed(why) => {
                 let handshake = self.handshakes.remove(key);
-                self.failed(handshake, &why);
+                self.failed(handshake, why);
             }
             Step::Rejected(error) => {
                 let handshake = self.handshakes.remove(key);
-                self.rejected(handshake, &error);
+                self.rejected(handshake, error);
             }
             Step::Reply(reply) => {
                 let handshake = self.handshakes.remove(key);
@@ -521,8 +536,8 @@ impl Control {
             (Purpose::Introduction { answer }, Reply::Accepted(card)) => {
                 answer.give(Ok(card));
             }
-            (Purpose::Introduction { answer }, Reply::Refused { reason, .. }) => {
-                answer.give(Err(format!("refused: {reason}")));
+            (Purpose::Introduction { answer }, Reply::Refused { code, reason }) => {
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
             }
             (Purpose::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 self.note_reached(&peer);
@@ -553,7 +568,8 @@ impl Control {
                     RefusedCode::Removed => peer.was_connected(),
                     _ => false,
                 };
-                self.flow_refused(&peer, flow, &reason, final_word);
+                let refusal = Refusal { code, text: reason };
+                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), final_word);
             }
             (Purpose::Accepted { .. }, _) => {}
         }
@@ -591,27 +607,26 @@ impl Control {
         }
     }
 
-    fn rejected(&mut self, handshake: Handshake, error: &HelloError) {
-        let text = error.to_string();
-        match (&handshake.purpose, error) {
+    fn rejected(&mut self, handshake: Handshake, error: HelloError) {
+        match (&handshake.purpose, &error) {
             (Purpose::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
             (Purpose::Accepted { .. }, HelloError::Version { .. }) => {
                 let reason = format!("this engine speaks version {WIRE_VERSION}");
                 handshake.say_goodbye(RefusedCode::Version, &reason);
             }
             (Purpose::Accepted { .. }, _) => {
-                handshake.say_goodbye(RefusedCode::Malformed, &text);
+                handshake.say_goodbye(RefusedCode::Malformed, &error.to_string());
             }
             // It will not change its version while it runs.
             (Purpose::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
-                return self.flow_refused(&peer.clone(), *flow, &text, true);
+                return self.flow_refused(&peer.clone(), *flow, error.into(), true);
             }
             _ => {}
         }
-        self.failed(handshake, &text);
+        self.failed(handshake, error.into());
     }
 
-    fn failed(&mut self, handshake: Handshake, why: &str) {
+    fn failed(&mut self, handshake: Handshake, why: ConnectReason) {
         let Handshake { purpose, remote, .. } = handshake;
         match purpose {
             Purpose::Accepted { rail, then } => {
@@ -621,10 +636,10 @@ impl Control {
                     self.engine.control.nudge();
                 }
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-                self.turned_away.log(&self.engine.rails[rail].name, remote, why);
+                self.turned_away.log(&self.engine.rails[rail].name, remote, &why);
             }
-            Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
-            Purpose::Introduction { answer } => answer.give(Err(why.to_owned())),
+            Purpose::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, &why, pause),
+            Purpose::Introduction { answer } => answer.give(Err(why)),
         }
     }
 

@@ -20,9 +20,10 @@ mod sync;
 pub use api::builder::EngineBuilder;
 pub use api::connecting::Connecting;
 pub use api::engine::{Engine, Peer, RailInfo, rails};
-pub use api::error::{EngineError, PeerError, PostError, RegionError, TransferError};
+pub use api::error::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
 pub use api::observer::{Observer, OnEnd, Watch};
 pub use api::prepared::PreparedTransfer;
+pub use api::reason::{ConnectReason, Flows, LostReason, Progress, Refusal};
 pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
 pub use api::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
@@ -37,6 +38,8 @@ pub use memory::region::{
 pub use polyrail_config::Config;
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
+pub use polyrail_proto::InstanceId;
+pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use polyrail::{
-    Engine, Mailbox, Observer, OnEnd, Outcome, Peer, RefusalCode, Region, RegionSlice,
+    Engine, LostReason, Mailbox, Observer, OnEnd, Outcome, Peer, RefusalCode, Region, RegionSlice,
     RemoteRegion, Request, TransferError,
 };
 
@@ -30,7 +30,7 @@ impl Observer for Panicker {
         panic!("in notified");
     }
 
-    fn lost(&self, _peer: &Peer, _why: &str) {
+    fn lost(&self, _peer: &Peer, _why: &polyrail::LostReason) {
         panic!("in lost");
     }
 }
@@ -82,7 +82,7 @@ fn a_panic_in_the_user_s_code_is_caught_counted_and_stops_no_thread() {
             }
             wait_for("four to be counted", || b.stats().callback_panics == 4);
             let told = Arc::new(Told(|token| panic!("told of {token}")));
-            let request = Request::write(&to_b).notification(Vec::new()).on_end(told, 7);
+            let request = Request::write(&to_b).notification(Vec::new()).tell(told, 7);
             for _ in 0..8 {
                 a.post(request.clone()).unwrap().ended().unwrap();
             }
@@ -117,7 +117,7 @@ impl OnEnd for Chain {
             && let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade)
         {
             let request = Request::write(&self.peer).segment(self.local.all(), self.there.all());
-            let prepared = self.engine.prepare(request.on_end(me, token - 1)).unwrap();
+            let prepared = self.engine.prepare(request.tell(me, token - 1)).unwrap();
             let transfer = prepared.post().unwrap();
             transfer.cancel();
             transfer.detach();
@@ -135,7 +135,7 @@ fn a_chain_of_posts_and_cancels_in_callbacks_does_not_fill_the_stack() {
     let nobody = stranger_that_never_answers(&p.a);
     let (local, target) = (filled(&p.a, 9, 1), zeroed(&p.a, 9));
     let mut description = target.describe();
-    description[6..22].copy_from_slice(&nobody.instance().to_le_bytes());
+    description[6..22].copy_from_slice(&nobody.instance().0.to_le_bytes());
     let chain = Arc::new(Chain {
         there: p.a.import(&description).unwrap(),
         engine: p.a.clone(),
@@ -182,7 +182,7 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     let there = remote(&p.a, &target);
     let large: Vec<_> =
         (0..8).map(|_| p.a.write(&p.to_b, &source.all(), &there.all()).unwrap()).collect();
-    let request = Request::write(&p.to_b).notification(b"now".to_vec()).on_end(told, 1);
+    let request = Request::write(&p.to_b).notification(b"now".to_vec()).tell(told, 1);
     p.a.post(request).unwrap().ended().unwrap();
     wait_for("the callback to return", || took.lock().unwrap().is_some());
     let took = took.lock().unwrap().unwrap();
@@ -190,11 +190,11 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     let error = p.a.notify(&p.to_b, b"late").unwrap_err();
     assert!(error.to_string().contains("is gone"), "{error}");
     wait_for("the other to hear of it", || p.to_a.lost().is_some());
-    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+    assert_eq!(p.to_a.lost(), Some(LostReason::Closed));
     for transfer in large {
         let ended = transfer.ended();
         assert!(matches!(ended, Ok(_) | Err(TransferError::PeerLost { .. })), "{ended:?}");
     }
     wait_for("it to be gone here", || p.to_b.lost().is_some());
-    assert_eq!(p.to_b.lost().as_deref(), Some("removed here"));
+    assert_eq!(p.to_b.lost(), Some(LostReason::Removed));
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use common::*;
-use polyrail::EngineError;
+use polyrail::{EngineError, Flows};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Where the log goes.
@@ -35,7 +35,9 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).init();
     let logged = |part: &str| String::from_utf8_lossy(&log.0.lock().unwrap()).contains(part);
     let p = pair(&[]);
-    wait_for("the flows", || p.to_b.flows_up() == (4, 4) && p.to_a.flows_up() == (4, 4));
+    wait_for("the flows", || {
+        p.to_b.flows() == Flows { up: 4, total: 4 } && p.to_a.flows() == Flows { up: 4, total: 4 }
+    });
     let other = engine(&[("reconnect_max_ms", "100")]);
     let limit = Rlimit { current: Some(256), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();

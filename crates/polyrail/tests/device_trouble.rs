@@ -24,7 +24,7 @@ fn duplex(settings: &[(&str, &str)]) -> Pair {
     wait_for("flows both ways", || {
         a.progress();
         b.progress();
-        to_a.flows_up().0 == to_a.flows_up().1
+        to_a.flows().are_all_up()
     });
     Pair { a, b, to_b, to_a }
 }
@@ -140,7 +140,7 @@ fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Trans
     let (source, _) = on(device, &p.a, &[3; 1000]);
     let (target, _) = on(device, &p.b, &[0; 1000]);
     let all = remote(&p.a, &target).all();
-    let plain = Request::write(&p.to_b).segment(source.all(), all).on_end(ends.clone(), 1);
+    let plain = Request::write(&p.to_b).segment(source.all(), all).tell(ends.clone(), 1);
     let transfers = [plain.clone(), plain.notification(b"there".to_vec())].map(|request| {
         let prepared = p.a.prepare(request).unwrap();
         assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
@@ -231,7 +231,7 @@ impl Observer for Doer {
         *self.took.lock().unwrap() = Some(begin.elapsed());
     }
 
-    fn lost(&self, _peer: &Peer, _why: &str) {}
+    fn lost(&self, _peer: &Peer, _why: &polyrail::LostReason) {}
 }
 
 impl Doer {

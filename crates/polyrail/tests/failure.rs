@@ -102,7 +102,7 @@ fn all_rails_go_down_and_come_back(settings: &[(&str, &str)]) {
         }
         wait_for("all flows to be down", || {
             p.a.progress();
-            p.to_b.flows_up().0 == 0
+            p.to_b.flows().up == 0
         });
         let posted_while_down = Write::post(&p, 1 << 20, round + 10);
         assert!(!posted_while_down.transfer.is_over());
@@ -204,7 +204,7 @@ fn a_small_write_by_the_caller_s_own_thread_leaves_a_stalled_rail_too() {
         let took = since.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?} of 30 s after which a peer is given up");
         relay.set(|mood| *mood = common::relay::Mood::default());
-        wait_for("the rail to come back", || p.to_b.flows_up().0 == p.to_b.flows_up().1);
+        wait_for("the rail to come back", || p.to_b.flows().are_all_up());
     }
 }
 
@@ -213,7 +213,7 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
     let p = RelayedPair::new(&with(&[("ops_pool", "16384")]));
     p.relays().for_each(|relay| relay.set(|mood| mood.closed = true));
     p.relays().for_each(|relay| relay.cut(Cut::Reset));
-    wait_for("all flows to be down", || p.to_b.flows_up().0 == 0);
+    wait_for("all flows to be down", || p.to_b.flows().up == 0);
     let count = 10_000u64;
     let source = filled(&p.a, count as usize, 1);
     let send = |n: u64| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, hello};
 use common::*;
-use polyrail::{Engine, TransferError};
+use polyrail::{Engine, LostReason, TransferError};
 use polyrail_proto::hello::{Hello, RefusedCode, Reply};
 use polyrail_sys::tcp;
 
@@ -160,6 +160,8 @@ fn transfers_to_a_peer_of_another_version_fail_with_both_versions() {
     match notify.ended().unwrap_err() {
         TransferError::PeerLost { peer, why } => {
             assert_eq!(peer, "stranger");
+            assert_eq!(why, LostReason::Version { got: 2 });
+            let why = why.to_string();
             assert!(why.contains("version 2") && why.contains("speaks 1"), "{why}");
         }
         other => panic!("{other}"),

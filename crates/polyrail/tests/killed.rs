@@ -47,7 +47,7 @@ fn lost(transfer: &Transfer) -> Option<String> {
         Err(TransferError::PeerLost { peer, why }) => {
             assert_eq!(peer, "puppet");
 
-            Some(why)
+            Some(why.to_string())
         }
         Err(other) => panic!("{other}"),
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
 use common::*;
-use polyrail::{Access, Engine, Memory, Peer, Registrable, RemoteRegion};
+use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
 use polyrail_proto::hello::{Capabilities, Card, Hello, Reply};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode, SharedPlace};
@@ -194,7 +194,7 @@ impl Acquaintance {
         assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
         from_engine.say(&Reply::Accepted(own.clone()).encode());
         let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
-        wait_for("the flow to be up", || peer.flows_up() == (1, 1));
+        wait_for("the flow to be up", || peer.flows() == Flows { up: 1, total: 1 });
         Self { listener, from_engine, to_engine, peer, card: own }
     }
 
@@ -239,7 +239,7 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     other.from_engine.stream.read_exact(&mut [0; 56]).unwrap();
     other.from_engine.say_last(&AckFrame::Ack { sequence: 1 }.encode());
     notify.ended().unwrap();
-    wait_for("the flow to the peer to be down", || other.peer.flows_up().0 == 0);
+    wait_for("the flow to the peer to be down", || other.peer.flows().up == 0);
     let place = Place { key: key_of(&region), offset: 0, len: 64 };
     other.to_engine.say_last(&frame(write_header(64, 1), &[place], &[], &[1; 64]));
     // Whether or not it acknowledges what nobody waits for.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use polyrail::{Engine, Peer, PostError, Request, Transfer, TransferError};
+use polyrail::{Engine, LostReason, Peer, PostError, Request, Transfer, TransferError};
 
 /// Posts a numbered notification, waiting for room in the ops pool.
 fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
@@ -134,7 +134,7 @@ fn peers_may_be_removed_and_added_again_while_others_post() {
 /// Whether it knows a peer, and all flows towards its peers are up.
 fn is_connected(engine: &Engine) -> bool {
     let peers = engine.peers();
-    !peers.is_empty() && peers.iter().all(|peer| peer.flows_up().0 == peer.flows_up().1)
+    !peers.is_empty() && peers.iter().all(|peer| peer.flows().are_all_up())
 }
 
 fn removed_while_others_post(progress: &str) {
@@ -216,7 +216,9 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
     for transfer in own {
         match transfer.ended() {
-            Err(TransferError::PeerLost { why, .. }) => assert_eq!(why, "this engine closed"),
+            Err(TransferError::PeerLost { why, .. }) => {
+                assert_eq!(why, LostReason::EngineClosed);
+            }
             other => assert!(other.is_ok(), "{other:?}"),
         }
     }
@@ -224,14 +226,14 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     for transfer in others {
         match transfer.ended() {
             Err(TransferError::PeerLost { why, .. }) => {
-                assert_eq!(why, "it closed");
+                assert_eq!(why, LostReason::Closed);
                 ended += 1;
             }
             other => assert!(other.is_ok(), "{other:?}"),
         }
     }
     assert!(ended > 0, "the receive can't be complete");
-    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+    assert_eq!(p.to_a.lost(), Some(LostReason::Closed));
 }
 
 #[test]
@@ -253,7 +255,7 @@ fn a_removed_peer_is_told_and_can_be_added_again() {
     p.a.notify(&p.to_b, b"hello").unwrap().ended().unwrap();
     p.a.remove_peer(&p.to_b);
     let error = receive.ended().unwrap_err();
-    assert!(matches!(&error, TransferError::PeerLost { why, .. } if why == "it closed"), "{error}");
+    assert!(matches!(&error, TransferError::PeerLost { why: LostReason::Closed, .. }), "{error}");
     let again = p.a.add_peer(&p.b.metadata()).unwrap();
     let back = p.b.add_peer(&p.a.metadata()).unwrap();
     p.a.write(&again, &source.all(), &there.all()).unwrap().ended().unwrap();

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use polyrail::{
-    Access, Memory, PostError, RefusalCode, RegionError, Registrable, Request, TransferError,
+    Access, Explain, Flows, Memory, PostError, RefusalCode, RegionError, Registrable, Request,
+    TransferError,
 };
 
 const MODES: [&[(&str, &str)]; 3] = [
@@ -59,7 +60,7 @@ fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
         drop(b);
         wait_for("the flows to be down", || {
             a.progress();
-            to_b.flows_up().0 == 0
+            to_b.flows().up == 0
         });
     }
 }
@@ -71,7 +72,7 @@ fn a_caller_that_waits_for_what_does_not_come_keeps_its_deadline() {
         wait_for("flows", || {
             p.a.progress();
             p.b.progress();
-            p.to_b.flows_up().0 > 0
+            p.to_b.flows().up > 0
         });
         let room = zeroed(&p.a, 8);
         let receive = p.a.receive(&p.to_b, 1, &room.all()).unwrap();
@@ -389,7 +390,8 @@ fn a_deadline_ends_what_can_not_go_on() {
         let error = posted.unwrap().ended().unwrap_err();
         let TransferError::Deadline { deadline, progress } = error else { panic!("{error}") };
         assert_eq!(deadline, timeout);
-        assert!(progress.contains("flows up"), "{progress}");
+        assert_eq!((&*progress.peer, progress.flows.total), (p.to_b.name(), 4));
+        assert!(progress.to_string().contains("flows up"), "{progress}");
     }
     let waited = p.a.send(&p.to_b, 2, &source.all()).unwrap();
     assert_eq!(waited.wait(Duration::from_millis(20)), None, "it goes on");
@@ -413,7 +415,7 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
     let source = filled(&p.a, 64, 1);
     let _send = p.a.send(&p.to_b, 77, &source.all()).unwrap();
     let _receive = p.a.receive(&p.to_b, 78, &source.all()).unwrap();
-    wait_for("all flows to be up", || p.to_b.flows_up() == (4, 4));
+    wait_for("all flows to be up", || p.to_b.flows() == Flows { up: 4, total: 4 });
     p.a.notify(&p.to_b, b"x").unwrap().ended().unwrap();
     let dump = p.a.dump();
     for part in ["4 of 4 flows up", "send tag 77", "receive 1: room for 64", "rail lo@127.0.0.3"] {

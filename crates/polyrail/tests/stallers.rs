@@ -126,7 +126,7 @@ fn is_given_up(habit: Habit) -> u64 {
     let write = engine.write(&peer, &source.all(), &theirs.all()).unwrap();
     match write.ended() {
         Err(TransferError::PeerLost { why, .. }) => {
-            assert!(why.contains("no progress for"), "{why}");
+            assert!(matches!(why, polyrail::LostReason::NoProgress { .. }), "{why}");
         }
         other => panic!("{other:?}"),
     }

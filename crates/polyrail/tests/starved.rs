@@ -43,7 +43,7 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
         let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
         let holdup = Arc::new(Holdup { begins: Mutex::new(begins), ends: Mutex::new(ends) });
         let request = Request::write(&p.to_b).notification(b"first".to_vec());
-        let first = p.a.prepare(request.on_end(holdup, 1)).unwrap();
+        let first = p.a.prepare(request.tell(holdup, 1)).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| first.post().unwrap().ended().unwrap());
             // Where callers drive, b's has to look for the answer, too.
@@ -151,7 +151,7 @@ fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
         p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap().ended().unwrap();
         let large = p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap();
         let request = Request::write(&p.to_b).notification(b"small".to_vec());
-        p.a.post(request.on_end(holdup, 1)).unwrap().detach();
+        p.a.post(request.tell(holdup, 1)).unwrap().detach();
         begun.recv_timeout(LONG).expect("the end is told");
         let is_under_way = !large.is_over();
         if is_under_way {

@@ -41,7 +41,7 @@ impl Observer for Diary {
         self.add(format!("notified {}", String::from_utf8_lossy(&data)));
     }
 
-    fn lost(&self, _peer: &Peer, why: &str) {
+    fn lost(&self, _peer: &Peer, why: &polyrail::LostReason) {
         self.add(format!("lost {why}"));
     }
 }
@@ -80,14 +80,14 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     let p = pair(&[]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let request = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
-    let prepared = p.a.prepare(request.on_end(diary.clone(), 7)).unwrap();
+    let prepared = p.a.prepare(request.tell(diary.clone(), 7)).unwrap();
     for _ in 0..3 {
         prepared.post().unwrap().detach();
     }
     assert!(p.a.drain(LONG).is_some(), "detached ones are waited for");
     assert_eq!(*diary.lines.lock().unwrap(), vec!["7 moved 1048576"; 3]);
     let into = zeroed(&p.a, 8);
-    let never = Request::receive(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
+    let never = Request::receive(&p.to_b, 1).local(into.all()).tell(diary.clone(), 8);
     drop(p.a.post(never).unwrap());
     diary.wait_for("8 failed: ");
 }
@@ -107,7 +107,7 @@ impl OnEnd for Slow {
 fn whoever_waits_for_all_transfers_waits_until_their_end_has_been_told() {
     let slow = Arc::new(Slow::default());
     let p = pair(&[]);
-    let request = Request::write(&p.to_b).notification(b"hello".to_vec()).on_end(slow.clone(), 1);
+    let request = Request::write(&p.to_b).notification(b"hello".to_vec()).tell(slow.clone(), 1);
     p.a.post(request).unwrap().ended().unwrap();
     assert!(p.a.drain(LONG).is_some() && slow.0.load(Ordering::SeqCst));
 }

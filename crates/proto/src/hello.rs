@@ -146,8 +146,9 @@ pub enum Reply {
 }
 
 /// Why a connection is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum RefusedCode {
     /// The protocol version differs.
     Version = 1,

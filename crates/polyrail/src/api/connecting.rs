@@ -10,6 +10,7 @@ use polyrail_proto::hello::Card;
 
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::PeerError;
+use crate::api::reason::ConnectReason;
 use crate::engine::tasks::{Asked, TaskPlace};
 
 /// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.
@@ -20,7 +21,7 @@ use crate::engine::tasks::{Asked, TaskPlace};
 pub struct Connecting {
     engine: Engine,
     address: SocketAddr,
-    answer: Asked<Result<Card, String>>,
+    answer: Asked<Result<Card, ConnectReason>>,
     place: TaskPlace,
 }
 
@@ -28,7 +29,7 @@ impl Connecting {
     pub(crate) fn new(
         engine: Engine,
         address: SocketAddr,
-        answer: Asked<Result<Card, String>>,
+        answer: Asked<Result<Card, ConnectReason>>,
     ) -> Self {
         Self { engine, address, answer, place: None }
     }
@@ -48,11 +49,11 @@ impl Connecting {
         // Whether it takes too long is for the control thread to say, which knows whether it was
         // there to see the answer. Only a thread that waits for itself, in a callback, is not told.
         let timeout = self.engine.shared().settings.connect_timeout;
-        let no_answer = || Err(self.failed("no answer".to_owned()));
+        let no_answer = || Err(self.failed(ConnectReason::NoAnswer));
         self.wait(timeout * 2).unwrap_or_else(no_answer)
     }
 
-    fn result(&self, answer: Option<Result<Card, String>>) -> Result<Peer, PeerError> {
+    fn result(&self, answer: Option<Result<Card, ConnectReason>>) -> Result<Peer, PeerError> {
         let shared = self.engine.shared();
         match answer {
             Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
@@ -62,7 +63,7 @@ impl Connecting {
         }
     }
 
-    fn failed(&self, why: String) -> PeerError {
+    fn failed(&self, why: ConnectReason) -> PeerError {
         PeerError::Connect { address: self.address, why }
     }
 }

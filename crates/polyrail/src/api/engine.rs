@@ -17,6 +17,7 @@ use crate::api::connecting::Connecting;
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::Watch;
 use crate::api::prepared::PreparedTransfer;
+use crate::api::reason::{Flows, LostReason};
 use crate::api::register::Registrable;
 use crate::api::request::{Operation, Prepared, Request};
 use crate::api::stats::Stats;
@@ -199,13 +200,13 @@ impl Engine {
     }
 
     /// The number of this run of the engine, which no other has.
-    pub fn instance(&self) -> u128 {
-        self.shared().card.instance.0
+    pub fn instance(&self) -> InstanceId {
+        self.shared().card.instance
     }
 
     /// The peer of this [`Peer::instance`], if it is known.
-    pub fn peer(&self, instance: u128) -> Option<Peer> {
-        Some(Peer { shared: self.shared().peer(InstanceId(instance))? })
+    pub fn peer(&self, instance: InstanceId) -> Option<Peer> {
+        Some(Peer { shared: self.shared().peer(instance)? })
     }
 
     /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
@@ -562,18 +563,18 @@ impl Peer {
     }
 
     /// The number of its run, which no other engine has.
-    pub fn instance(&self) -> u128 {
-        self.shared.instance().0
+    pub fn instance(&self) -> InstanceId {
+        self.shared.instance()
     }
 
     /// Why it is gone, if it is.
-    pub fn lost(&self) -> Option<String> {
-        self.shared.is_gone().then(|| self.shared.lost_text())
+    pub fn lost(&self) -> Option<LostReason> {
+        self.shared.is_gone().then(|| self.shared.lost_reason())
     }
 
     /// Flows towards it that are connected, of all that are meant to be.
-    pub fn flows_up(&self) -> (usize, usize) {
-        (self.shared.flows_up(), self.shared.flows.len())
+    pub fn flows(&self) -> Flows {
+        self.shared.all_flows()
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::api::engine::Peer;
 use crate::api::error::TransferError;
+use crate::api::reason::LostReason;
 use crate::engine::op::Outcome;
 use crate::engine::peer::PeerShared;
 
@@ -19,10 +20,11 @@ pub trait Observer: Send + Sync {
     fn notified(&self, peer: &Peer, data: Vec<u8>);
 
     /// The peer is gone, for the reason given; transfers with it have ended or are about to.
-    fn lost(&self, peer: &Peer, why: &str);
+    fn lost(&self, peer: &Peer, why: &LostReason);
 }
 
-/// Is told of the end of transfers; given to [`crate::Request::on_end`].
+/// Is told of the end of transfers; given to [`crate::Request::tell`], which has a closure for it in
+/// [`crate::Request::on_end`].
 ///
 /// Called once for each post, on the thread where it ends, which may be the one that posts. What
 /// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when it
@@ -30,6 +32,15 @@ pub trait Observer: Send + Sync {
 pub trait OnEnd: Send + Sync {
     /// The transfer of this token is over.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
+}
+
+/// A closure that is told.
+pub(crate) struct Closure<F>(pub(crate) F);
+
+impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> {
+    fn ended(&self, _token: u64, result: &Result<Outcome, TransferError>) {
+        self.0(result);
+    }
 }
 
 /// Whom to tell, and of what.

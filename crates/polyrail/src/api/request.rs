@@ -9,10 +9,10 @@ use polyrail_proto::message::MAX_MESSAGE_PIECES;
 use polyrail_proto::{Plan, Segment};
 
 use crate::api::engine::Peer;
-use crate::api::error::PostError;
-use crate::api::observer::{Listener, OnEnd};
+use crate::api::error::{PostError, TransferError};
+use crate::api::observer::{Closure, Listener, OnEnd};
 use crate::device::direct::{Copies, TransferPath};
-use crate::engine::op::RegionList;
+use crate::engine::op::{Outcome, RegionList};
 use crate::engine::peer::PeerShared;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
 
@@ -220,10 +220,31 @@ impl<O: Operation> Request<O> {
         self
     }
 
-    /// Tells `target` when a post of it is over, with this token; so nobody has to ask. The
-    /// [`crate::Transfer`] still has to be kept or detached.
+    /// Calls this when a post of it is over, once for each; so nobody has to ask. The
+    /// [`crate::Transfer`] still has to be kept or detached. [`OnEnd`] says on which thread, and what
+    /// may be done there.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let (told, heard) = std::sync::mpsc::channel();
+    /// let write = Request::write(&peer).segment(local.all(), remote.all());
+    /// let write = write.on_end(move |ended| drop(told.send(ended.clone())));
+    /// engine.post(write)?.detach();
+    /// assert_eq!(heard.recv_timeout(soon)??.bytes, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    pub fn on_end(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
+    pub fn on_end<F>(self, tell: F) -> Self
+    where
+        F: Fn(&Result<Outcome, TransferError>) + std::marker::Send + Sync + 'static,
+    {
+        self.tell(Arc::new(Closure(tell)), 0)
+    }
+
+    /// Like [`Self::on_end`] for one target of many requests, which tells them apart by the token:
+    /// nothing is allocated for it.
+    #[must_use]
+    pub fn tell(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
         self.spec.listener = Some(Listener { target, token });
         self
     }

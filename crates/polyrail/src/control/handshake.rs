@@ -11,6 +11,7 @@ use polyrail_proto::hello::{Card, Hello, HelloError, PREFIX_BYTES, Prefix, Refus
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
+use crate::api::reason::ConnectReason;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;
 
@@ -41,7 +42,7 @@ pub(crate) enum Purpose {
         pause: Duration,
     },
     /// We ask somebody who he is.
-    Introduction { answer: Answer<Result<Card, String>> },
+    Introduction { answer: Answer<Result<Card, ConnectReason>> },
 }
 
 /// A flow of a peer that was accepted.
@@ -78,21 +79,21 @@ pub(crate) enum Step {
     Reply(Reply),
     /// The reply is out.
     ReplySent,
-    /// It failed; the text says how.
-    Failed(String),
+    /// It failed.
+    Failed(ConnectReason),
     /// The other side's first words are not what they should be.
     Rejected(HelloError),
 }
 
 impl TurnedAway {
-    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &str) {
+    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &ConnectReason) {
         const PAUSE: Duration = Duration::from_secs(1);
         if self.logged.is_some_and(|logged| logged.elapsed() < PAUSE) {
             self.since += 1;
             return;
         }
         let others = std::mem::take(&mut self.since);
-        tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
+        tracing::warn!(target: "polyrail::peer", rail, %remote, %why, others, "turned away");
         self.logged = Some(Instant::now());
     }
 }
@@ -133,7 +134,7 @@ impl Handshake {
                 Ok(Some(step)) => return step,
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Waiting,
-                Err(error) => return Step::Failed(error.to_string()),
+                Err(error) => return Step::Failed(error.into()),
             }
         }
     }
@@ -156,12 +157,13 @@ impl Handshake {
     }
 
     /// What a handshake that ran out of time was waiting for.
-    pub(crate) fn waiting_for(&self) -> &'static str {
-        match self.stage {
+    pub(crate) fn timed_out(&self) -> ConnectReason {
+        let waiting_for = match self.stage {
             Stage::Connecting => "the connection",
             Stage::Writing => "room to write",
             Stage::Reading => "the other side's first words",
-        }
+        };
+        ConnectReason::TimedOut { waiting_for }
     }
 
     fn new(
@@ -217,7 +219,7 @@ impl Handshake {
             let received = receive(self.socket.as_fd(), &mut into);
             self.input.truncate(have + received.as_ref().copied().unwrap_or(0));
             return match received? {
-                0 => Ok(Some(Step::Failed("closed by the other side".to_owned()))),
+                0 => Ok(Some(Step::Failed(ConnectReason::Closed))),
                 _ => Ok(None),
             };
         }

@@ -31,6 +31,7 @@ use polyrail_proto::{Failure, InstanceId};
 
 use crate::api::engine::{EngineShared, Peer};
 use crate::api::error::PeerError;
+use crate::api::reason::LostReason;
 use crate::device::staging::wait_all;
 use crate::engine::callback;
 use crate::engine::finish::{Finish, drain_tx};
@@ -107,7 +108,7 @@ impl EngineShared {
                 continue;
             }
             if peer.leaving.load(Ordering::Acquire) {
-                self.lose_peer(&peer, REMOVED_HERE.to_owned());
+                self.lose_peer(&peer, LostReason::Removed);
                 continue;
             }
             let by_user = &peer.by_user;
@@ -121,7 +122,7 @@ impl EngineShared {
                 // Nothing has passed: whoever it was may come again as if for the first time.
                 peer.is_unused.store(true, Ordering::Release);
             }
-            self.lose_peer(&peer, "the user gave other metadata for it".to_owned());
+            self.lose_peer(&peer, LostReason::OtherMetadata);
         }
     }
 
@@ -163,7 +164,7 @@ impl EngineShared {
                 // A hello that its sender had given up by the time it was read: nothing came of it.
                 _ if peer.rx().receiver.is_unused() => peer.heard.store(heard, Ordering::Release),
                 _ => {
-                    self.lose_peer(&peer, "it has lost this engine and began anew".to_owned());
+                    self.lose_peer(&peer, LostReason::Anew);
                     continue;
                 }
             }
@@ -192,7 +193,7 @@ impl EngineShared {
         } else {
             self.say_bye(std::slice::from_ref(peer));
         }
-        self.lose_peer(peer, REMOVED_HERE.to_owned());
+        self.lose_peer(peer, LostReason::Removed);
     }
 
     /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
@@ -203,17 +204,17 @@ impl EngineShared {
             |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
         let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (peer, _) in ended {
-            self.lose_peer(&peer, REMOVED_HERE.to_owned());
+            self.lose_peer(&peer, LostReason::Removed);
         }
         !self.leaving().is_empty()
     }
 
     /// The peer is gone: every operation with it ends, its flows are closed.
-    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: String) {
+    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: LostReason) {
         if !peer.set_gone(why) {
             return;
         }
-        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
+        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
         self.parted().end_session(peer);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +240,7 @@ impl EngineShared {
         }
         if let Some(observer) = &self.observer {
             let shared = peer.clone();
-            let tell = || observer.lost(&Peer { shared }, &peer.lost_text());
+            let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
             self.callbacks.call("observer", tell);
         }
         self.help();
@@ -319,7 +320,6 @@ impl EngineShared {
     }
 }
 
-const REMOVED_HERE: &str = "removed here";
 const REMOVED: &str = "it has removed this engine: its user has to add this one again";
 const OVER: &str = "it has lost this engine since: add it again";
 const OTHER_SESSION: &str = "flows of another session of it are up";

@@ -204,11 +204,11 @@ impl Op {
             Failure::Refused(code) => TransferError::Refused { peer: peer(), code },
             Failure::Deadline => TransferError::Deadline {
                 deadline: self.prepared.timeout().unwrap_or_default(),
-                progress: self.prepared.peer.progress_text(),
+                progress: self.prepared.peer.progress(),
             },
             Failure::Cancelled => TransferError::Cancelled,
             Failure::PeerLost => {
-                TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_text() }
+                TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_reason() }
             }
             Failure::RegionDropped => TransferError::RegionDropped,
             Failure::Device => {

@@ -17,6 +17,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::api::error::{PostError, TransferError};
 use crate::api::observer::Observer;
+use crate::api::reason::{ConnectReason, LostReason};
 use crate::api::request::{Kind, Prepared};
 use crate::api::stats::Counter;
 use crate::control::ControlHandle;
@@ -171,7 +172,7 @@ impl EngineShared {
             return Err(PostError::Closed);
         }
         let peer = &prepared.peer;
-        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
+        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
         if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
             return Err(gone());
         }
@@ -283,7 +284,7 @@ impl EngineShared {
     }
 
     /// Asks who listens on the address.
-    pub(crate) fn introduce(&self, address: SocketAddr) -> Asked<Result<Card, String>> {
+    pub(crate) fn introduce(&self, address: SocketAddr) -> Asked<Result<Card, ConnectReason>> {
         let (answer, asked) = question(&self.bells);
         if self.is_forked() {
             return asked;
@@ -430,7 +431,7 @@ impl EngineShared {
         let peers = self.peers();
         self.say_bye(&peers);
         for peer in peers {
-            self.lose_peer(&peer, "this engine closed".to_owned());
+            self.lose_peer(&peer, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
         self.inbox.close();

@@ -110,7 +110,7 @@ impl Other {
         let link = Link::new(&self.engine, self.engine.connect(self.address).join()?);
         let kind = match &self.kind {
             Kind::Channels { channels, .. } => {
-                Kind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
+                Kind::Channels { channels: *channels, flows: link.peer.flows().total }
             }
             kind => kind.clone(),
         };
