@@ -1,5 +1,6 @@
 //! What users hold: engines, peers, requests, transfers, errors, snapshots of counters.
 
+pub(crate) mod admission;
 pub(crate) mod builder;
 pub(crate) mod connecting;
 pub(crate) mod engine;

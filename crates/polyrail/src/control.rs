@@ -2,6 +2,7 @@
 //! and it sleeps while nothing changes.
 
 mod absence;
+pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod handshake;
 mod watch;
@@ -24,8 +25,10 @@ use polyrail_sys::{PollEvent, Poller, tcp};
 use slab::Slab;
 use socket2::Socket;
 
+use crate::api::admission::Admission;
 use crate::api::reason::{ConnectReason, LostReason, Refusal};
 use crate::control::absence::Absences;
+use crate::control::admission::Admissions;
 use crate::control::handshake::{Handshake, Purpose, Step, Then, TurnedAway};
 use crate::diag::dump::DumpSignal;
 use crate::engine::build::{device, is_forbidden};
@@ -56,6 +59,7 @@ enum Command {
     FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     PeerLeft { peer: Arc<PeerShared> },
+    Decided { question: u64, verdict: Admission },
     Introduce { address: SocketAddr, answer: Answer<Result<Card, ConnectReason>> },
 }
 
@@ -69,6 +73,7 @@ pub(crate) struct Control {
     absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
+    admissions: Admissions,
     dump: DumpSignal,
 }
 
@@ -103,6 +108,11 @@ impl ControlHandle {
 
     pub(crate) fn peer_left(&self, peer: Arc<PeerShared>) {
         self.command(Command::PeerLeft { peer });
+    }
+
+    /// The user has said whether a peer may join.
+    pub(crate) fn decided(&self, question: u64, verdict: Admission) {
+        self.command(Command::Decided { question, verdict });
     }
 
     pub(crate) fn introduce(
@@ -148,6 +158,7 @@ impl Control {
         }
         let dump = DumpSignal::new(engine.config.dump_signal)?;
         Ok(Self {
+            admissions: Admissions::new(&engine),
             engine,
             listeners,
             handshakes: Slab::new(),
@@ -248,6 +259,7 @@ impl Control {
             Command::PeerLeft { peer } => {
                 self.engine.lose_peer(&peer, LostReason::Closed);
             }
+            Command::Decided { question, verdict } => self.decide(question, &verdict),
             Command::Introduce { address, answer } => self.introduce(address, answer),
         }
     }
@@ -452,13 +464,7 @@ impl Control {
         let Some(handshake) = self.handshakes.get_mut(key) else { return };
         match handshake.step() {
             Step::Waiting => {}
-            Step::Hello(hello) => {
-                let (reply, then) = self.answer(key, hello);
-                if let Some(handshake) = self.handshakes.get_mut(key) {
-                    handshake.reply(&reply, then);
-                }
-                self.step(key);
-            }
+            Step::Hello(hello) => self.receive(key, hello),
             Step::Failed(why) => {
                 let handshake = self.handshakes.remove(key);
                 self.failed(handshake, why);
@@ -476,6 +482,14 @@ impl Control {
                 self.hand_over_arrival(handshake);
             }
         }
+    }
+
+    fn reply(&mut self, key: usize, hello: Hello) {
+        let (reply, then) = self.answer(key, hello);
+        if let Some(handshake) = self.handshakes.get_mut(key) {
+            handshake.reply(&reply, then);
+        }
+        self.step(key);
     }
 
     /// Whether a connection is welcome.
@@ -562,6 +576,7 @@ impl Control {
                 let final_word = match code {
                     RefusedCode::WrongInstance
                     | RefusedCode::Version
+                    | RefusedCode::NotAdmitted
                     | RefusedCode::SessionOver => true,
                     // Two engines that part and meet again do so one after the other: until it was
                     // connected once, the other may still have to add this one.
@@ -627,6 +642,9 @@ impl Control {
     }
 
     fn failed(&mut self, handshake: Handshake, why: ConnectReason) {
+        if handshake.is_undecided() {
+            handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
+        }
         let Handshake { purpose, remote, .. } = handshake;
         match purpose {
             Purpose::Accepted { rail, then } => {

@@ -17,6 +17,7 @@ mod receiver;
 mod sender;
 mod sync;
 
+pub use api::admission::{Admission, Incoming};
 pub use api::builder::EngineBuilder;
 pub use api::connecting::Connecting;
 pub use api::engine::{Engine, Peer, RailInfo, rails};

@@ -28,6 +28,8 @@ pub(crate) struct Handshake {
     output: Vec<u8>,
     input: Vec<u8>,
     prefix: Option<Prefix>,
+    /// What it said, while the user is asked whether it may join, and the number of the question.
+    awaiting: Option<(u64, Hello)>,
 }
 
 pub(crate) enum Purpose {
@@ -67,6 +69,8 @@ enum Stage {
     Connecting,
     Writing,
     Reading,
+    /// The user is asked.
+    Deciding,
 }
 
 /// Where a handshake stands.
@@ -129,6 +133,7 @@ impl Handshake {
                 Stage::Connecting => self.connect(),
                 Stage::Writing => self.write(),
                 Stage::Reading => self.read(),
+                Stage::Deciding => return Step::Waiting,
             };
             match step {
                 Ok(Some(step)) => return step,
@@ -148,6 +153,25 @@ impl Handshake {
         self.stage = Stage::Writing;
     }
 
+    /// The user is asked whether it may join; what it said is answered afterwards.
+    pub(crate) fn await_verdict(&mut self, question: u64, hello: Hello) {
+        self.awaiting = Some((question, hello));
+        self.stage = Stage::Deciding;
+    }
+
+    pub(crate) fn awaits(&self, question: u64) -> bool {
+        self.awaiting.as_ref().is_some_and(|(number, _)| *number == question)
+    }
+
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.awaiting.is_some()
+    }
+
+    /// What it said, now that the user has decided.
+    pub(crate) fn take_awaiting(&mut self) -> Option<Hello> {
+        Some(self.awaiting.take()?.1)
+    }
+
     /// Tells a Polyrail that is not welcome why, as far as the socket takes it at once.
     pub(crate) fn say_goodbye(&self, code: RefusedCode, reason: &str) {
         let bytes = Reply::Refused { code, reason: reason.to_owned() }.encode();
@@ -162,6 +186,7 @@ impl Handshake {
             Stage::Connecting => "the connection",
             Stage::Writing => "room to write",
             Stage::Reading => "the other side's first words",
+            Stage::Deciding => "the user's word on whether it may join",
         };
         ConnectReason::TimedOut { waiting_for }
     }
@@ -175,7 +200,8 @@ impl Handshake {
         output: Vec<u8>,
     ) -> Self {
         let (input, patience) = (Vec::new(), Duration::ZERO);
-        Self { socket, purpose, remote, deadline, patience, stage, output, input, prefix: None }
+        let (prefix, awaiting) = (None, None);
+        Self { socket, purpose, remote, deadline, patience, stage, output, input, prefix, awaiting }
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {

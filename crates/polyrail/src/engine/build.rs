@@ -14,6 +14,7 @@ use socket2::Socket;
 
 use crate::api::error::EngineError;
 use crate::api::observer::Observer;
+use crate::control::admission::Hook;
 use crate::control::{Control, ControlHandle};
 use crate::diag::trace::Trace;
 use crate::engine::rails::{self, Rail};
@@ -26,7 +27,7 @@ use crate::proxy::{Proxy, ProxySet};
 pub(crate) fn start(
     config: Config,
     name: Option<String>,
-    observer: Option<Arc<dyn Observer>>,
+    (observer, admit): (Option<Arc<dyn Observer>>, Option<Arc<Hook>>),
     apart: bool,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
@@ -60,6 +61,7 @@ pub(crate) fn start(
         scratch: Memory::anonymous(0).map_err(system("memory"))?,
         trace,
         observer,
+        admit,
         settings,
         card,
         rails,

@@ -176,6 +176,13 @@ impl EngineShared {
         Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
     }
 
+    /// Whether nobody has added this instance here, nor removed it.
+    pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
+        let parted = self.parted();
+        let is_ours = |parting: &Parting| parting.removed || parting.card.is_some();
+        !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
+    }
+
     /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
     pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         if self.is_forked() {

@@ -21,6 +21,7 @@ use crate::api::reason::{ConnectReason, LostReason};
 use crate::api::request::{Kind, Prepared};
 use crate::api::stats::Counter;
 use crate::control::ControlHandle;
+use crate::control::admission::Hook;
 use crate::device::budget::Budget;
 use crate::device::direct::DirectQueues;
 use crate::device::export::Imports;
@@ -67,6 +68,8 @@ pub(crate) struct EngineShared {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Says who may join.
+    pub(crate) admit: Option<Arc<Hook>>,
     pub(crate) scratch: Memory,
     pub(crate) staging: Arc<Budget>,
     pub(crate) direct: DirectQueues,
@@ -96,13 +99,25 @@ pub(crate) struct Parts {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Says who may join.
+    pub(crate) admit: Option<Arc<Hook>>,
     pub(crate) scratch: Memory,
 }
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer, scratch } =
-            parts;
+        let Parts {
+            config,
+            settings,
+            card,
+            rails,
+            proxies,
+            control,
+            trace,
+            observer,
+            admit,
+            scratch,
+        } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
         Self {
@@ -134,6 +149,7 @@ impl EngineShared {
             control,
             trace,
             observer,
+            admit,
             scratch,
         }
     }
