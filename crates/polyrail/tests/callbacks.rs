@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use polyrail::{
-    Engine, LostReason, Mailbox, Observer, OnEnd, Outcome, Peer, RefusalCode, Region, RegionSlice,
-    RemoteRegion, Request, TransferError,
+    Engine, LostReason, Mailbox, Observer, OnEnd, Outcome, Peer, PostError, RefusalCode, Region,
+    RegionSlice, RemoteRegion, Request, TransferError,
 };
 
 /// A closure that is told of ends.
@@ -197,4 +197,66 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     }
     wait_for("it to be gone here", || p.to_b.lost().is_some());
     assert_eq!(p.to_b.lost(), Some(LostReason::Removed));
+}
+
+#[test]
+fn a_closure_that_panics_when_it_is_called_or_dropped_stops_no_thread() {
+    struct PanicsAtItsEnd;
+    impl Drop for PanicsAtItsEnd {
+        fn drop(&mut self) {
+            panic!("at its end");
+        }
+    }
+    let p = pair(&[]);
+    let target = zeroed(&p.b, 8);
+    let (source, there) = (filled(&p.a, 8, 1), remote(&p.a, &target));
+    for _ in 0..16 {
+        let held = PanicsAtItsEnd;
+        let write = Request::write(&p.to_b).segment(source.all(), there.all());
+        let write = write.on_end(move |_| {
+            let _held = &held;
+            panic!("when called");
+        });
+        // Whoever lets go of it last is a thread of the engine, mostly.
+        p.a.post(write).unwrap().detach();
+    }
+    assert!(p.a.drain(LONG).is_some());
+    assert_eq!(p.a.stats().callback_panics, 16);
+    works(&p.a, &p.to_b, &p.b);
+}
+
+#[test]
+fn an_engine_may_be_closed_in_a_callback() {
+    for settings in [&[][..], &[("progress", "caller")]] {
+        let p = pair(settings);
+        let (closer, told) = (p.a.clone(), std::sync::mpsc::channel());
+        let room = zeroed(&p.a, 8);
+        let waits = p.a.receive(&p.to_b, 1, &room.all()).unwrap();
+        let hello = Request::write(&p.to_b).notification(b"last".to_vec());
+        let hello = hello.on_end(move |ended| {
+            closer.close();
+            told.0.send(ended.clone()).unwrap();
+        });
+        let prepared = p.a.prepare(hello).unwrap();
+        let posted = prepared.post().unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _tell = TellOnDrop(&over);
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    p.b.progress();
+                    std::thread::yield_now();
+                }
+            });
+            posted.ended().unwrap();
+            assert!(told.1.recv_timeout(LONG).unwrap().is_ok());
+            let ended = waits.ended();
+            assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
+        });
+        assert_eq!(prepared.post().unwrap_err(), PostError::Closed);
+        assert_eq!(p.a.drain(LONG), Some(()));
+        // What needs no peer works on.
+        assert_eq!(p.a.import(&room.describe()).unwrap().len(), 8);
+        assert!(p.a.register(vec![1; 8]).is_ok());
+    }
 }

@@ -1,5 +1,6 @@
 //! Being told at once, instead of asking.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,12 +35,27 @@ pub trait OnEnd: Send + Sync {
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
 }
 
-/// A closure that is told.
-pub(crate) struct Closure<F>(pub(crate) F);
+/// A closure that is told. It may end on any thread of the engine, which its end must not stop.
+pub(crate) struct Closure<F>(Option<F>);
+
+impl<F> Closure<F> {
+    pub(crate) fn new(tell: F) -> Self {
+        Self(Some(tell))
+    }
+}
 
 impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> {
     fn ended(&self, _token: u64, result: &Result<Outcome, TransferError>) {
-        self.0(result);
+        self.0.iter().for_each(|tell| tell(result));
+    }
+}
+
+impl<F> Drop for Closure<F> {
+    fn drop(&mut self) {
+        let tell = self.0.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(tell))).is_err() {
+            tracing::error!(target: "polyrail::engine", "what a callback holds panicked at its end");
+        }
     }
 }
 

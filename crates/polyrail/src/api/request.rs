@@ -238,7 +238,7 @@ impl<O: Operation> Request<O> {
     where
         F: Fn(&Result<Outcome, TransferError>) + std::marker::Send + Sync + 'static,
     {
-        self.tell(Arc::new(Closure(tell)), 0)
+        self.tell(Arc::new(Closure::new(tell)), 0)
     }
 
     /// Like [`Self::on_end`] for one target of many requests, which tells them apart by the token:
