@@ -46,7 +46,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
         let target = b.register(Memory::from(vec![0; 1 << 20])).unwrap();
         let there = a.import(&target.describe()).unwrap();
         let write = || a.write(&to_b, &local.all(), &there.all());
-        write().unwrap().wait(LONG).unwrap();
+        write().unwrap().wait(LONG).unwrap().unwrap();
         let open = write().unwrap();
         let (own, twin) = (a.clone(), local.clone());
         let status = in_a_copy(|| {
@@ -56,7 +56,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             if !matches!(a.add_peer(&b.metadata()), Err(PeerError::Forked)) {
                 return 2;
             }
-            if !matches!(open.wait(LONG), Ok(_) | Err(TransferError::Forked)) {
+            if !matches!(open.wait(LONG), Some(Ok(_) | Err(TransferError::Forked))) {
                 return 3;
             }
             a.remove_peer(&to_b);
@@ -72,9 +72,9 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             0
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
-        open.wait(LONG).unwrap();
+        open.wait(LONG).unwrap().unwrap();
         for _ in 0..3 {
-            write().unwrap().wait(LONG).unwrap();
+            write().unwrap().wait(LONG).unwrap().unwrap();
         }
         assert_eq!((to_a.lost(), to_b.lost()), (None, None));
         // One of its own works in the copy.
@@ -82,7 +82,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             let own = engine("proxy");
             let other = engine("proxy");
             let peer = own.add_peer(&other.metadata()).unwrap();
-            i32::from(own.notify(&peer, b"hello").unwrap().wait(LONG).is_err())
+            i32::from(own.notify(&peer, b"hello").unwrap().wait(LONG).unwrap().is_err())
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
     }

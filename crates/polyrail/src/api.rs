@@ -1,7 +1,12 @@
 //! What users hold: engines, peers, requests, transfers, errors, snapshots of counters.
 
+pub(crate) mod builder;
+pub(crate) mod connecting;
 pub(crate) mod engine;
+pub(crate) mod prepared;
+pub(crate) mod register;
 pub(crate) mod request;
+pub(crate) mod tasks;
 pub(crate) mod transfer;
 
 pub(crate) use crate::base::error;

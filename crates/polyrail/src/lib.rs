@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] is what one process runs. It finds a [`Peer`] by metadata or address, registers
 //! memory as [`Region`]s, and moves bytes between them: one-sided [`Engine::write`] and
-//! [`Engine::read`], two-sided [`Engine::send`] and [`Engine::recv`] by tag, and notifications.
+//! [`Engine::read`], two-sided [`Engine::send`] and [`Engine::receive`] by tag, and notifications.
 //! Each transfer is cut into chunks that every rail pulls as fast as it can carry them.
 #![forbid(unsafe_code)]
 
@@ -34,11 +34,18 @@ mod sender;
 mod sync;
 mod wake;
 
-pub use api::engine::{Connecting, Engine, EngineBuilder, PreparedTransfer, RailInfo, rails};
+pub use api::builder::EngineBuilder;
+pub use api::connecting::Connecting;
+pub use api::engine::{Engine, RailInfo, rails};
+pub use api::prepared::PreparedTransfer;
+pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
-pub use api::transfer::{Status, Transfer};
-pub use base::error::{EngineError, PeerError, PostError, RegionError, TransferError};
+pub use api::tasks::{Accept, Events, NextNotification};
+pub use api::transfer::Transfer;
+pub use base::error::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
+pub use base::reason::{ConnectReason, Flows, LostReason, Refusal, TransferProgress};
 pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
+pub use engine::admission::{Admission, Incoming};
 pub use engine::inbox::Notification;
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
@@ -49,8 +56,15 @@ pub use memory::registry::{Mailbox, OpenMailbox};
 pub use polyrail_config::{Config, Progress};
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
+pub use polyrail_proto::InstanceId;
+pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_sys::Memory;
+
+/// What requests do: the operations in the type of a [`Request`].
+pub mod operation {
+    pub use crate::api::request::{OneSided, Operation, Read, Receive, Send, TwoSided, Write};
+}
 
 /// Makes the program in the README a test.
 #[cfg(doctest)]

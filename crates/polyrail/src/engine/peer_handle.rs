@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use polyrail_proto::InstanceId;
+
+use crate::base::reason::{Flows, LostReason};
 use crate::engine::peer::PeerShared;
 
 /// A remote engine. Clones are the same peer; equal if they are.
@@ -23,18 +26,18 @@ impl Peer {
     }
 
     /// The number of its run, which no other engine has.
-    pub fn instance(&self) -> u128 {
-        self.shared.instance().0
+    pub fn instance(&self) -> InstanceId {
+        self.shared.instance()
     }
 
     /// Why it is gone, if it is.
-    pub fn lost(&self) -> Option<String> {
-        self.shared.is_gone().then(|| self.shared.lost_text())
+    pub fn lost(&self) -> Option<LostReason> {
+        self.shared.is_gone().then(|| self.shared.lost_reason())
     }
 
     /// Flows towards it that are connected, of all that are meant to be.
-    pub fn flows_up(&self) -> (usize, usize) {
-        (self.shared.flows_up(), self.shared.flows.len())
+    pub fn flows(&self) -> Flows {
+        self.shared.all_flows()
     }
 }
 

@@ -29,6 +29,10 @@ pub struct Access {
 impl Access {
     /// Peers may read and write: the default.
     pub const ALL: Self = Self { remote_read: true, remote_write: true };
+    /// Peers may read, and not write.
+    pub const READ: Self = Self { remote_read: true, remote_write: false };
+    /// Peers may write, and not read.
+    pub const WRITE: Self = Self { remote_read: false, remote_write: true };
     /// Only for this engine's own transfers.
     pub const LOCAL: Self = Self { remote_read: false, remote_write: false };
 }
