@@ -22,7 +22,17 @@ const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
 const DESCRIPTION_VERSION: u8 = 1;
 const DESCRIPTION_BYTES: usize = 46;
 
-/// What peers may do with a region.
+/// What peers may do with a region: [`Access::ALL`], unless [`crate::Registrable::with_access`] says
+/// otherwise.
+///
+/// ```
+/// use polyrail::Access;
+///
+/// assert_eq!(Access::ALL, Access { remote_read: true, remote_write: true });
+/// assert_eq!(Access::READ, Access { remote_read: true, remote_write: false });
+/// assert_eq!(Access::WRITE, Access { remote_read: false, remote_write: true });
+/// assert_eq!(Access::LOCAL, Access { remote_read: false, remote_write: false });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it with [`crate::Engine::read`].
@@ -42,7 +52,13 @@ impl Access {
     pub const LOCAL: Self = Self { remote_read: false, remote_write: false };
 }
 
-/// Memory that this engine may send from and receive into.
+/// Memory that this engine may send from and receive into, made by [`crate::Engine::register`].
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+#[doc = include_str!("../../doc/region.txt")]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Peers reach it only by the key in [`Region::describe`], only inside its bounds, and only as its
 /// [`Access`] allows. Clones are the same registration; it ends when the last clone is dropped, or
@@ -59,7 +75,14 @@ pub struct Region {
     registration: Arc<Registration>,
 }
 
-/// A part of a [`Region`]. Does not keep the registration alive.
+/// A part of a [`Region`], for requests. Does not keep the registration alive.
+///
+/// ```
+/// let region = polyrail::Region::private(vec![0; 100].into());
+/// let slice = region.slice(90, 10)?;
+/// assert_eq!((slice.len(), slice.is_empty()), (10, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct RegionSlice {
     pub(crate) region: Arc<RegionCore>,
@@ -67,7 +90,16 @@ pub struct RegionSlice {
     pub(crate) len: u64,
 }
 
-/// A peer's region, as its description tells.
+/// A peer's region, as its description tells; made by [`crate::Engine::import`].
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// assert_eq!((remote.len(), remote.is_empty()), (4096, false));
+/// assert_eq!((remote.access(), remote.is_on_device()), (polyrail::Access::ALL, false));
+/// assert!(remote.slice(4090, 10).is_err());
+/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     pub(crate) instance: InstanceId,
@@ -77,7 +109,14 @@ pub struct RemoteRegion {
     is_on_device: bool,
 }
 
-/// A part of a [`RemoteRegion`].
+/// A part of a [`RemoteRegion`], for requests.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let slice = remote.slice(4000, 0)?;
+/// assert_eq!((slice.len(), slice.is_empty()), (0, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSlice {
     pub(crate) region: RemoteRegion,
@@ -132,6 +171,12 @@ struct Registration {
 /// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
 /// [`crate::Engine::import`] of its description and offsets that mean what its owner wants them to.
 /// So a sender needs not know where its message belongs, and nothing is copied on arrival.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+#[doc = include_str!("../../doc/mailbox.txt")]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Mailbox: Send + Sync {
     /// Where `len` bytes at `offset` are to land, a slice of that length; `None` refuses them.
     ///
@@ -140,7 +185,7 @@ pub trait Mailbox: Send + Sync {
     fn place(&self, offset: u64, len: u64) -> Option<RegionSlice>;
 }
 
-/// An open [`Mailbox`]; closed when this is dropped.
+/// An open [`Mailbox`], by [`crate::Engine::open`]; closed when this is dropped.
 pub struct OpenMailbox {
     key: RegionKey,
     registry: Arc<Registry>,
@@ -262,7 +307,7 @@ impl fmt::Debug for Region {
 }
 
 impl OpenMailbox {
-    /// What a peer needs to write to it: give it to [`crate::Engine::import`] there. Every offset
+    /// What a peer needs to write to the [`Mailbox`]: give it to [`crate::Engine::import`] there. Every offset
     /// is inside, as far as the peer knows.
     pub fn describe(&self) -> Vec<u8> {
         describe(self.instance, self.key, u64::MAX, MAILBOX, false)
@@ -609,91 +654,5 @@ fn check_range(offset: u64, len: u64, size: u64) -> Result<(), RegionError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn registry() -> Arc<Registry> {
-        Arc::default()
-    }
-
-    fn place(region: &Region, offset: u64, len: u64) -> Place {
-        Place { key: region.registration.core.key, offset, len }
-    }
-
-    #[test]
-    fn a_description_reaches_the_same_region() {
-        let instance = InstanceId(u128::MAX - 7);
-        let access = Access { remote_read: true, remote_write: false };
-        let region =
-            registry().register(instance, Memory::from(vec![0; 100]).into(), access).unwrap();
-        let remote = RemoteRegion::decode(&region.describe()).unwrap();
-        assert_eq!(remote.key, region.registration.core.key);
-        assert_eq!((remote.instance, remote.len(), remote.access()), (instance, 100, access));
-        assert!(RemoteRegion::decode(&region.describe()[1..]).is_err());
-        assert!(remote.slice(90, 11).is_err());
-    }
-
-    #[test]
-    fn each_way_to_miss_a_region_has_its_own_reason() {
-        let registry = registry();
-        let admit = |place: Place| registry.admit_all(&[place], |_| true, &mut Vec::new());
-        let register =
-            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
-        let first = register().unwrap();
-        let inside = place(&first, 0, 8);
-        assert!(admit(inside).is_ok());
-        let reason = |place: Place| admit(place).err();
-        assert_eq!(reason(place(&first, 1, 8)), Some(RefusalCode::OutOfBounds));
-        assert_eq!(reason(place(&first, u64::MAX, 2)), Some(RefusalCode::OutOfBounds));
-        let wrong = RegionKey { nonce: inside.key.nonce ^ 1, ..inside.key };
-        assert_eq!(reason(Place { key: wrong, ..inside }), Some(RefusalCode::StaleKey));
-        let unknown = RegionKey { slot: 9, ..inside.key };
-        assert_eq!(reason(Place { key: unknown, ..inside }), Some(RefusalCode::UnknownRegion));
-        let denied = registry.admit_all(&[inside], |_| false, &mut Vec::new()).err();
-        assert_eq!(denied, Some(RefusalCode::AccessDenied));
-        drop(first);
-        assert_eq!(reason(inside), Some(RefusalCode::RegionDropped));
-        let _second = register().unwrap();
-        assert_eq!(reason(inside), Some(RefusalCode::StaleKey), "the slot is used again");
-        assert_eq!(registry.count(), 1);
-    }
-
-    #[test]
-    fn a_region_that_was_ended_is_out_of_reach_for_its_clones_too() {
-        let registry = registry();
-        let register =
-            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
-        let region = register().unwrap();
-        let clone = region.clone();
-        region.end();
-        let admitted = registry.admit_all(&[place(&clone, 0, 8)], |_| true, &mut Vec::new());
-        assert_eq!(admitted.err(), Some(RefusalCode::RegionDropped));
-        assert!(clone.all().region.gate.pin().is_none());
-        assert_eq!(clone.read_at(0, &mut [0]), Err(RegionError::Ended));
-        assert_eq!(clone.write_at(0, &[0]), Err(RegionError::Ended));
-        // The slot is given back once, whatever ends later.
-        let other = register().unwrap();
-        drop((region, clone));
-        assert_eq!(registry.count(), 1);
-        assert!(registry.admit_all(&[place(&other, 0, 8)], |_| true, &mut Vec::new()).is_ok());
-    }
-
-    #[test]
-    fn a_dropped_region_lets_nobody_in() {
-        let region = registry()
-            .register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL)
-            .unwrap();
-        let slice = region.all();
-        let pin = slice.region.gate.pin();
-        assert!(pin.is_some());
-        std::thread::scope(|scope| {
-            let dropped = scope.spawn(move || drop(region));
-            while !slice.region.gate.is_closed() {
-                std::thread::yield_now();
-            }
-            assert!(!dropped.is_finished(), "a pin keeps it");
-            assert!(slice.region.gate.pin().is_none());
-            drop(pin);
-        });
-    }
-}
+#[path = "region_tests.rs"]
+mod tests;
