@@ -179,6 +179,28 @@ fn only_the_waker_of_the_last_poll_is_woken() {
     assert_eq!(block_on(receive).unwrap().bytes, 8);
 }
 
+/// The end of a transfer meets polls whose waker changes, at every moment.
+#[test]
+fn a_waker_that_changes_while_the_end_comes_is_not_lost() {
+    let p = pair(&[]);
+    let (_, other) = Count::pair();
+    let mut waited = 0;
+    for round in 0..3000u64 {
+        let mut notify = p.a.notify(&p.to_b, &round.to_le_bytes()).unwrap();
+        for _ in 0..round % 8 {
+            let _ = pin!(&mut notify).poll(&mut Context::from_waker(&other));
+        }
+        let (count, last) = Count::pair();
+        if pin!(&mut notify).poll(&mut Context::from_waker(&last)).is_pending() {
+            wait_for("the last waker", || count.woken() > 0);
+            waited += 1;
+        }
+        notify.ended().unwrap();
+        p.b.take_notifications();
+    }
+    assert!(waited > 0, "all were over at the first look");
+}
+
 #[test]
 fn a_dropped_future_cancels_its_transfer_and_loses_no_notification() {
     let p = pair(&[]);

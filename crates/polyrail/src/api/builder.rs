@@ -12,6 +12,35 @@ use crate::control::build;
 use crate::engine::admission::{Admission, Hook, Incoming};
 
 /// Builds an [`Engine`].
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// use polyrail::{Config, Engine, LostReason, Observer, Peer};
+///
+/// #[derive(Default)]
+/// struct Inbox(Mutex<Vec<Vec<u8>>>);
+///
+/// impl Observer for Inbox {
+///     fn notified(&self, _peer: &Peer, data: Vec<u8>) {
+///         self.0.lock().unwrap().push(data);
+///     }
+///     fn lost(&self, peer: &Peer, why: &LostReason) {
+///         eprintln!("{} is gone: {why}", peer.name());
+///     }
+/// }
+///
+/// let config = Config::builder().set("rails", "127.0.0.1")?.build()?;
+/// let inbox = Arc::new(Inbox::default());
+/// let builder = Engine::builder().config(config.clone()).name("server");
+/// let server = builder.observer(inbox.clone()).build()?;
+/// let client = Engine::builder().config(config).build()?;
+/// let peer = client.connect(server.addresses()[0]).join()?;
+/// client.notify(&peer, b"hello")?.join()?;
+/// assert_eq!((peer.name(), &*inbox.0.lock().unwrap()), ("server", &vec![b"hello".to_vec()]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct EngineBuilder {
     config: Config,

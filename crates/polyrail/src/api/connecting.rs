@@ -15,6 +15,20 @@ use crate::engine::tasks::{Asked, TaskPlace};
 
 /// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.
 ///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let address = other.addresses()[0];
+/// let connecting = engine.connect(address);
+/// while connecting.wait(Duration::from_millis(100)).is_none() {
+///     println!("not yet");
+/// }
+/// assert_eq!(connecting.try_wait().expect("it has answered")?, peer);
+/// assert_eq!(connecting.join()?, peer);
+/// assert_eq!(runtime.block_on(engine.connect(address))?, peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// It ends with an error if the peer has not answered after `connect_timeout_ms` of the time that
 /// this process runs. Dropping it gives up waiting.
 #[must_use = "wait for it, or await it"]

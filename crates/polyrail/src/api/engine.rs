@@ -33,6 +33,38 @@ use crate::path::choose::{Asked, choose};
 
 /// What one process runs to move memory to and from others.
 ///
+/// ```
+/// use std::time::Duration;
+///
+/// use polyrail::{Config, Engine, Request};
+///
+/// let config = Config::builder().set("rails", "127.0.0.1")?.build()?;
+/// for rail in polyrail::rails(&config)? {
+///     println!("{} on {} at {:?} Mbit/s", rail.name, rail.interface, rail.speed_mbps);
+/// }
+/// let engine = Engine::builder().config(config.clone()).build()?;
+/// let other = Engine::builder().config(config).name("other").build()?;
+/// assert_eq!((engine.config().rails.as_str(), engine.rails().len()), ("127.0.0.1", 1));
+///
+/// // The one end adds the other, by metadata or by an address; there it comes by itself.
+/// let peer = engine.add_peer(&other.metadata())?;
+/// let watch = engine.watch(&peer);
+/// assert_eq!(engine.peer(other.instance()), Some(peer.clone()));
+/// engine.post(Request::write(&peer).notification(b"hello".to_vec()))?.detach();
+/// let came = other.accept_peer(Duration::from_secs(10)).expect("it comes");
+/// assert_eq!(other.peers(), [came]);
+/// while other.take_notifications().is_empty() {
+///     // With `progress = caller` this is where data moves.
+///     other.progress();
+/// }
+/// assert_eq!(other.wait_notification(Duration::ZERO).map(|came| came.data), None);
+/// engine.drain(Duration::from_secs(10)).expect("all transfers are over");
+/// print!("{}", engine.dump());
+/// drop(watch);
+/// engine.remove_peer(&peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
 ///
@@ -43,7 +75,8 @@ pub struct Engine {
     handle: Arc<Handle>,
 }
 
-/// The rails that an engine with this configuration would have. Their addresses have port 0.
+/// The rails that an engine with this configuration would have. Their addresses have port 0. See
+/// [`Engine`].
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let system = |source| EngineError::System { what: "interfaces", source };
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
@@ -51,7 +84,7 @@ pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 
-/// A rail of this engine.
+/// A rail of an [`Engine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailInfo {
     /// The interface, with the address if it has several rails.
@@ -130,7 +163,7 @@ impl Engine {
         Connecting::new(self.clone(), address, self.shared().introduce(address))
     }
 
-    /// Writes the metadata to a file that others find, on a shared file system for instance. The
+    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
     /// file appears whole or not at all; an older one is replaced.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
@@ -251,12 +284,12 @@ impl Engine {
         self.shared().registry.register(self.shared().card.instance, memory, access)
     }
 
-    /// Opens a mailbox: peers that have its description write to it, and it decides where.
+    /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
     pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
-    /// Reads the description of a peer's region.
+    /// Reads the description of a peer's region; see [`RemoteRegion`].
     pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
         RemoteRegion::decode(description)
     }

@@ -9,8 +9,22 @@ use crate::api::transfer::Transfer;
 use crate::engine::path::TransferPath;
 use crate::engine::prepared::Prepared;
 
-/// A request that is checked and cut into chunks: post it as often as you like, also while an
+/// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
 /// earlier post of it is under way.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let halves = [(0, 2048), (2048, 2048)].map(|(at, len)| Ok((local.slice(at, len)?, remote.slice(at, len)?)));
+/// let halves = halves.into_iter().collect::<Result<Vec<_>, polyrail::RegionError>>()?;
+/// let prepared = engine.prepare(Request::write(&peer).segments(halves))?;
+/// assert_eq!((prepared.bytes(), prepared.segments()), (4096, 1), "they continue each other");
+/// println!("it goes by {}", prepared.path());
+/// let transfers = [prepared.post()?, prepared.post()?];
+/// for transfer in transfers {
+///     transfer.join()?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct PreparedTransfer {
     pub(crate) prepared: Arc<Prepared>,

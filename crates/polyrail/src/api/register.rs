@@ -27,7 +27,7 @@ pub trait Registrable: sealed::Sealed + Sized {
     }
 }
 
-/// Memory and what peers may do with it; see [`Registrable::with_access`].
+/// Memory and what peers may do with it; see [`Registrable`].
 #[derive(Debug)]
 pub struct WithAccess {
     memory: RegionMemory,

@@ -30,9 +30,10 @@ use crate::memory::region_list::RegionList;
 /// let write = Request::write(&peer).segments(halves).notification(b"layer 7 is there".to_vec());
 /// engine.post(write.timeout(soon))?.join()?;
 /// assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7 is there");
+/// engine.post(Request::read(&peer).segment(local.slice(0, 8)?, remote.slice(2048, 8)?))?.join()?;
 ///
-/// let message = Request::send(&peer, 42).local(local.slice(0, 8)?).local(local.slice(100, 8)?);
-/// let sent = engine.post(message)?;
+/// let pieces = [local.slice(0, 8)?, local.slice(100, 8)?];
+/// let sent = engine.post(Request::send(&peer, 42).locals(pieces))?;
 /// other.post(Request::receive(&back, 42).local(target.all()))?.join()?;
 /// assert_eq!(sent.join()?.bytes, 16);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -71,10 +72,10 @@ pub struct Receive;
 /// What a [`Request`] does: [`Write`], [`Read`], [`Send`] or [`Receive`].
 pub trait Operation: sealed::Sealed {}
 
-/// An operation that names memory of both ends: [`Write`] and [`Read`].
+/// An operation that names memory of both ends: [`Write`] and [`Read`]; see [`Request`].
 pub trait OneSided: Operation {}
 
-/// An operation of which each end names its own memory: [`Send`] and [`Receive`].
+/// An operation of which each end names its own memory: [`Send`] and [`Receive`]; see [`Request`].
 pub trait TwoSided: Operation {}
 
 impl Operation for Write {}

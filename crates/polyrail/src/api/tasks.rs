@@ -12,7 +12,7 @@ use crate::api::engine::{Engine, Peer};
 use crate::engine::inbox::Notification;
 use crate::engine::tasks::{Bell, TaskPlace};
 
-/// The next notification; see [`Engine::next_notification`].
+/// The next notification, by [`Engine::next_notification`]; [`Engine::accept`] has an example.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct NextNotification<'a> {
     engine: &'a Engine,

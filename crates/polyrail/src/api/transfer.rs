@@ -26,6 +26,20 @@ use crate::engine::op::{Op, Outcome};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let receive = engine.receive(&peer, 7, &local.all())?;
+/// assert!(receive.wait(Duration::from_millis(1)).is_none() && receive.try_wait().is_none());
+/// other.send(&back, 7, &target.slice(0, 100)?)?.detach();
+/// assert_eq!(receive.join()?.bytes, 100);
+/// assert_eq!((receive.is_over(), receive.bytes_done()), (true, 100));
+///
+/// let never = engine.receive(&peer, 8, &local.all())?;
+/// never.cancel();
+/// assert_eq!(never.join(), Err(TransferError::Cancelled));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Dropping a transfer that is under way cancels it; that is safe at any time. To let it go on
 /// unwatched, [`Transfer::detach`] it. All methods may be called from any thread.
 #[must_use = "dropping a transfer cancels it; wait for it or detach it"]

@@ -110,6 +110,7 @@ pub enum ConnectReason {
 /// What an engine says to one that it does not want.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
+#[non_exhaustive]
 pub struct Refusal {
     /// For programs.
     pub code: RefusedCode,

@@ -10,6 +10,24 @@ pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
 
 /// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
 /// what the kernel says; all else is the peer's own word, which nobody has checked.
+///
+/// ```
+/// use polyrail::{Admission, Incoming};
+///
+/// /// Lets in who comes from one of the addresses that it says it listens on.
+/// fn is_honest(incoming: &Incoming) -> Admission {
+///     let from = incoming.address().ip();
+///     if incoming.listens_on().iter().any(|address| address.ip() == from) {
+///         return Admission::Accept;
+///     }
+///     let here = if incoming.is_same_host() { "this host" } else { "another host" };
+///     let (name, run) = (incoming.name(), incoming.instance());
+///     Admission::refuse(format!("{name}, run {run}, says that it is on {here}, not at {from}"))
+/// }
+/// # let config = polyrail::Config::builder().set("rails", "127.0.0.1")?.build()?;
+/// let engine = polyrail::Engine::builder().config(config).admit(is_honest).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Incoming {
     pub(crate) card: Card,
@@ -17,7 +35,7 @@ pub struct Incoming {
     pub(crate) same_host: bool,
 }
 
-/// What is said to a peer that wants to join.
+/// What is said to a peer that wants to join; [`crate::EngineBuilder::admit`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It becomes a peer.
@@ -54,7 +72,7 @@ impl Incoming {
 }
 
 impl Admission {
-    /// Refuses for this reason.
+    /// Refuses for this reason; see [`crate::EngineBuilder::admit`].
     pub fn refuse(reason: impl Into<String>) -> Self {
         Self::Refuse(reason.into())
     }

@@ -14,6 +14,7 @@ use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 
 /// Bytes that came with a write or by [`crate::Engine::notify`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Notification {
     /// Who sent it.
     pub peer: Peer,

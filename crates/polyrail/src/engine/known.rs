@@ -226,11 +226,12 @@ impl EngineShared {
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
         self.parted().end_session(peer);
+        // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
+        self.inbox.peer_left(peer);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
         self.joined.forget(peer);
-        self.inbox.peer_left(peer);
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));

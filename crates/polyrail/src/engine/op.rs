@@ -41,6 +41,7 @@ pub(crate) struct Op {
 
 /// A completed transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Payload bytes that are in place. For a receive: the length of the message.
     pub bytes: u64,

@@ -9,6 +9,17 @@ use crate::base::reason::{Flows, LostReason};
 use crate::engine::peer::PeerShared;
 
 /// A remote engine. Clones are the same peer; equal if they are.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// assert_eq!((peer.instance(), peer.is_same_host()), (other.instance(), true));
+/// engine.notify(&peer, b"so that there is a flow")?.join()?;
+/// assert!(peer.flows().up > 0 && !peer.name().is_empty());
+/// assert_eq!(peer.lost(), None);
+/// engine.remove_peer(&peer);
+/// assert_eq!(peer.lost(), Some(polyrail::LostReason::Removed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Peer {
     pub(crate) shared: Arc<PeerShared>,

@@ -84,7 +84,7 @@ impl<'a> Link<'a> {
 
     /// Keeps a notification for [`Link::next`]; one of a stranger is answered and not kept.
     pub(crate) fn put_back(&self, notification: Notification) -> bool {
-        let Notification { peer, data } = notification;
+        let Notification { peer, data, .. } = notification;
         let is_ours = peer == self.peer;
         if is_ours {
             self.waiting().push_back(data);
