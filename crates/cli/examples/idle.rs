@@ -53,9 +53,9 @@ fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
     let mut engines = Vec::new();
     for _ in 0..peers {
         let engine = Engine::builder().config(config()?).build()?;
-        let peer = engine.connect(address)?;
+        let peer = engine.connect(address).join()?;
         // Data in both directions, so that every flow there can be is there.
-        engine.notify(&peer, b"here")?.wait(Duration::from_secs(10))?;
+        engine.notify(&peer, b"here")?.join()?;
         engines.push((engine, peer));
     }
     thread::sleep(Duration::from_secs(2));

@@ -181,7 +181,7 @@ fn write_slot(
         }
         let place = remote.slice(slot * BYTES, BYTES).map_err(|error| text(&error))?;
         let transfer = engine.write(peer, &source.all(), &place).map_err(|error| text(&error))?;
-        transfer.wait(LONG).map_err(|error| text(&error))?;
+        transfer.wait(LONG).ok_or(format!("slot {slot}: stuck"))?.map_err(|error| text(&error))?;
         for at in (0..BYTES).step_by(want.len()) {
             source.read_at(at, &mut want).map_err(|error| text(&error))?;
             target.read_at(slot * BYTES + at, &mut got).map_err(|error| text(&error))?;

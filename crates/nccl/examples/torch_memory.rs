@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use polyrail::{Access, Config, Cuda, DeviceMemory, Engine, Peer, Region, Request};
+use polyrail::{Config, Cuda, DeviceMemory, Engine, Peer, Region, Request};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn polyrail_probe_write(
         let request = Request::write(&peer).segment(here.all(), there.all());
         let prepared = probe.engine.prepare(request)?;
         for _ in 0..2 {
-            prepared.post()?.wait(LIMIT)?;
+            prepared.post()?.wait(LIMIT).ok_or("it takes too long")??;
         }
         Ok(prepared.path().to_string())
     };
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn polyrail_probe_close(probe: *mut Probe) {
 unsafe fn memory_at(probe: &Probe, pointer: u64, len: u64) -> Outcome<Region> {
     // SAFETY: as the caller promises.
     let memory: DeviceMemory = unsafe { Cuda::load()?.memory_at(pointer, len)? };
-    Ok(probe.engine.register_device(memory, Access::ALL)?)
+    Ok(probe.engine.register(memory)?)
 }
 
 /// # Safety

@@ -83,7 +83,7 @@ impl End {
         token: u64,
     ) -> Result<(), PostError> {
         let request = Request::write(&self.peer).segment(from, to).notification(message);
-        self.engine.prepare(request.on_end(target, token))?.post()?.detach();
+        self.engine.prepare(request.tell(target, token))?.post()?.detach();
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use polyrail::{Config, Engine, OnEnd, Peer, PostError, Request};
+use polyrail::{Config, Engine, InstanceId, OnEnd, Peer, PostError, Request};
 use polyrail_config::ConfigError;
 use polyrail_sys::threads::monotonic_ns;
 
@@ -60,7 +60,7 @@ pub(crate) struct Express {
     /// The largest message that it takes.
     bytes: u64,
     /// By the number of the other process's express engine.
-    lines: Mutex<HashMap<u128, Arc<Line>>>,
+    lines: Mutex<HashMap<InstanceId, Arc<Line>>>,
     watch: Watch,
 }
 
@@ -90,7 +90,7 @@ impl Watch {
 pub(crate) struct Way {
     express: Arc<Express>,
     /// Number of the other process's express engine.
-    instance: u128,
+    instance: InstanceId,
     /// Known once one of the two has connected.
     peer: OnceLock<Peer>,
     line: Arc<Line>,
@@ -166,7 +166,7 @@ impl Express {
 
 impl Way {
     /// The way to the express engine of this number, once both have [met](Express::meet).
-    pub(crate) fn to(express: &Arc<Express>, instance: u128) -> Self {
+    pub(crate) fn to(express: &Arc<Express>, instance: InstanceId) -> Self {
         let mut all = express.lines.lock().unwrap_or_else(PoisonError::into_inner);
         // Processes that are gone, with all connections to them.
         all.retain(|_, line| Arc::strong_count(line) > 1);
@@ -197,7 +197,7 @@ impl Way {
                 self.peer.get_or_init(|| peer)
             }
         };
-        if peer.flows_up().0 == 0 {
+        if peer.flows().up == 0 {
             return None;
         }
         let under_way = &self.line.under_way;
@@ -273,7 +273,7 @@ impl Way {
     fn send(&self, peer: &Peer, message: Vec<u8>, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
         let bytes = LEAST_BYTES.max(message.len() as u64);
         let token = BY_EXPRESS | bytes;
-        let request = Request::write(peer).notification(message).on_end(target, token);
+        let request = Request::write(peer).notification(message).tell(target, token);
         let prepared = self.express.engine.prepare(request)?;
         self.line.under_way.fetch_add(bytes, Ordering::Relaxed);
         prepared.post().inspect_err(|_| self.ended(token))?.detach();

@@ -57,7 +57,7 @@ pub(crate) struct Arrival {
     /// Number of the sending end there.
     pub(crate) from: u64,
     /// Number of its engine for small messages.
-    pub(crate) express: Option<u128>,
+    pub(crate) express: Option<polyrail::InstanceId>,
 }
 
 impl Hub {
@@ -193,7 +193,7 @@ impl Observer for Hub {
 
     /// A lost express way ends no connection: its messages that have not arrived fail by
     /// themselves, and later ones take the proxies.
-    fn lost(&self, peer: &Peer, why: &str) {
+    fn lost(&self, peer: &Peer, why: &polyrail::LostReason) {
         let why = format!("peer {} is lost: {why}", peer.name());
         for any in self.all() {
             match any {

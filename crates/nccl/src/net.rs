@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use polyrail::{Connecting, Engine, Peer};
+use polyrail::{Connecting, Engine, InstanceId, Peer};
 use polyrail_config::Config;
 use polyrail_nccl_abi::HANDLE_BYTES;
 
@@ -73,7 +73,7 @@ impl Net {
         let engine = self.engine_for(handle.instance)?;
         let stage = match engine.peer(handle.instance) {
             Some(peer) => self.hello(engine, peer, &handle)?,
-            None => Stage::Asking { at: 0, connecting: engine.begin_connect(handle.addresses[0]) },
+            None => Stage::Asking { at: 0, connecting: engine.connect(handle.addresses[0]) },
         };
         Ok(Attempt { handle, stage })
     }
@@ -81,7 +81,7 @@ impl Net {
     /// The next step; the connection once it is there.
     pub(crate) fn advance(&self, attempt: &mut Attempt) -> Result<Option<Arc<SendEnd>>, CallError> {
         match &mut attempt.stage {
-            Stage::Asking { at, connecting } => match connecting.poll() {
+            Stage::Asking { at, connecting } => match connecting.try_wait() {
                 None => Ok(None),
                 Some(Ok(peer)) => {
                     if peer.instance() != attempt.handle.instance {
@@ -99,7 +99,7 @@ impl Net {
                         return Err(CallError::Broken(error.to_string()));
                     };
                     let engine = self.engine_for(attempt.handle.instance)?;
-                    let connecting = engine.begin_connect(*address);
+                    let connecting = engine.connect(*address);
                     attempt.stage = Stage::Asking { at: next, connecting };
                     Ok(None)
                 }
@@ -140,7 +140,7 @@ impl Net {
         }
     }
 
-    fn engine_for(&self, instance: u128) -> Result<&Engine, CallError> {
+    fn engine_for(&self, instance: InstanceId) -> Result<&Engine, CallError> {
         if instance != self.engine.instance() {
             return Ok(&self.engine);
         }
@@ -303,7 +303,7 @@ mod tests {
         let (here, there) = (net(&hub), Net::new(config, &other).unwrap());
         let peer = there.engine.add_peer(&here.engine.metadata()).unwrap();
         let room = there.engine.register(Memory::from(vec![0; 8])).unwrap();
-        let receive = |tag| there.engine.recv(&peer, tag, &room.all());
+        let receive = |tag| there.engine.receive(&peer, tag, &room.all());
         let all: Vec<_> = (0..64).map(|tag| receive(tag).unwrap()).collect();
         assert!(receive(64).is_err_and(|error| error.is_busy()), "there is room");
         let (listener, handle) = here.listen().unwrap();
@@ -369,7 +369,7 @@ mod tests {
         let express = engine.peers().pop().unwrap();
         until("not all rails", || {
             exchange(0);
-            express.flows_up() == (2, 2)
+            express.flows() == polyrail::Flows { up: 2, total: 2 }
         });
         let before = by_express();
         let by_proxies = || {
@@ -520,7 +520,7 @@ mod tests {
         };
         let held = (0..2 * WINDOW).find_map(|_| send_on()).unwrap();
         let peer = here.express.as_ref().unwrap().engine().peers().pop().unwrap();
-        hub.lost(&peer, "cut");
+        hub.lost(&peer, &polyrail::LostReason::Removed);
         until("it is held for ever", || {
             // As whoever tests something in that process does.
             hub.batches.flush();
@@ -660,7 +660,7 @@ mod tests {
         until("no express way", || {
             let received = taken(|| firsts.receive(target, 1000, 8));
             both(taken(|| first.send(source, 1000, 8)), received);
-            engine.peers().first().is_some_and(|peer| peer.flows_up().0 > 0)
+            engine.peers().first().is_some_and(|peer| peer.flows().up > 0)
         });
         for _ in 0..50 {
             let (listener, mut attempt) = asked(&here, &there);

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice};
+use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice, Registrable};
 
 use crate::error::CallError;
 use crate::request::try_lock;
@@ -49,9 +49,9 @@ impl Regions {
         memory: Memory,
         base: usize,
     ) -> Result<usize, CallError> {
-        let access = Access { remote_read: false, remote_write: true };
+        let access = Access::WRITE;
         let region = engine
-            .register_with(memory, access)
+            .register(memory.with_access(access))
             .map_err(|error| CallError::Engine(error.to_string()))?;
         let mut table = self.table();
         let entry = Some(Entry { base, region });

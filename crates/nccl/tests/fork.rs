@@ -1,6 +1,7 @@
 //! A process that forks while it has an engine, as programs that start workers do: the copy may
 //! neither use nor disturb it. Here because this crate may call `fork`, which no safe code can.
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use polyrail::{Config, Engine, Memory, PeerError, PostError, TransferError};
@@ -46,8 +47,9 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
         let target = b.register(Memory::from(vec![0; 1 << 20])).unwrap();
         let there = a.import(&target.describe()).unwrap();
         let write = || a.write(&to_b, &local.all(), &there.all());
-        write().unwrap().wait(LONG).unwrap();
+        write().unwrap().wait(LONG).unwrap().unwrap();
         let open = write().unwrap();
+        let events = a.events().unwrap();
         let (own, twin) = (a.clone(), local.clone());
         let status = in_a_copy(|| {
             if !matches!(write(), Err(PostError::Forked)) {
@@ -56,10 +58,19 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             if !matches!(a.add_peer(&b.metadata()), Err(PeerError::Forked)) {
                 return 2;
             }
-            if !matches!(open.wait(LONG), Ok(_) | Err(TransferError::Forked)) {
+            if !matches!(open.wait(LONG), Some(Ok(_) | Err(TransferError::Forked))) {
                 return 3;
             }
+            if !matches!(a.connect(b.addresses()[0]).join(), Err(PeerError::Forked)) {
+                return 4;
+            }
+            if a.wait_notification(LONG).is_some() {
+                return 5;
+            }
+            // Arming the copy's descriptor would empty the original's.
+            events.clear();
             a.remove_peer(&to_b);
+            a.close();
             // As if all handles were dropped here: the last one is.
             drop((own, twin));
             // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
@@ -72,9 +83,12 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             0
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
-        open.wait(LONG).unwrap();
+        let mut ready = libc::pollfd { fd: events.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which lives until the call returns.
+        assert_eq!(unsafe { libc::poll(&raw mut ready, 1, 0) }, 1, "it was readable before");
+        open.wait(LONG).unwrap().unwrap();
         for _ in 0..3 {
-            write().unwrap().wait(LONG).unwrap();
+            write().unwrap().wait(LONG).unwrap().unwrap();
         }
         assert_eq!((to_a.lost(), to_b.lost()), (None, None));
         // One of its own works in the copy.
@@ -82,7 +96,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             let own = engine("proxy");
             let other = engine("proxy");
             let peer = own.add_peer(&other.metadata()).unwrap();
-            i32::from(own.notify(&peer, b"hello").unwrap().wait(LONG).is_err())
+            i32::from(own.notify(&peer, b"hello").unwrap().wait(LONG).unwrap().is_err())
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
     }

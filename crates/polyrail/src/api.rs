@@ -1,8 +1,13 @@
 //! What users hold: engines, requests, transfers. Errors and observers are theirs as well, and lie
 //! below, where they are made and called.
 
+pub(crate) mod builder;
+pub(crate) mod connecting;
 pub(crate) mod engine;
+pub(crate) mod prepared;
+pub(crate) mod register;
 pub(crate) mod request;
+pub(crate) mod tasks;
 pub(crate) mod transfer;
 
 pub(crate) use crate::base::error;

@@ -6,3 +6,4 @@ pub(crate) mod driving;
 pub(crate) mod error;
 pub(crate) mod latch;
 pub(crate) mod pause;
+pub(crate) mod reason;

@@ -2,6 +2,7 @@
 //! and it sleeps while nothing changes.
 
 mod absence;
+mod admission;
 pub(crate) mod build;
 pub(crate) mod handshake;
 mod watch;
@@ -10,8 +11,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
@@ -23,7 +24,9 @@ use polyrail_sys::{PollEvent, tcp};
 use slab::Slab;
 use socket2::Socket;
 
+use crate::base::reason::{ConnectReason, LostReason, Refusal};
 use crate::control::absence::Absences;
+use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
 use crate::diag::dump::DumpSignal;
@@ -31,6 +34,7 @@ use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
+use crate::engine::tasks::Answer;
 
 /// How often peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
@@ -49,6 +53,7 @@ pub(crate) struct Control {
     absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
+    admissions: Admissions,
     dump: DumpSignal,
 }
 
@@ -66,6 +71,7 @@ impl Control {
         }
         let dump = DumpSignal::new(engine.config.dump_signal)?;
         Ok(Self {
+            admissions: Admissions::new(&engine),
             engine,
             listeners,
             handshakes: Slab::new(),
@@ -92,10 +98,10 @@ impl Control {
             let time = Time(monotonic_ns());
             let now = Instant::now();
             self.excuse(now);
+            if self.engine.is_closing() {
+                return self.engine.control.forget_commands();
+            }
             while let Some(command) = self.engine.control.commands.pop() {
-                if matches!(command, ControlCommand::Stop) {
-                    return;
-                }
                 self.obey(command);
             }
             for event in events.drain(..) {
@@ -164,14 +170,14 @@ impl Control {
                 }
             }
             ControlCommand::PeerLeft { peer } => {
-                self.engine.lose_peer(&peer, "it closed".to_owned());
+                self.engine.lose_peer(&peer, LostReason::Closed);
             }
+            ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
             ControlCommand::Introduce { address, answer } => self.introduce(address, answer),
-            ControlCommand::Stop => {}
         }
     }
 
-    fn introduce(&mut self, address: SocketAddr, answer: mpsc::Sender<Result<Card, String>>) {
+    fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, ConnectReason>>) {
         let engine = self.engine.clone();
         let same_family =
             |rail: &&crate::engine::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
@@ -181,8 +187,7 @@ impl Control {
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
         if !engine.rails.iter().any(|rail| same_family(&rail)) {
-            let _ = answer.send(Err("no rail here has an address of that family".to_owned()));
-            return;
+            return answer.give(Err(ConnectReason::NoRail));
         }
         let options = engine.settings.flow_options(false);
         match tcp::start_connect(source, None, address, &options) {
@@ -195,7 +200,7 @@ impl Control {
                     Handshake::connecting(socket, cause, address, deadline, patience, &hello);
                 self.begin(connecting);
             }
-            Err(error) => drop(answer.send(Err(error.to_string()))),
+            Err(error) => answer.give(Err(error.into())),
         }
     }
 
@@ -248,7 +253,7 @@ impl Control {
                     Handshake::connecting(socket, cause, target, deadline, patience, &hello);
                 self.begin(connecting);
             }
-            Err(error) => self.flow_failed(&peer, flow, &error.to_string(), pause),
+            Err(error) => self.flow_failed(&peer, flow, &error.into(), pause),
         }
     }
 
@@ -270,20 +275,30 @@ impl Control {
         &mut self,
         peer: &Arc<PeerShared>,
         flow: FlowIndex,
-        reason: &str,
+        why: ConnectReason,
         final_word: bool,
     ) {
         peer.flows[flow.0 as usize].refused.store(final_word, Ordering::Relaxed);
-        if final_word && peer.flows.iter().all(|flow| flow.refused.load(Ordering::Relaxed)) {
-            self.engine.lose_peer(peer, reason.to_owned());
-        } else {
-            let pause = self.engine.settings.reconnect_max;
-            self.flow_failed(peer, flow, &format!("refused: {reason}"), pause);
+        let is_over = final_word && peer.flows.iter().all(|f| f.refused.load(Ordering::Relaxed));
+        match why {
+            ConnectReason::Refused(refusal) if is_over => {
+                self.engine.lose_peer(peer, LostReason::Refused(refusal));
+            }
+            ConnectReason::Version { got } if is_over => {
+                self.engine.lose_peer(peer, LostReason::Version { got });
+            }
+            why => self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max),
         }
     }
 
-    fn flow_failed(&mut self, peer: &Arc<PeerShared>, flow: FlowIndex, why: &str, pause: Duration) {
-        let text = self.way_text(peer, flow, why);
+    fn flow_failed(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        flow: FlowIndex,
+        why: &ConnectReason,
+        pause: Duration,
+    ) {
+        let text = self.way_text(peer, flow, &why.to_string());
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
         self.retries.push_back(Retry {
@@ -341,7 +356,7 @@ impl Control {
         }
         if let Some((key, _)) = waiting().min_by_key(|(_, handshake)| handshake.deadline) {
             let handshake = self.handshakes.remove(key);
-            self.failed(handshake, &format!("handshake_limit of {limit} is reached"));
+            self.failed(handshake, ConnectReason::Crowded { limit });
         }
     }
 
@@ -354,7 +369,7 @@ impl Control {
                 entry.insert(handshake);
                 self.step(key);
             }
-            Err(error) => self.failed(handshake, &error.to_string()),
+            Err(error) => self.failed(handshake, error.into()),
         }
     }
 
@@ -362,20 +377,14 @@ impl Control {
         let Some(handshake) = self.handshakes.get_mut(key) else { return };
         match handshake.step() {
             Step::Waiting => {}
-            Step::Hello(hello) => {
-                let (reply, then) = self.answer(key, hello);
-                if let Some(handshake) = self.handshakes.get_mut(key) {
-                    handshake.reply(&reply, then);
-                }
-                self.step(key);
-            }
+            Step::Hello(hello) => self.receive(key, hello),
             Step::Failed(why) => {
                 let handshake = self.handshakes.remove(key);
-                self.failed(handshake, &why);
+                self.failed(handshake, why);
             }
             Step::Rejected(error) => {
                 let handshake = self.handshakes.remove(key);
-                self.rejected(handshake, &error);
+                self.rejected(handshake, error);
             }
             Step::Reply(reply) => {
                 let handshake = self.handshakes.remove(key);
@@ -386,6 +395,14 @@ impl Control {
                 self.hand_over_arrival(handshake);
             }
         }
+    }
+
+    fn reply(&mut self, key: usize, hello: Hello) {
+        let (reply, then) = self.answer(key, hello);
+        if let Some(handshake) = self.handshakes.get_mut(key) {
+            handshake.reply(&reply, then);
+        }
+        self.step(key);
     }
 
     /// Whether a connection is welcome.
@@ -444,10 +461,10 @@ impl Control {
         let _ = self.engine.control.poller.remove(socket.as_fd());
         match (cause, reply) {
             (Cause::Introduction { answer }, Reply::Accepted(card)) => {
-                let _ = answer.send(Ok(card));
+                answer.give(Ok(card));
             }
-            (Cause::Introduction { answer }, Reply::Refused { reason, .. }) => {
-                let _ = answer.send(Err(format!("refused: {reason}")));
+            (Cause::Introduction { answer }, Reply::Refused { code, reason }) => {
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
             }
             (Cause::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
                 self.note_reached(&peer);
@@ -470,13 +487,15 @@ impl Control {
                 let final_word = match code {
                     RefusedCode::WrongInstance
                     | RefusedCode::Version
+                    | RefusedCode::NotAdmitted
                     | RefusedCode::SessionOver => true,
                     // Two engines that part and meet again do so one after the other: until it was
                     // connected once, the other may still have to add this one.
                     RefusedCode::Removed => peer.was_connected(),
                     _ => false,
                 };
-                self.flow_refused(&peer, flow, &reason, final_word);
+                let refusal = Refusal { code, text: reason };
+                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), final_word);
             }
             (Cause::Accepted { .. }, _) => {}
         }
@@ -514,27 +533,29 @@ impl Control {
         }
     }
 
-    fn rejected(&mut self, handshake: Handshake, error: &HelloError) {
-        let text = error.to_string();
-        match (&handshake.cause, error) {
+    fn rejected(&mut self, handshake: Handshake, error: HelloError) {
+        match (&handshake.cause, &error) {
             (Cause::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
             (Cause::Accepted { .. }, HelloError::Version { .. }) => {
                 let reason = format!("this engine speaks version {WIRE_VERSION}");
                 handshake.say_goodbye(RefusedCode::Version, &reason);
             }
             (Cause::Accepted { .. }, _) => {
-                handshake.say_goodbye(RefusedCode::Malformed, &text);
+                handshake.say_goodbye(RefusedCode::Malformed, &error.to_string());
             }
             // It will not change its version while it runs.
             (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
-                return self.flow_refused(&peer.clone(), *flow, &text, true);
+                return self.flow_refused(&peer.clone(), *flow, error.into(), true);
             }
             _ => {}
         }
-        self.failed(handshake, &text);
+        self.failed(handshake, error.into());
     }
 
-    fn failed(&mut self, handshake: Handshake, why: &str) {
+    fn failed(&mut self, handshake: Handshake, why: ConnectReason) {
+        if handshake.is_undecided() {
+            handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
+        }
         let Handshake { cause, remote, .. } = handshake;
         match cause {
             Cause::Accepted { rail, then } => {
@@ -544,10 +565,10 @@ impl Control {
                     self.engine.control.nudge();
                 }
                 self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-                self.turned_away.log(&self.engine.rails[rail].name, remote, why);
+                self.turned_away.log(&self.engine.rails[rail].name, remote, &why);
             }
-            Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, why, pause),
-            Cause::Introduction { answer } => drop(answer.send(Err(why.to_owned()))),
+            Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, &why, pause),
+            Cause::Introduction { answer } => answer.give(Err(why)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an engine is behind its API: its state, its peers, the operations under way, and how they
 //! begin and end.
 
+pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod control_handle;
 pub(crate) mod copying;
@@ -23,4 +24,5 @@ pub(crate) mod rails;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod tasks;
 pub(crate) mod trace;

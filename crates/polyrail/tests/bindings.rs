@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{LONG, filled, pair, remote, zeroed};
+use common::{InTime, filled, pair, remote, zeroed};
 use polyrail::{Config, Engine};
 
 fn write_once(settings: &[(&str, &str)]) -> polyrail::Stats {
     let p = pair(settings);
     let (source, target) = (filled(&p.a, 8 << 20, 1), zeroed(&p.b, 8 << 20));
-    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().ended().unwrap();
     p.a.stats()
 }
 

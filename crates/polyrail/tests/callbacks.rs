@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use polyrail::{
-    Engine, Mailbox, Observer, OnEnd, Outcome, Peer, RefusalCode, Region, RegionSlice,
-    RemoteRegion, Request, TransferError,
+    Engine, LostReason, Mailbox, Observer, OnEnd, Outcome, Peer, PostError, RefusalCode, Region,
+    RegionSlice, RemoteRegion, Request, TransferError,
 };
 
 /// A closure that is told of ends.
@@ -30,7 +30,7 @@ impl Observer for Panicker {
         panic!("in notified");
     }
 
-    fn lost(&self, _peer: &Peer, _why: &str) {
+    fn lost(&self, _peer: &Peer, _why: &polyrail::LostReason) {
         panic!("in lost");
     }
 }
@@ -46,11 +46,11 @@ fn works(a: &Engine, to_b: &Peer, b: &Engine) {
     let (source, target) = (filled(a, 4 << 20, 1), zeroed(b, 4 << 20));
     let there = remote(a, &target);
     for _ in 0..3 {
-        a.write(to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        a.write(to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     }
     assert!(bytes(&target) == pattern(4 << 20, 1));
     let back = zeroed(a, 4 << 20);
-    a.read(to_b, &back.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    a.read(to_b, &back.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&back) == pattern(4 << 20, 1));
 }
 
@@ -71,22 +71,22 @@ fn a_panic_in_the_user_s_code_is_caught_counted_and_stops_no_thread() {
                 }
             });
             for _ in 0..3 {
-                a.notify(&to_b, b"hello").unwrap().wait(LONG).unwrap();
+                a.notify(&to_b, b"hello").unwrap().ended().unwrap();
             }
             let open = b.open(Arc::new(Panicker)).unwrap();
             let letter = a.import(&open.describe()).unwrap().slice(0, 8).unwrap();
             let source = filled(&a, 8, 1);
-            match a.write(&to_b, &source.all(), &letter).unwrap().wait(LONG) {
+            match a.write(&to_b, &source.all(), &letter).unwrap().ended() {
                 Err(TransferError::Refused { code: RefusalCode::NotExpected, .. }) => {}
                 other => panic!("{other:?}"),
             }
             wait_for("four to be counted", || b.stats().callback_panics == 4);
             let told = Arc::new(Told(|token| panic!("told of {token}")));
-            let request = Request::write(&to_b).notification(Vec::new()).on_end(told, 7);
+            let request = Request::write(&to_b).notification(Vec::new()).tell(told, 7);
             for _ in 0..8 {
-                a.prepare(request.clone()).unwrap().post().unwrap().wait(LONG).unwrap();
+                a.post(request.clone()).unwrap().ended().unwrap();
             }
-            assert!(a.drain(LONG));
+            assert!(a.drain(LONG).is_some());
             assert_eq!(a.stats().callback_panics, 8);
             works(&a, &to_b, &b);
             works(&b, &to_a, &a);
@@ -117,7 +117,7 @@ impl OnEnd for Chain {
             && let Some(me) = self.me.get().and_then(std::sync::Weak::upgrade)
         {
             let request = Request::write(&self.peer).segment(self.local.all(), self.there.all());
-            let prepared = self.engine.prepare(request.on_end(me, token - 1)).unwrap();
+            let prepared = self.engine.prepare(request.tell(me, token - 1)).unwrap();
             let transfer = prepared.post().unwrap();
             transfer.cancel();
             transfer.detach();
@@ -135,7 +135,7 @@ fn a_chain_of_posts_and_cancels_in_callbacks_does_not_fill_the_stack() {
     let nobody = stranger_that_never_answers(&p.a);
     let (local, target) = (filled(&p.a, 9, 1), zeroed(&p.a, 9));
     let mut description = target.describe();
-    description[6..22].copy_from_slice(&nobody.instance().to_le_bytes());
+    description[6..22].copy_from_slice(&nobody.instance().0.to_le_bytes());
     let chain = Arc::new(Chain {
         there: p.a.import(&description).unwrap(),
         engine: p.a.clone(),
@@ -182,19 +182,81 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     let there = remote(&p.a, &target);
     let large: Vec<_> =
         (0..8).map(|_| p.a.write(&p.to_b, &source.all(), &there.all()).unwrap()).collect();
-    let request = Request::write(&p.to_b).notification(b"now".to_vec()).on_end(told, 1);
-    p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap();
+    let request = Request::write(&p.to_b).notification(b"now".to_vec()).tell(told, 1);
+    p.a.post(request).unwrap().ended().unwrap();
     wait_for("the callback to return", || took.lock().unwrap().is_some());
     let took = took.lock().unwrap().unwrap();
     assert!(took < Duration::from_millis(500), "it waited for {took:?}");
     let error = p.a.notify(&p.to_b, b"late").unwrap_err();
     assert!(error.to_string().contains("is gone"), "{error}");
     wait_for("the other to hear of it", || p.to_a.lost().is_some());
-    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+    assert_eq!(p.to_a.lost(), Some(LostReason::Closed));
     for transfer in large {
-        let ended = transfer.wait(LONG);
+        let ended = transfer.ended();
         assert!(matches!(ended, Ok(_) | Err(TransferError::PeerLost { .. })), "{ended:?}");
     }
     wait_for("it to be gone here", || p.to_b.lost().is_some());
-    assert_eq!(p.to_b.lost().as_deref(), Some("removed here"));
+    assert_eq!(p.to_b.lost(), Some(LostReason::Removed));
+}
+
+#[test]
+fn a_closure_that_panics_when_it_is_called_or_dropped_stops_no_thread() {
+    struct PanicsAtItsEnd;
+    impl Drop for PanicsAtItsEnd {
+        fn drop(&mut self) {
+            panic!("at its end");
+        }
+    }
+    let p = pair(&[]);
+    let target = zeroed(&p.b, 8);
+    let (source, there) = (filled(&p.a, 8, 1), remote(&p.a, &target));
+    for _ in 0..16 {
+        let held = PanicsAtItsEnd;
+        let write = Request::write(&p.to_b).segment(source.all(), there.all());
+        let write = write.on_end(move |_| {
+            let _held = &held;
+            panic!("when called");
+        });
+        // Whoever lets go of it last is a thread of the engine, mostly.
+        p.a.post(write).unwrap().detach();
+    }
+    assert!(p.a.drain(LONG).is_some());
+    assert_eq!(p.a.stats().callback_panics, 16);
+    works(&p.a, &p.to_b, &p.b);
+}
+
+#[test]
+fn an_engine_may_be_closed_in_a_callback() {
+    for settings in [&[][..], &[("progress", "caller")]] {
+        let p = pair(settings);
+        let (closer, told) = (p.a.clone(), std::sync::mpsc::channel());
+        let room = zeroed(&p.a, 8);
+        let waits = p.a.receive(&p.to_b, 1, &room.all()).unwrap();
+        let hello = Request::write(&p.to_b).notification(b"last".to_vec());
+        let hello = hello.on_end(move |ended| {
+            closer.close();
+            told.0.send(ended.clone()).unwrap();
+        });
+        let prepared = p.a.prepare(hello).unwrap();
+        let posted = prepared.post().unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _tell = TellOnDrop(&over);
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    p.b.progress();
+                    std::thread::yield_now();
+                }
+            });
+            posted.ended().unwrap();
+            assert!(told.1.recv_timeout(LONG).unwrap().is_ok());
+            let ended = waits.ended();
+            assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
+        });
+        assert_eq!(prepared.post().unwrap_err(), PostError::Closed);
+        assert_eq!(p.a.drain(LONG), Some(()));
+        // What needs no peer works on.
+        assert_eq!(p.a.import(&room.describe()).unwrap().len(), 8);
+        assert!(p.a.register(vec![1; 8]).is_ok());
+    }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use common::*;
-use polyrail::EngineError;
+use polyrail::{EngineError, Flows};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Where the log goes.
@@ -35,7 +35,9 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).init();
     let logged = |part: &str| String::from_utf8_lossy(&log.0.lock().unwrap()).contains(part);
     let p = pair(&[]);
-    wait_for("the flows", || p.to_b.flows_up() == (4, 4) && p.to_a.flows_up() == (4, 4));
+    wait_for("the flows", || {
+        p.to_b.flows() == Flows { up: 4, total: 4 } && p.to_a.flows() == Flows { up: 4, total: 4 }
+    });
     let other = engine(&[("reconnect_max_ms", "100")]);
     let limit = Rlimit { current: Some(256), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -44,7 +46,7 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     // What is connected works as ever.
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
-    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
     // A new engine can't start, and says why.
     let error = builder().config(config(&[])).build().unwrap_err();
@@ -58,6 +60,6 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     taken.pop();
     wait_for("the log to say so", || logged("can't accept") && logged("Too many open files"));
     drop(taken);
-    write.wait(LONG).unwrap();
+    write.ended().unwrap();
     assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"at last");
 }

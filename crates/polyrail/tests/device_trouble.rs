@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::devices::{device, on};
 use common::*;
 use polyrail::{
-    Access, Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Status,
-    Transfer, TransferError, TransferPath,
+    Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
+    TransferError, TransferPath,
 };
 use polyrail_gpu::Device;
 use polyrail_gpu::fake::FakeDevice;
@@ -24,7 +24,7 @@ fn duplex(settings: &[(&str, &str)]) -> Pair {
     wait_for("flows both ways", || {
         a.progress();
         b.progress();
-        to_a.flows_up().0 == to_a.flows_up().1
+        to_a.flows().are_all_up()
     });
     Pair { a, b, to_b, to_a }
 }
@@ -140,7 +140,7 @@ fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Trans
     let (source, _) = on(device, &p.a, &[3; 1000]);
     let (target, _) = on(device, &p.b, &[0; 1000]);
     let all = remote(&p.a, &target).all();
-    let plain = Request::write(&p.to_b).segment(source.all(), all).on_end(ends.clone(), 1);
+    let plain = Request::write(&p.to_b).segment(source.all(), all).tell(ends.clone(), 1);
     let transfers = [plain.clone(), plain.notification(b"there".to_vec())].map(|request| {
         let prepared = p.a.prepare(request).unwrap();
         assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
@@ -159,12 +159,12 @@ fn a_peer_that_is_lost_while_a_device_copies_to_it_ends_the_notification() {
         device.hold(true);
         let [plain, notifying] = direct_writes(&p, &device, &ends);
         p.a.remove_peer(&p.to_b);
-        assert_eq!(plain.poll(), Status::Pending, "a device is about to write there");
+        assert!(!plain.is_over(), "a device is about to write there");
         device.hold(false);
         finished(&plain);
-        let ended = notifying.wait(Duration::from_secs(5));
+        let ended = notifying.wait(Duration::from_secs(5)).expect("it ends in time");
         assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
-        assert!(p.a.drain(LONG) && ends.0.load(Ordering::SeqCst) == 2);
+        assert!(p.a.drain(LONG).is_some() && ends.0.load(Ordering::SeqCst) == 2);
     }
 }
 
@@ -187,8 +187,8 @@ fn an_engine_that_closes_sees_the_copies_of_devices_through() {
             assert!(released.load(Ordering::SeqCst));
         });
         assert_eq!(ends.0.load(Ordering::SeqCst), 2, "{mode:?}");
-        assert!(matches!(plain.poll(), Status::Done(_)), "{mode:?}");
-        let ended = notifying.wait(LONG);
+        assert!(matches!(plain.try_wait(), Some(Ok(_))), "{mode:?}");
+        let ended = notifying.ended();
         assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
         drop((b, to_b, to_a));
     }
@@ -231,7 +231,7 @@ impl Observer for Doer {
         *self.took.lock().unwrap() = Some(begin.elapsed());
     }
 
-    fn lost(&self, _peer: &Peer, _why: &str) {}
+    fn lost(&self, _peer: &Peer, _why: &polyrail::LostReason) {}
 }
 
 impl Doer {
@@ -274,7 +274,7 @@ fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is
     let (source, _) = on(&here, &p.b, &[1; 64]);
     let memory = here.memory(&[0; 64]);
     let export = here.export(&memory).unwrap();
-    let target = p.a.register_device(memory, Access::ALL).unwrap();
+    let target = p.a.register(memory).unwrap();
     let there = remote(&p.b, &target);
     let write = Request::write(&p.to_a).segment(source.all(), there.all());
     let prepared = p.b.prepare(write).unwrap();
@@ -290,7 +290,7 @@ fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is
     // Nobody waited for the peer to hear of the end; until it does, what it writes goes to memory
     // that is kept for it.
     wait_for("the peer to hear of it", || {
-        let posted = prepared.post().unwrap().wait(LONG);
+        let posted = prepared.post().unwrap().ended();
         assert!(matches!(posted, Ok(_) | Err(TransferError::Refused { .. })), "{posted:?}");
         posted.is_err()
     });

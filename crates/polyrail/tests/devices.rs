@@ -26,7 +26,7 @@ const MODES: [&[(&str, &str)]; 5] = [
 
 fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
     let transfer = p.a.write(&p.to_b, &from.all(), &remote(&p.a, to).all()).unwrap();
-    transfer.wait(LONG).map(|outcome| outcome.bytes)
+    transfer.ended().map(|outcome| outcome.bytes)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
 
         let (inbox, memory) = on(&device, &p.a, &zeros);
-        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
         finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
         finished(&receive);
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
@@ -156,7 +156,7 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
         let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
         wait_for("chunks to be under way", || sent_bytes(&p.a) > before);
         p.ways_to_b[round as usize % 4].cut(Cut::Reset);
-        assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
+        assert_eq!(transfer.ended().unwrap().bytes, want.len() as u64);
         assert!(FakeDevice::contents(&memory) == want, "round {round}");
     }
 }
@@ -207,7 +207,7 @@ fn a_region_is_not_given_back_while_a_device_copies() {
         there.hold(false);
     });
     // Either all of it was landing when the region went, or a part was refused.
-    let ended = transfer.wait(LONG);
+    let ended = transfer.ended();
     assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
 }
 
@@ -218,7 +218,7 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
     let (inbox, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
     let source = filled(&p.a, 4 << 20, 2);
     there.hold(true);
-    let receive = p.b.recv(&p.to_a, 1, &inbox.all()).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &inbox.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
     wait_for("a copy to be held back", || there.is_holding());
     let released = AtomicBool::new(false);
@@ -229,13 +229,13 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
             there.hold(false);
         });
         receive.cancel();
-        assert!(matches!(receive.wait(LONG), Err(TransferError::Cancelled)));
+        assert!(matches!(receive.ended(), Err(TransferError::Cancelled)));
         assert!(released.load(std::sync::atomic::Ordering::SeqCst), "it was landing");
     });
     let after = FakeDevice::contents(&memory);
     std::thread::sleep(Duration::from_millis(20));
     assert!(FakeDevice::contents(&memory) == after, "nothing lands any more");
-    assert!(send.wait(LONG).is_err());
+    assert!(send.ended().is_err());
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::devices::{device, on};
 use common::*;
-use polyrail::{Access, Engine, PathKind, RefusalCode, Region, Request, Status, TransferError};
+use polyrail::{
+    Access, Engine, PathKind, RefusalCode, Region, Registrable, Request, TransferError,
+};
 use polyrail_gpu::fake::FakeDevice;
 
 fn sent_over_rails(engine: &Engine) -> u64 {
@@ -30,7 +32,7 @@ fn within_a_process_devices_copy_and_no_byte_goes_over_rails() {
             let write = Request::write(&p.to_b).segment(source.all(), remote.all());
             let prepared = p.a.prepare(write).unwrap();
             assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
-            let outcome = prepared.post().unwrap().wait(LONG).unwrap();
+            let outcome = prepared.post().unwrap().ended().unwrap();
             assert_eq!(outcome.bytes, len as u64);
             assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
             assert!(p.a.stats().peers[0].peer_copy_bytes >= len as u64);
@@ -52,9 +54,9 @@ fn a_notification_comes_when_the_device_is_done() {
     let there = remote(&p.a, &target).all();
     let request = Request::write(&p.to_b).segment(source.all(), there).notification(b"x".to_vec());
     device.hold(true);
-    let transfer = p.a.prepare(request).unwrap().post().unwrap();
+    let transfer = p.a.post(request).unwrap();
     assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
-    assert_eq!(transfer.poll(), Status::Pending);
+    assert!(!transfer.is_over());
     device.hold(false);
     assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"x");
     assert!(FakeDevice::contents(&memory) == pattern(100_000, 1));
@@ -92,16 +94,16 @@ fn what_the_peer_does_not_allow_is_refused_as_over_rails() {
     let device = device(0);
     let p = pair(&[]);
     let (source, _) = on(&device, &p.a, &[1; 64]);
-    let access = Access { remote_read: true, remote_write: false };
-    let target = p.b.register_device(device.memory(&[0; 64]), access).unwrap();
+    let access = Access::READ;
+    let target = p.b.register(device.memory(&[0; 64]).with_access(access)).unwrap();
     let write = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
-    let refused = write.wait(LONG);
+    let refused = write.ended();
     let denied = RefusalCode::AccessDenied;
     assert!(matches!(refused, Err(TransferError::Refused { code, .. }) if code == denied));
 
     let gone = remote(&p.a, &on(&device, &p.b, &[0; 64]).0);
     let write = p.a.write(&p.to_b, &source.all(), &gone.all()).unwrap();
-    assert!(matches!(write.wait(LONG), Err(TransferError::Refused { .. })));
+    assert!(matches!(write.ended(), Err(TransferError::Refused { .. })));
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn no_notification_comes_of_a_write_without_one() {
     for _ in 0..2000 {
         // Nobody waits: a proxy sees that the device is done.
         prepared.post().unwrap().detach();
-        assert!(p.a.drain(LONG));
+        assert!(p.a.drain(LONG).is_some());
     }
     assert!(p.b.take_notifications().is_empty());
 }
@@ -143,7 +145,7 @@ fn a_region_dropped_before_a_post_refuses_it_and_one_dropped_after_waits() {
     finished(&transfer);
     assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
     let code = RefusalCode::RegionDropped;
-    let refused = prepared.post().unwrap().wait(LONG);
+    let refused = prepared.post().unwrap().ended();
     assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
     drop(source);
     assert!(prepared.post().is_err(), "a region of this end is gone");
@@ -158,7 +160,7 @@ fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
     let there = remote(&p.a, &target).all();
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
     device.fail_after(0);
-    let failed = prepared.post().unwrap().wait(LONG);
+    let failed = prepared.post().unwrap().ended();
     assert!(matches!(failed, Err(TransferError::Device { .. })), "{failed:?}");
     for _ in 0..8 {
         // Each queue is used in turn; the one that failed is not.
@@ -188,7 +190,7 @@ fn a_dropped_or_detached_transfer_gives_its_place_in_the_pool_back() {
             }
         });
     }
-    assert!(p.a.drain(LONG));
+    assert!(p.a.drain(LONG).is_some());
 }
 
 #[test]
@@ -208,7 +210,7 @@ fn each_path_says_why_it_is_taken() {
     assert!(say(&p, &near, &host[1]).starts_with("peer copy"), "a device copies to the host, too");
     let message = p.a.prepare(Request::send(&p.to_b, 1).local(near.all())).unwrap();
     assert_eq!(message.path().kind, PathKind::Shared);
-    let message = p.a.prepare(Request::recv(&p.to_b, 1).local(near.all())).unwrap();
+    let message = p.a.prepare(Request::receive(&p.to_b, 1).local(near.all())).unwrap();
     assert!(message.path().to_string().contains("its sender chooses"), "{}", message.path());
     let p = pair(&[("path", "tcp")]);
     let ((near, _), (far, _)) = (on(&device, &p.a, &[1; 8]), on(&device, &p.b, &[1; 8]));
@@ -266,21 +268,21 @@ fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
     });
     finished(&transfer);
     assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
-    let refused = prepared.post().unwrap().wait(LONG);
+    let refused = prepared.post().unwrap().ended();
     let code = RefusalCode::RegionDropped;
     assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
     // And asked for again it goes another way, where it is refused.
     let again = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
     assert_eq!(again.path().kind, PathKind::Shared, "{}", again.path());
-    assert!(again.post().unwrap().wait(LONG).is_err());
+    assert!(again.post().unwrap().ended().is_err());
 }
 
 #[test]
 fn a_region_that_peers_may_only_read_is_not_opened_to_them() {
     let device = device(0);
     let p = apart(&[]);
-    let access = Access { remote_read: true, remote_write: false };
-    let source = p.b.register_device(device.memory(&[9; 64]), access).unwrap();
+    let access = Access::READ;
+    let source = p.b.register(device.memory(&[9; 64]).with_access(access)).unwrap();
     let (target, memory) = on(&device, &p.a, &[0; 64]);
     let all = remote(&p.a, &source).all();
     let prepared = p.a.prepare(Request::read(&p.to_b).segment(target.all(), all)).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::relay::{CALLER, Cut, RAILS, Relay, RelayedPair, with};
 use common::*;
-use polyrail::{Engine, Region, Status, Transfer};
+use polyrail::{Engine, Region, Transfer};
 
 /// A write of a pattern into fresh memory, and how to check it.
 struct Write {
@@ -28,7 +28,7 @@ impl Write {
     }
 
     fn check(&self) {
-        assert_eq!(self.transfer.wait(LONG).unwrap().bytes, self.len as u64);
+        assert_eq!(self.transfer.ended().unwrap().bytes, self.len as u64);
         assert!(bytes(&self.target) == pattern(self.len, self.seed), "seed {}", self.seed);
     }
 }
@@ -102,10 +102,10 @@ fn all_rails_go_down_and_come_back(settings: &[(&str, &str)]) {
         }
         wait_for("all flows to be down", || {
             p.a.progress();
-            p.to_b.flows_up().0 == 0
+            p.to_b.flows().up == 0
         });
         let posted_while_down = Write::post(&p, 1 << 20, round + 10);
-        assert_eq!(posted_while_down.transfer.poll(), Status::Pending);
+        assert!(!posted_while_down.transfer.is_over());
         wait_for("the reason in the dump", || {
             let dump = p.a.dump();
             dump.contains("0 of 4 flows up") && dump.contains("last problem")
@@ -113,7 +113,7 @@ fn all_rails_go_down_and_come_back(settings: &[(&str, &str)]) {
         p.heal();
         write.check();
         posted_while_down.check();
-        read.wait(LONG).unwrap();
+        read.ended().unwrap();
         assert!(bytes(&room) == pattern(8 << 20, 50));
     }
 }
@@ -173,7 +173,7 @@ fn what_a_stalled_rail_brings_late_never_lands_in_memory_that_is_used_again() {
     let (source, room) = (filled(&p.a, 8 << 20, 5), zeroed(&p.b, 8 << 20));
     let there = remote(&p.a, &room);
     let write = || {
-        p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     };
     write();
     late_bytes(&p, (&p.a, &p.ways_to_b[2]), (&p.b, &room, 5), write);
@@ -185,7 +185,7 @@ fn what_a_stalled_rail_brings_late_for_a_read_never_lands_either() {
     let (source, room) = (filled(&p.b, 8 << 20, 6), zeroed(&p.a, 8 << 20));
     let there = remote(&p.a, &source);
     let read = || {
-        p.a.read(&p.to_b, &room.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        p.a.read(&p.to_b, &room.all(), &there.all()).unwrap().ended().unwrap();
     };
     read();
     late_bytes(&p, (&p.b, &p.ways_to_a[2]), (&p.a, &room, 6), read);
@@ -204,7 +204,7 @@ fn a_small_write_by_the_caller_s_own_thread_leaves_a_stalled_rail_too() {
         let took = since.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?} of 30 s after which a peer is given up");
         relay.set(|mood| *mood = common::relay::Mood::default());
-        wait_for("the rail to come back", || p.to_b.flows_up().0 == p.to_b.flows_up().1);
+        wait_for("the rail to come back", || p.to_b.flows().are_all_up());
     }
 }
 
@@ -213,7 +213,7 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
     let p = RelayedPair::new(&with(&[("ops_pool", "16384")]));
     p.relays().for_each(|relay| relay.set(|mood| mood.closed = true));
     p.relays().for_each(|relay| relay.cut(Cut::Reset));
-    wait_for("all flows to be down", || p.to_b.flows_up().0 == 0);
+    wait_for("all flows to be down", || p.to_b.flows().up == 0);
     let count = 10_000u64;
     let source = filled(&p.a, count as usize, 1);
     let send = |n: u64| {
@@ -228,10 +228,10 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
     p.heal();
     let room = zeroed(&p.b, count as usize);
     for first in (0..count).step_by(100) {
-        let receive = |_| p.b.recv(&p.to_a, 3, &room.all()).unwrap();
+        let receive = |_| p.b.receive(&p.to_a, 3, &room.all()).unwrap();
         let receives: Vec<_> = (first..first + 100).map(receive).collect();
         for (n, receive) in (first..).zip(&receives) {
-            assert_eq!(receive.wait(LONG).unwrap().bytes, n + 1, "message {n} by its length");
+            assert_eq!(receive.ended().unwrap().bytes, n + 1, "message {n} by its length");
         }
     }
     sends.iter().for_each(finished);
@@ -245,7 +245,7 @@ fn damaged_payload_is_noticed_by_the_checksum_and_sent_again() {
         Write::post(&p, 4 << 20, round).check();
         let (source, room) = (filled(&p.b, 2 << 20, 50), zeroed(&p.a, 2 << 20));
         let read = p.a.read(&p.to_b, &room.all(), &remote(&p.a, &source).all()).unwrap();
-        read.wait(LONG).unwrap();
+        read.ended().unwrap();
         assert!(bytes(&room) == pattern(2 << 20, 50));
     }
     assert!(p.relays().map(|relay| relay.damaged()).sum::<u64>() > 10);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, hello};
 use common::*;
-use polyrail::{Engine, TransferError};
+use polyrail::{Engine, LostReason, TransferError};
 use polyrail_proto::hello::{Hello, RefusedCode, Reply};
 use polyrail_sys::tcp;
 
@@ -27,7 +27,7 @@ fn undisturbed(p: &Pair, attack: impl FnOnce()) {
             let mut round = 0;
             while !over.load(Ordering::Relaxed) || round < 3 {
                 let source = filled(&p.a, len, round);
-                p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+                p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
                 assert!(bytes(&target) == pattern(len, round), "round {round}");
                 round += 1;
             }
@@ -90,7 +90,7 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
             let (source, target) = (filled(&other, 1 << 20, 5), zeroed(&p.b, 1 << 20));
             let there = remote(&other, &target);
             let write = other.write(&to_b, &source.all(), &there.all()).unwrap();
-            write.wait(LONG).unwrap();
+            write.ended().unwrap();
         });
     });
 }
@@ -157,9 +157,11 @@ fn transfers_to_a_peer_of_another_version_fail_with_both_versions() {
     let (mut stranger, _) = Stranger::accept(&listener);
     let no = Reply::Refused { code: RefusedCode::Version, reason: "I speak version 2".to_owned() };
     stranger.say(&with_version(no.encode(), 2));
-    match notify.wait(LONG).unwrap_err() {
+    match notify.ended().unwrap_err() {
         TransferError::PeerLost { peer, why } => {
             assert_eq!(peer, "stranger");
+            assert_eq!(why, LostReason::Version { got: 2 });
+            let why = why.to_string();
             assert!(why.contains("version 2") && why.contains("speaks 1"), "{why}");
         }
         other => panic!("{other}"),

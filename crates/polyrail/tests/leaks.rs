@@ -24,7 +24,7 @@ fn a_hundred_engines_leave_no_descriptor_and_no_thread_behind() {
         let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
         // Some are in use when they are dropped, some are connecting, some are idle.
         if round % 2 == 0 {
-            transfer.wait(LONG).unwrap();
+            transfer.ended().unwrap();
         }
     }
     wait_for("threads and descriptors to be given back", || (count("fd"), count("task")) == before);

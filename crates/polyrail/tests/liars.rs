@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
 use common::*;
-use polyrail::{Access, Engine, Memory, Peer, RemoteRegion};
+use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
 use polyrail_proto::hello::{Capabilities, Card, Hello, Reply};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode, SharedPlace};
@@ -125,8 +125,8 @@ fn a_ring_that_can_not_be_opened_or_does_not_hold_what_is_said_changes_nothing()
 fn chunks_for_places_that_a_peer_may_not_touch_are_refused_and_change_nothing() {
     let engine = one_rail(&[]);
     let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
-    let access = Access { remote_read: true, remote_write: false };
-    let protected = engine.register_with(Memory::from(vec![GUARD; 4096]), access).unwrap();
+    let access = Access::READ;
+    let protected = engine.register(Memory::from(vec![GUARD; 4096]).with_access(access)).unwrap();
     let key = key_of(&region);
     let guess = |change: fn(&mut RegionKey)| {
         let mut key = key;
@@ -194,7 +194,7 @@ impl Acquaintance {
         assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
         from_engine.say(&Reply::Accepted(own.clone()).encode());
         let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
-        wait_for("the flow to be up", || peer.flows_up() == (1, 1));
+        wait_for("the flow to be up", || peer.flows() == Flows { up: 1, total: 1 });
         Self { listener, from_engine, to_engine, peer, card: own }
     }
 
@@ -238,8 +238,8 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     let notify = engine.notify(&other.peer, b"hello").unwrap();
     other.from_engine.stream.read_exact(&mut [0; 56]).unwrap();
     other.from_engine.say_last(&AckFrame::Ack { sequence: 1 }.encode());
-    notify.wait(LONG).unwrap();
-    wait_for("the flow to the peer to be down", || other.peer.flows_up().0 == 0);
+    notify.ended().unwrap();
+    wait_for("the flow to the peer to be down", || other.peer.flows().up == 0);
     let place = Place { key: key_of(&region), offset: 0, len: 64 };
     other.to_engine.say_last(&frame(write_header(64, 1), &[place], &[], &[1; 64]));
     // Whether or not it acknowledges what nobody waits for.
@@ -251,7 +251,8 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
 fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);
-    let region = engine.register_with(Memory::from(vec![GUARD; 4096]), Access::LOCAL).unwrap();
+    let region =
+        engine.register(Memory::from(vec![GUARD; 4096]).with_access(Access::LOCAL)).unwrap();
     let theirs = other.region(&engine);
     let slice = region.slice(1024, 1024).unwrap();
     let read = engine.read(&other.peer, &slice, &theirs.slice(0, 1024).unwrap()).unwrap();
@@ -274,7 +275,7 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     }
     assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
     other.to_engine.say(&frame(header(9, 1024), &[place(1024, 1024)], &[], &[1; 1024]));
-    assert_eq!(read.wait(LONG).unwrap().bytes, 1024);
+    assert_eq!(read.ended().unwrap().bytes, 1024);
     let got = bytes(&region);
     assert!(got[1024..2048].iter().all(|byte| *byte == 1));
     assert!(got[..1024].iter().chain(&got[2048..]).all(|byte| *byte == GUARD));
@@ -344,8 +345,9 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
 fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     let engine = one_rail(&[]);
     let mut other = Acquaintance::of(&engine);
-    let region = engine.register_with(Memory::from(vec![GUARD; 4096]), Access::LOCAL).unwrap();
-    let receive = engine.recv(&other.peer, 1, &region.slice(1024, 1024).unwrap()).unwrap();
+    let region =
+        engine.register(Memory::from(vec![GUARD; 4096]).with_access(Access::LOCAL)).unwrap();
+    let receive = engine.receive(&other.peer, 1, &region.slice(1024, 1024).unwrap()).unwrap();
     let Message::ReceivePosted(posted) = other.message(1) else { panic!() };
     let place = |offset, len| Place { key: posted.places[0].key, offset, len };
     let header = |transfer, len| ChunkHeader {
@@ -362,7 +364,7 @@ fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     }
     assert!(bytes(&region).iter().all(|byte| *byte == GUARD));
     other.to_engine.say(&frame(header(9, 512), &[place(1024, 512)], &[], &[1; 512]));
-    assert_eq!(receive.wait(LONG).unwrap().bytes, 512);
+    assert_eq!(receive.ended().unwrap().bytes, 512);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use polyrail::{Engine, Peer, PostError, Request, Status, Transfer, TransferError};
+use polyrail::{Engine, LostReason, Peer, PostError, Request, Transfer, TransferError};
 
 /// Posts a numbered notification, waiting for room in the ops pool.
 fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
@@ -44,14 +44,14 @@ fn a_full_inbox_holds_senders_back_without_loss_and_without_giving_up_rail_after
     std::thread::sleep(Duration::from_millis(800));
     let waiting = p.b.stats().notifications_waiting;
     assert!(waiting < 1000, "{waiting} notifications are in an inbox of 8");
-    assert!(transfers.iter().any(|transfer| transfer.poll() == Status::Pending));
+    assert!(transfers.iter().any(|transfer| !transfer.is_over()));
     let mut seen = vec![0; count as usize];
     for _ in 0..count {
         seen[number(&p.b.wait_notification(LONG).expect("one is missing").data)] += 1;
     }
     assert!(seen.iter().all(|times| *times == 1));
     for transfer in &transfers {
-        transfer.wait(LONG).unwrap();
+        transfer.ended().unwrap();
     }
     assert!(p.b.take_notifications().is_empty());
     // Each doubles the time until the next.
@@ -102,11 +102,14 @@ fn a_full_inbox_keeps_nobody_from_writing_himself() {
         let all = |transfers: Vec<Transfer>, engine: &Engine| {
             let (mut taken, since) = (0, Instant::now());
             for transfer in &transfers {
-                while let Err(error) = transfer.wait(Duration::from_millis(5)) {
-                    assert!(matches!(error, TransferError::TimedOut { .. }), "{error}");
-                    assert!(since.elapsed() < LONG, "{error}, though its end takes");
-                    taken += engine.take_notifications().len();
-                }
+                let ended = loop {
+                    match transfer.wait(Duration::from_millis(5)) {
+                        Some(ended) => break ended,
+                        None => taken += engine.take_notifications().len(),
+                    }
+                    assert!(since.elapsed() < LONG, "still under way, though its end takes");
+                };
+                ended.unwrap();
             }
             while taken < transfers.len() {
                 engine.wait_notification(LONG).expect("one is missing");
@@ -131,7 +134,7 @@ fn peers_may_be_removed_and_added_again_while_others_post() {
 /// Whether it knows a peer, and all flows towards its peers are up.
 fn is_connected(engine: &Engine) -> bool {
     let peers = engine.peers();
-    !peers.is_empty() && peers.iter().all(|peer| peer.flows_up().0 == peer.flows_up().1)
+    !peers.is_empty() && peers.iter().all(|peer| peer.flows().are_all_up())
 }
 
 fn removed_while_others_post(progress: &str) {
@@ -150,16 +153,17 @@ fn removed_while_others_post(progress: &str) {
                 0 => p.a.write(&peer, &source.all(), &there.all()),
                 1 => p.a.read(&peer, &room.all(), &there.all()),
                 2 => p.a.send(&peer, 1, &source.all()),
-                _ => p.a.recv(&peer, 1, &room.all()),
+                _ => p.a.receive(&peer, 1, &room.all()),
             };
             match posted.map(|transfer| transfer.wait(Duration::from_millis(500))) {
-                Ok(Ok(_)) => done.fetch_add(1, Ordering::Relaxed),
+                Ok(Some(Ok(_))) => done.fetch_add(1, Ordering::Relaxed),
                 // Sends and receives have nobody at the other side.
-                Ok(Err(TransferError::TimedOut { .. })) if kind >= 2 => 0,
-                Ok(Err(TransferError::PeerLost { .. })) | Err(PostError::PeerGone { .. }) => {
+                Ok(None) if kind >= 2 => 0,
+                Ok(None) => panic!("still under way"),
+                Ok(Some(Err(TransferError::PeerLost { .. }))) | Err(PostError::PeerGone { .. }) => {
                     lost.fetch_add(1, Ordering::Relaxed)
                 }
-                Ok(Err(other)) => panic!("{other}"),
+                Ok(Some(Err(other))) => panic!("{other}"),
                 Err(other) => panic!("{other}"),
             };
         }
@@ -200,7 +204,7 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     let others = [
         p.b.write(&p.to_a, &in_b.all(), &back.all()).unwrap(),
         p.b.read(&p.to_a, &in_b.all(), &back.all()).unwrap(),
-        p.b.recv(&p.to_a, 2, &in_b.all()).unwrap(),
+        p.b.receive(&p.to_a, 2, &in_b.all()).unwrap(),
     ];
     wait_for("data to move", || {
         p.a.progress();
@@ -211,23 +215,25 @@ fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     drop(p.a);
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
     for transfer in own {
-        match transfer.wait(LONG) {
-            Err(TransferError::PeerLost { why, .. }) => assert_eq!(why, "this engine closed"),
+        match transfer.ended() {
+            Err(TransferError::PeerLost { why, .. }) => {
+                assert_eq!(why, LostReason::EngineClosed);
+            }
             other => assert!(other.is_ok(), "{other:?}"),
         }
     }
     let mut ended = 0;
     for transfer in others {
-        match transfer.wait(LONG) {
+        match transfer.ended() {
             Err(TransferError::PeerLost { why, .. }) => {
-                assert_eq!(why, "it closed");
+                assert_eq!(why, LostReason::Closed);
                 ended += 1;
             }
             other => assert!(other.is_ok(), "{other:?}"),
         }
     }
     assert!(ended > 0, "the receive can't be complete");
-    assert_eq!(p.to_a.lost().as_deref(), Some("it closed"));
+    assert_eq!(p.to_a.lost(), Some(LostReason::Closed));
 }
 
 #[test]
@@ -245,16 +251,16 @@ fn a_removed_peer_is_told_and_can_be_added_again() {
     let p = pair(&[]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
-    let receive = p.b.recv(&p.to_a, 1, &target.all()).unwrap();
-    p.a.notify(&p.to_b, b"hello").unwrap().wait(LONG).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
+    p.a.notify(&p.to_b, b"hello").unwrap().ended().unwrap();
     p.a.remove_peer(&p.to_b);
-    let error = receive.wait(LONG).unwrap_err();
-    assert!(matches!(&error, TransferError::PeerLost { why, .. } if why == "it closed"), "{error}");
+    let error = receive.ended().unwrap_err();
+    assert!(matches!(&error, TransferError::PeerLost { why: LostReason::Closed, .. }), "{error}");
     let again = p.a.add_peer(&p.b.metadata()).unwrap();
     let back = p.b.add_peer(&p.a.metadata()).unwrap();
-    p.a.write(&again, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&again, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
-    p.b.notify(&back, b"again").unwrap().wait(LONG).unwrap();
+    p.b.notify(&back, b"again").unwrap().ended().unwrap();
 }
 
 fn rails_of(spec: &str, settings: &[(&str, &str)]) -> Engine {
@@ -266,10 +272,10 @@ fn works(a: &Engine, b: &Engine) {
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let (source, target) = (filled(a, 1 << 20, 1), zeroed(b, 1 << 20));
     let there = remote(a, &target);
-    a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
     let back = zeroed(a, 1 << 20);
-    a.read(&to_b, &back.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    a.read(&to_b, &back.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&back) == pattern(1 << 20, 1));
 }
 
@@ -283,8 +289,8 @@ fn rails_may_have_ipv6_addresses() {
     let c = rails_of("::1,127.0.0.1", &[]);
     works(&a, &c);
     works(&c, &a);
-    let peer = rails_of("::1", &[]).connect(c.addresses()[0]);
-    assert!(peer.is_ok_and(|peer| peer.name() == c.connect(a.addresses()[0]).unwrap().name()));
+    let peer = rails_of("::1", &[]).connect(c.addresses()[0]).join().unwrap();
+    assert_eq!(peer.name(), c.connect(a.addresses()[0]).join().unwrap().name());
 }
 
 #[test]
@@ -312,21 +318,21 @@ fn many_threads_may_wait_at_once_on_an_engine_that_callers_drive() {
                     match round % 3 {
                         0 => {
                             let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-                            write.wait(LONG).unwrap();
+                            write.ended().unwrap();
                             assert!(bytes(&target) == pattern(len, worker));
                         }
                         1 => {
                             let back = zeroed(&p.a, len);
                             let read = p.a.read(&p.to_b, &back.all(), &there.all()).unwrap();
-                            read.wait(LONG).unwrap();
+                            read.ended().unwrap();
                             assert!(bytes(&back) == pattern(len, worker));
                         }
                         _ => {
                             target.write_at(0, &vec![0; len]).unwrap();
-                            let receive = p.b.recv(&p.to_a, worker, &target.all()).unwrap();
+                            let receive = p.b.receive(&p.to_a, worker, &target.all()).unwrap();
                             let send = p.a.send(&p.to_b, worker, &source.all()).unwrap();
-                            assert_eq!(receive.wait(LONG).unwrap().bytes, len as u64);
-                            send.wait(LONG).unwrap();
+                            assert_eq!(receive.ended().unwrap().bytes, len as u64);
+                            send.ended().unwrap();
                             assert!(bytes(&target) == pattern(len, worker));
                         }
                     }
@@ -352,7 +358,7 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let write = p.a.write(&p.to_b, &small.all(), &there.all()).unwrap();
-                    write.wait(LONG).unwrap();
+                    write.ended().unwrap();
                     std::thread::sleep(Duration::from_micros(50));
                 }
             });
@@ -360,14 +366,14 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
         let mut times = Vec::new();
         for round in 0..300u64 {
             // This one mostly sleeps.
-            let receive = p.a.recv(&p.to_b, round, &room.all()).unwrap();
+            let receive = p.a.receive(&p.to_b, round, &room.all()).unwrap();
             let (p, source) = (&p, &source);
             let late = scope.spawn(move || {
                 std::thread::sleep(Duration::from_micros(300));
-                p.b.send(&p.to_a, round, &source.all()).unwrap().wait(LONG).unwrap();
+                p.b.send(&p.to_a, round, &source.all()).unwrap().ended().unwrap();
             });
             let since = Instant::now();
-            receive.wait(LONG).unwrap();
+            receive.ended().unwrap();
             times.push(since.elapsed());
             late.join().unwrap();
         }
@@ -383,17 +389,17 @@ fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
     let write = || p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-    write().wait(LONG).unwrap();
+    write().ended().unwrap();
     // The only caller of b computes while a waits.
     for _ in 0..3 {
         let transfer = write();
         std::thread::sleep(Duration::from_millis(300));
-        transfer.wait(LONG).unwrap();
+        transfer.ended().unwrap();
     }
     // And nobody calls at either.
     let transfer = write();
     std::thread::sleep(Duration::from_millis(1500));
-    transfer.wait(LONG).unwrap();
+    transfer.ended().unwrap();
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
     assert_eq!(down_count(&p.a), 0);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use polyrail::{
-    Access, Memory, PostError, RefusalCode, RegionError, Request, Status, TransferError,
+    Access, Explain, Flows, Memory, PostError, RefusalCode, RegionError, Registrable, Request,
+    TransferError,
 };
 
 const MODES: [&[(&str, &str)]; 3] = [
@@ -23,7 +24,7 @@ fn a_write_of_any_size_arrives_byte_exact_over_all_rails() {
             let source = filled(&p.a, len, 7);
             let target = zeroed(&p.b, len);
             let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
-            assert_eq!(transfer.wait(LONG).unwrap().bytes, len as u64);
+            assert_eq!(transfer.ended().unwrap().bytes, len as u64);
             assert!(bytes(&target) == pattern(len, 7), "{len} bytes, {mode:?}");
         }
         let stats = p.a.stats();
@@ -45,21 +46,21 @@ fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
             let there = remote(&p.a, &target).all();
             let request = Request::write(&p.to_b).segment(source.all(), there);
             let request = request.notification(b"here".to_vec());
-            let transfer = p.a.prepare(request).unwrap().post().unwrap();
+            let transfer = p.a.post(request).unwrap();
             wait_for("the write", || {
                 p.a.progress();
                 p.b.progress();
                 transfer.is_over() && p.b.stats().notifications_waiting > 0
             });
             assert_eq!(p.b.take_notifications().len(), 1);
-            assert_eq!(transfer.wait(LONG).unwrap().bytes, len as u64, "{channels} channels");
+            assert_eq!(transfer.ended().unwrap().bytes, len as u64, "{channels} channels");
             assert!(bytes(&target) == pattern(len, 11), "{len} bytes, {channels} channels");
         }
         let Pair { a, b, to_b, .. } = p;
         drop(b);
         wait_for("the flows to be down", || {
             a.progress();
-            to_b.flows_up().0 == 0
+            to_b.flows().up == 0
         });
     }
 }
@@ -71,13 +72,13 @@ fn a_caller_that_waits_for_what_does_not_come_keeps_its_deadline() {
         wait_for("flows", || {
             p.a.progress();
             p.b.progress();
-            p.to_b.flows_up().0 > 0
+            p.to_b.flows().up > 0
         });
         let room = zeroed(&p.a, 8);
-        let receive = p.a.recv(&p.to_b, 1, &room.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 1, &room.all()).unwrap();
         let start = std::time::Instant::now();
         for _ in 0..3 {
-            assert!(receive.wait(Duration::from_millis(50)).is_err());
+            assert!(receive.wait(Duration::from_millis(50)).is_none());
             assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
         }
         let took = start.elapsed();
@@ -93,7 +94,7 @@ fn a_read_of_any_size_arrives_byte_exact() {
             let source = filled(&p.b, len, 9);
             let target = zeroed(&p.a, len);
             let transfer = p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap();
-            assert_eq!(transfer.wait(LONG).unwrap().bytes, len as u64);
+            assert_eq!(transfer.ended().unwrap().bytes, len as u64);
             assert!(bytes(&target) == pattern(len, 9), "{len} bytes, {mode:?}");
         }
     }
@@ -116,7 +117,7 @@ fn scattered_segments_land_each_in_its_place() {
             .unwrap();
     assert_eq!(prepared.segments(), count as usize);
     for _ in 0..2 {
-        assert_eq!(prepared.post().unwrap().wait(LONG).unwrap().bytes, count * len);
+        assert_eq!(prepared.post().unwrap().ended().unwrap().bytes, count * len);
         assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"all");
     }
     let (want, got) = (pattern((count * len) as usize, 3), bytes(&target));
@@ -132,7 +133,7 @@ fn scattered_segments_land_each_in_its_place() {
         (local, there.slice(2 * (count - 1 - i) * len, len).unwrap())
     });
     let prepared = p.a.prepare(Request::read(&p.to_b).segments(segments)).unwrap();
-    assert_eq!(prepared.post().unwrap().wait(LONG).unwrap().bytes, count * len);
+    assert_eq!(prepared.post().unwrap().ended().unwrap().bytes, count * len);
     assert!(bytes(&back) == want);
 }
 
@@ -146,14 +147,14 @@ fn a_notification_comes_after_the_bytes_of_its_write() {
         let request = Request::write(&p.to_b)
             .segment(source.all(), there.all())
             .notification(round.to_le_bytes().to_vec());
-        let transfer = p.a.prepare(request).unwrap().post().unwrap();
+        let transfer = p.a.post(request).unwrap();
         let seen = p.b.wait_notification(LONG).unwrap();
         assert!(bytes(&target) == pattern(1 << 20, round), "round {round}");
         assert_eq!(seen.data, round.to_le_bytes());
         assert_eq!(seen.peer, p.to_a);
-        transfer.wait(LONG).unwrap();
+        transfer.ended().unwrap();
     }
-    p.a.notify(&p.to_b, b"").unwrap().wait(LONG).unwrap();
+    p.a.notify(&p.to_b, b"").unwrap().ended().unwrap();
     assert_eq!(p.b.take_notifications()[0].data, b"");
 }
 
@@ -162,18 +163,18 @@ fn messages_of_a_tag_keep_their_order_whichever_side_is_first() {
     let p = pair(&[]);
     let source = filled(&p.a, 300_000, 5);
     let target = zeroed(&p.b, 400_000);
-    let early = p.b.recv(&p.to_a, 1, &target.slice(0, 100_000).unwrap()).unwrap();
+    let early = p.b.receive(&p.to_a, 1, &target.slice(0, 100_000).unwrap()).unwrap();
     let sends: Vec<_> = (0..3)
         .map(|i| p.a.send(&p.to_b, 1, &source.slice(i * 100_000, 100_000 - i).unwrap()).unwrap())
         .collect();
-    assert_eq!(early.wait(LONG).unwrap().bytes, 100_000);
-    assert_eq!(sends[1].poll(), Status::Pending, "its receive is not posted yet");
+    assert_eq!(early.ended().unwrap().bytes, 100_000);
+    assert!(!sends[1].is_over(), "its receive is not posted yet");
     for i in 1..3 {
         let slice = target.slice(i * 100_000, 100_000).unwrap();
-        let received = p.b.recv(&p.to_a, 1, &slice).unwrap().wait(LONG).unwrap();
+        let received = p.b.receive(&p.to_a, 1, &slice).unwrap().ended().unwrap();
         assert_eq!(received.bytes, 100_000 - i, "the length of the message");
     }
-    sends.iter().for_each(|send| assert!(send.wait(LONG).is_ok()));
+    sends.iter().for_each(|send| assert!(send.ended().is_ok()));
     let (got, want) = (bytes(&target), pattern(300_000, 5));
     for (from, len) in [(0, 100_000), (100_000, 99_999), (200_000, 99_998)] {
         assert!(got[from..from + len] == want[from..from + len], "message at {from}");
@@ -185,11 +186,11 @@ fn a_message_longer_than_its_receive_fails_on_both_sides() {
     let p = pair(&[]);
     let source = filled(&p.a, 100, 5);
     let target = zeroed(&p.b, 99);
-    let receive = p.b.recv(&p.to_a, 1, &target.all()).unwrap();
+    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
     let error = TransferError::TooLong { len: 100, capacity: 99 };
-    assert_eq!(send.wait(LONG).unwrap_err(), error);
-    assert_eq!(receive.wait(LONG).unwrap_err(), error);
+    assert_eq!(send.ended().unwrap_err(), error);
+    assert_eq!(receive.ended().unwrap_err(), error);
     assert_eq!(bytes(&target), [0; 99]);
 }
 
@@ -206,7 +207,7 @@ fn both_directions_and_many_transfers_at_once_are_byte_exact() {
         transfers.push(p.b.write(&p.to_a, &from_b.all(), &remote(&p.b, in_a).all()).unwrap());
     }
     for transfer in transfers {
-        transfer.wait(LONG).unwrap();
+        transfer.ended().unwrap();
     }
     assert!(targets_b.iter().all(|target| bytes(target) == pattern(len, 1)));
     assert!(targets_a.iter().all(|target| bytes(target) == pattern(len, 2)));
@@ -227,13 +228,13 @@ fn a_full_ops_pool_is_a_status_and_loses_nothing() {
             Err(error) => {
                 assert!(error.is_busy(), "{error}");
                 busy += 1;
-                waiting.pop_front().unwrap().wait(LONG).unwrap();
+                waiting.pop_front().unwrap().ended().unwrap();
                 done += 1;
             }
         }
     }
     assert!(busy > 0);
-    assert!(waiting.iter().all(|transfer| transfer.wait(LONG).is_ok()));
+    assert!(waiting.iter().all(|transfer| transfer.ended().is_ok()));
     assert_eq!(p.a.stats().ops_outstanding, 0);
 }
 
@@ -249,8 +250,8 @@ fn callers_can_make_the_progress_themselves() {
         let answer = scope.spawn(move || b.wait_notification(LONG).unwrap().data);
         let request =
             Request::write(&p.to_b).segment(source.all(), there.all()).notification(vec![1, 2, 3]);
-        let transfer = p.a.prepare(request).unwrap().post().unwrap();
-        transfer.wait(LONG).unwrap();
+        let transfer = p.a.post(request).unwrap();
+        transfer.ended().unwrap();
         assert_eq!(answer.join().unwrap(), [1, 2, 3]);
     });
     assert!(bytes(&target) == pattern(1 << 20, 4));
@@ -264,26 +265,26 @@ fn what_may_not_be_touched_is_refused_with_the_reason() {
     let there = remote(&p.a, &target);
     let refused = |remote: &polyrail::RemoteRegion| {
         let transfer = p.a.write(&p.to_b, &source.all(), &remote.all()).unwrap();
-        match transfer.wait(LONG).unwrap_err() {
+        match transfer.ended().unwrap_err() {
             TransferError::Refused { code, .. } => code,
             other => panic!("{other}"),
         }
     };
-    let read_only = Access { remote_read: true, remote_write: false };
+    let read_only = Access::READ;
     let memory = Memory::from(vec![0; 64]);
-    let protected = p.b.register_with(memory, read_only).unwrap();
+    let protected = p.b.register(memory.with_access(read_only)).unwrap();
     assert_eq!(refused(&remote(&p.a, &protected)), RefusalCode::AccessDenied);
     drop(target);
     assert_eq!(refused(&there), RefusalCode::RegionDropped);
     let _again = zeroed(&p.b, 64);
     assert_eq!(refused(&there), RefusalCode::StaleKey);
     let read = p.a.read(&p.to_b, &source.all(), &there.all()).unwrap();
-    let error = read.wait(LONG).unwrap_err();
+    let error = read.ended().unwrap_err();
     assert!(matches!(error, TransferError::Refused { code: RefusalCode::StaleKey, .. }), "{error}");
     assert!(error.help().is_some());
     // The engine lives on.
     let good = zeroed(&p.b, 64);
-    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &good).all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &good).all()).unwrap().ended().unwrap();
 }
 
 #[test]
@@ -297,8 +298,6 @@ fn wrong_requests_are_refused_before_anything_moves() {
     let lengths = post(p.a.write(&p.to_b, &head, &there.all()));
     assert_eq!(lengths, "segment 0 has 8 bytes here and 64 at the peer");
     assert!(post(p.a.write(&p.to_b, &all, &own.all())).contains("another engine"));
-    let shape = p.a.prepare(Request::send(&p.to_b, 1).segment(all.clone(), there.all()));
-    assert_eq!(shape.unwrap_err().to_string(), "a send takes local slices, not segments");
     let long = p.a.prepare(Request::write(&p.to_b).notification(vec![0; 65_537]));
     assert!(long.unwrap_err().to_string().contains("allowed is 0 to 65536"));
     let outside = RegionError::OutOfBounds { offset: 60, len: 5, size: 64 };
@@ -319,7 +318,7 @@ fn a_cancelled_transfer_ends_and_nothing_of_it_lands_later() {
         let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
         std::thread::sleep(Duration::from_micros(300 * round));
         transfer.cancel();
-        match transfer.wait(LONG) {
+        match transfer.ended() {
             Err(TransferError::Cancelled) | Ok(_) => {}
             Err(other) => panic!("{other}"),
         }
@@ -337,17 +336,17 @@ fn a_cancelled_receive_or_read_lets_nothing_land() {
     let target = zeroed(&p.a, len);
     for round in 0..10 {
         let read = p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap();
-        let receive = p.a.recv(&p.to_b, round, &target.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, round, &target.all()).unwrap();
         let send = p.b.send(&p.to_a, round, &source.all()).unwrap();
         std::thread::sleep(Duration::from_micros(200 * round));
         read.cancel();
         receive.cancel();
-        drop((read.wait(LONG), receive.wait(LONG)));
+        drop((read.ended(), receive.ended()));
         target.write_at(0, &vec![0x55; len]).unwrap();
         std::thread::sleep(Duration::from_millis(3));
         assert!(bytes(&target).iter().all(|byte| *byte == 0x55), "round {round}");
         send.cancel();
-        let _ = send.wait(LONG);
+        let _ = send.ended();
     }
     assert_eq!((p.a.stats().ops_outstanding, p.b.stats().ops_outstanding), (0, 0));
 }
@@ -369,14 +368,14 @@ fn dropping_transfers_and_regions_in_use_is_safe() {
         } else {
             drop(target)
         }
-        match kept.wait(LONG) {
+        match kept.ended() {
             Ok(_) | Err(TransferError::RegionDropped | TransferError::Refused { .. }) => {}
             Err(other) => panic!("{other}"),
         }
     }
     // Everything still works.
     let (source, target) = (filled(&p.a, len, 2), zeroed(&p.b, len));
-    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(len, 2));
 }
 
@@ -386,26 +385,28 @@ fn a_deadline_ends_what_can_not_go_on() {
     let source = filled(&p.a, 64, 1);
     let timeout = Duration::from_millis(150);
     let send = Request::send(&p.to_b, 1).local(source.all()).timeout(timeout);
-    let receive = Request::recv(&p.to_b, 1).local(source.all()).timeout(timeout);
-    for request in [send, receive] {
-        let error = p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap_err();
+    let receive = Request::receive(&p.to_b, 1).local(source.all()).timeout(timeout);
+    for posted in [p.a.post(send), p.a.post(receive)] {
+        let error = posted.unwrap().ended().unwrap_err();
         let TransferError::Deadline { deadline, progress } = error else { panic!("{error}") };
         assert_eq!(deadline, timeout);
-        assert!(progress.contains("flows up"), "{progress}");
+        assert_eq!((&*progress.peer, progress.flows.total), (p.to_b.name(), 4));
+        assert!(progress.to_string().contains("flows up"), "{progress}");
     }
     let waited = p.a.send(&p.to_b, 2, &source.all()).unwrap();
-    let error = waited.wait(Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(error, TransferError::TimedOut { .. }));
-    assert_eq!(waited.poll(), Status::Pending, "it goes on");
+    assert_eq!(waited.wait(Duration::from_millis(20)), None, "it goes on");
+    assert!(!waited.is_over());
 }
 
 #[test]
-fn a_metadata_file_that_never_comes_is_named_in_time() {
+fn a_metadata_file_is_waited_for_and_named_if_it_can_not_be_read() {
     let a = engine(&[]);
     let path = std::path::Path::new("/no/such/folder/rank7");
-    let error = a.find_peer(path, Duration::from_millis(50)).unwrap_err().to_string();
-    assert!(error.contains("/no/such/folder/rank7"), "{error}");
+    assert!(a.find_peer(path, Duration::from_millis(50)).is_none());
     assert!(a.publish(path).is_err());
+    let folder = tempfile::tempdir().unwrap();
+    let error = a.find_peer(folder.path(), LONG).unwrap().unwrap_err().to_string();
+    assert!(error.contains(&folder.path().display().to_string()), "{error}");
 }
 
 #[test]
@@ -413,9 +414,9 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
     let p = pair(&[]);
     let source = filled(&p.a, 64, 1);
     let _send = p.a.send(&p.to_b, 77, &source.all()).unwrap();
-    let _receive = p.a.recv(&p.to_b, 78, &source.all()).unwrap();
-    wait_for("all flows to be up", || p.to_b.flows_up() == (4, 4));
-    p.a.notify(&p.to_b, b"x").unwrap().wait(LONG).unwrap();
+    let _receive = p.a.receive(&p.to_b, 78, &source.all()).unwrap();
+    wait_for("all flows to be up", || p.to_b.flows() == Flows { up: 4, total: 4 });
+    p.a.notify(&p.to_b, b"x").unwrap().ended().unwrap();
     let dump = p.a.dump();
     for part in ["4 of 4 flows up", "send tag 77", "receive 1: room for 64", "rail lo@127.0.0.3"] {
         assert!(dump.contains(part), "{part} is missing in:\n{dump}");
@@ -428,7 +429,7 @@ fn the_affinity_of_the_caller_is_never_changed() {
     let first = before[0].to_string();
     let p = pair(&[("tx_cpus", &first), ("rx_cpus", &first)]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
-    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().wait(LONG).unwrap();
+    p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().ended().unwrap();
     assert_eq!(polyrail_sys::threads::allowed_cpus().unwrap(), before);
     let proxies = p.a.stats().proxies;
     assert!(proxies.iter().all(|proxy| proxy.cpus == [before[0]]), "{proxies:?}");

@@ -17,7 +17,7 @@ fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let (source, target) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
     let transfer = a.write(&to_b, &source.all(), &remote(&a, &target).all()).unwrap();
-    transfer.wait(LONG).unwrap();
+    transfer.ended().unwrap();
     drop((transfer, a, b));
     for (path, direction) in [(sent, "tx"), (landed, "rx")] {
         let text = std::fs::read_to_string(path).unwrap();
@@ -53,7 +53,7 @@ fn a_signal_appends_the_state_to_the_file_asked_for() {
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let source = filled(&a, 64, 1);
     let _waits = a.send(&to_b, 4711, &source.all()).unwrap();
-    a.notify(&to_b, b"x").unwrap().wait(LONG).unwrap();
+    a.notify(&to_b, b"x").unwrap().ended().unwrap();
     let pid = std::process::id();
     let path = file.replace("%p", &pid.to_string());
     let start = Instant::now();

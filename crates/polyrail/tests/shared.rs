@@ -10,9 +10,7 @@ use common::devices::{lone_device as device, on, write_scattered};
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
 use common::relay::{Cut, RelayedPair};
 use common::*;
-use polyrail::{
-    Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, Status, TransferError,
-};
+use polyrail::{Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_proto::hello::{Capabilities, Card};
 
@@ -29,7 +27,7 @@ const MODES: [&[(&str, &str)]; 5] = [
 fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
     let request = Request::write(&p.to_b).segment(from.all(), to.all());
     let prepared = p.a.prepare(request).unwrap();
-    let outcome = prepared.post().unwrap().wait(LONG)?;
+    let outcome = prepared.post().unwrap().ended()?;
     assert_eq!(outcome.bytes, from.len());
     Ok(prepared.path().kind)
 }
@@ -101,7 +99,7 @@ fn reads_and_messages_take_the_same_way() {
         wait_for("the count", || moved(&p.b) == (0, len as u64));
 
         let (inbox, memory) = on(&here, &p.a, &zeros);
-        let receive = p.a.recv(&p.to_b, 3, &inbox.all()).unwrap();
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
         let send = p.b.prepare(Request::send(&p.to_a, 3).local(source.all())).unwrap();
         assert_eq!(send.path().kind, PathKind::Shared, "{}", send.path());
         finished(&send.post().unwrap());
@@ -249,7 +247,7 @@ fn rings_that_can_not_be_had_later_send_the_rest_over_rails() {
         if poor == 0 {
             devices[poor].limit_pinned(0);
         }
-        let ended = prepared.post().unwrap().wait(LONG);
+        let ended = prepared.post().unwrap().ended();
         if poor == 0 {
             // Not even a ring over rails.
             assert!(matches!(ended, Err(TransferError::Device { .. })), "{ended:?}");
@@ -288,7 +286,7 @@ fn a_lack_of_memory_that_passes_ends_sharing_for_a_while_only() {
         let prepared = p.a.prepare(request).unwrap();
         devices[poor].limit_pinned(0);
         // There is none over rails, either.
-        prepared.post().unwrap().wait(LONG).unwrap_err();
+        prepared.post().unwrap().ended().unwrap_err();
         devices[poor].limit_pinned(1 << 30);
         finished(&prepared.post().unwrap());
         let left = moved(&p.a).1;
@@ -346,7 +344,7 @@ fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
             there.hold(false);
         });
         transfer.cancel();
-        assert!(matches!(transfer.wait(LONG), Err(TransferError::Cancelled)));
+        assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
         assert!(released.load(Ordering::SeqCst), "a device was about to write there");
     });
     let after = FakeDevice::contents(&memory);
@@ -373,7 +371,7 @@ fn a_region_is_not_given_back_while_a_device_copies_to_it() {
         assert!(!dropped.is_finished(), "a device is about to write there");
         there.hold(false);
     });
-    let ended = transfer.wait(LONG);
+    let ended = transfer.ended();
     assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
 }
 
@@ -399,7 +397,7 @@ fn a_sender_that_is_gone_with_chunks_in_its_ring_hangs_nobody_and_changes_no_byt
         there.hold(false);
         closed.join().unwrap();
     });
-    assert!(!matches!(transfer.poll(), Status::Pending));
+    assert!(transfer.is_over());
     drop(target);
     // What landed of it is what was sent.
     let landed = FakeDevice::contents(&memory);
@@ -424,7 +422,7 @@ fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
         wait_for("chunks to be under way", || moved(&p.a).1 > left);
         let how = if round % 2 == 0 { Cut::Reset } else { Cut::Finish };
         p.ways_to_b[round as usize % 4].cut(how);
-        assert_eq!(transfer.wait(LONG).unwrap().bytes, want.len() as u64);
+        assert_eq!(transfer.ended().unwrap().bytes, want.len() as u64);
         assert!(FakeDevice::contents(&memory) == want, "round {round}");
     }
     assert!(lost_flows(&p.a) > 0 && p.resent() > 0, "nothing was cut in the middle");
@@ -483,7 +481,7 @@ fn a_device_that_is_slow_at_either_end_costs_no_flow() {
             devices[slow].hold(true);
             let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
             std::thread::sleep(Duration::from_millis(1200));
-            assert_eq!(transfer.poll(), Status::Pending);
+            assert!(!transfer.is_over());
             devices[slow].hold(false);
             finished(&transfer);
             assert!(FakeDevice::contents(&memory) == want);
@@ -517,7 +515,7 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         there.hold(false);
         assert_eq!(over, (false, false), "{way}");
         finished(&other);
-        assert!(matches!(transfer.wait(LONG), Err(TransferError::Cancelled)));
+        assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
         assert_eq!(lost_flows(&p.a), 0, "{way}");
     }
 }
@@ -533,7 +531,7 @@ fn a_device_that_never_copies_here_is_given_up_and_its_transfer_ends() {
     let request = Request::write(&p.to_b).segment(source.all(), all);
     let prepared = p.a.prepare(request.timeout(Duration::from_millis(500))).unwrap();
     here.hold(true);
-    let ended = prepared.post().unwrap().wait(LONG);
+    let ended = prepared.post().unwrap().ended();
     here.hold(false);
     assert!(matches!(ended, Err(TransferError::Deadline { .. })), "{ended:?}");
     finished(&prepared.post().unwrap());
@@ -587,7 +585,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     puppet.kill();
     here.hold(false);
     for write in writes {
-        let ended = write.wait(LONG);
+        let ended = write.ended();
         assert!(matches!(ended, Ok(_) | Err(TransferError::PeerLost { .. })), "{ended:?}");
     }
     wait_for("the peer to be lost", || peer.lost().is_some());
@@ -643,6 +641,6 @@ fn a_ring_that_is_still_copied_to_when_its_flow_goes_is_kept_no_longer_than_that
     here.hold(false);
     // Nothing else happens here that would have anybody look.
     wait_for("the ring to be let go of", || rings_mapped(RING) == 0);
-    transfer.wait(LONG).unwrap_err();
+    transfer.ended().unwrap_err();
     drop(source);
 }

@@ -25,7 +25,7 @@ const SHORT: [&[(&str, &str)]; 2] = [
 fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
     let request = Request::write(&p.to_b).segment(from.all(), to.all());
     let prepared = p.a.prepare(request).unwrap();
-    prepared.post().unwrap().wait(LONG).map(|_| prepared.path().kind)
+    prepared.post().unwrap().ended().map(|_| prepared.path().kind)
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn ends_with_memory_for_different_flows_find_one_that_both_have() {
     let (source, _) = on(&here, &p.a, &pattern(MUCH, 2));
     let (target, memory) = on(&there, &p.b, &vec![0; MUCH]);
     let (target, far) = (remote(&p.a, &target), remote(&p.a, &far));
-    wait_for("all rails", || p.to_b.flows_up().0 == 4);
+    wait_for("all rails", || p.to_b.flows().up == 4);
     // What is on the last rail arrives first.
     p.ways_to_b[..3].iter().for_each(|way| way.set(|mood| mood.stalled = true));
     let before = p.ways_to_b[3].bytes();

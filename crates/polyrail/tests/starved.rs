@@ -43,9 +43,9 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
         let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
         let holdup = Arc::new(Holdup { begins: Mutex::new(begins), ends: Mutex::new(ends) });
         let request = Request::write(&p.to_b).notification(b"first".to_vec());
-        let first = p.a.prepare(request.on_end(holdup, 1)).unwrap();
+        let first = p.a.prepare(request.tell(holdup, 1)).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| first.post().unwrap().wait(LONG).unwrap());
+            scope.spawn(|| first.post().unwrap().ended().unwrap());
             // Where callers drive, b's has to look for the answer, too.
             assert_eq!(p.b.wait_notification(LONG).expect("it comes").data, b"first");
             begun.recv_timeout(LONG).expect("the end is told");
@@ -53,7 +53,7 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
             let (a, to_b) = (p.a.clone(), p.to_b.clone());
             scope.spawn(move || {
                 let transfer = a.notify(&to_b, b"second").unwrap();
-                let _ = transfer.poll();
+                let _ = transfer.try_wait();
                 transfer.detach();
                 posts.send(()).unwrap();
             });
@@ -132,7 +132,7 @@ fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
     // Ten times the pause before the next attempt, which is what one had.
     std::thread::sleep(Duration::from_secs(2));
     puppet.signal(Signal::CONT);
-    notified.wait(LONG).unwrap();
+    notified.ended().unwrap();
     let dump = engine.dump();
     assert!(!dump.contains("timed out"), "{dump}");
 }
@@ -148,17 +148,17 @@ fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
         let (from, to) = (zeroed(&p.a, 32 << 20), zeroed(&p.b, 32 << 20));
         let ((begins, begun), (end, ends)) = (mpsc::channel(), mpsc::channel());
         let holdup = Arc::new(Holdup { begins: Mutex::new(begins), ends: Mutex::new(ends) });
-        p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap().wait(LONG).unwrap();
+        p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap().ended().unwrap();
         let large = p.a.write(&p.to_b, &from.all(), &remote(&p.b, &to).all()).unwrap();
         let request = Request::write(&p.to_b).notification(b"small".to_vec());
-        p.a.prepare(request.on_end(holdup, 1)).unwrap().post().unwrap().detach();
+        p.a.post(request.tell(holdup, 1)).unwrap().detach();
         begun.recv_timeout(LONG).expect("the end is told");
         let is_under_way = !large.is_over();
         if is_under_way {
             std::thread::sleep(TIMEOUT * 3 / 2);
         }
         end.send(()).unwrap();
-        large.wait(LONG).unwrap();
+        large.ended().unwrap();
         assert_eq!(p.to_b.lost(), None);
         was_under_way = is_under_way;
         if was_under_way {

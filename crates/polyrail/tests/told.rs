@@ -41,7 +41,7 @@ impl Observer for Diary {
         self.add(format!("notified {}", String::from_utf8_lossy(&data)));
     }
 
-    fn lost(&self, _peer: &Peer, why: &str) {
+    fn lost(&self, _peer: &Peer, why: &polyrail::LostReason) {
         self.add(format!("lost {why}"));
     }
 }
@@ -80,15 +80,15 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     let p = pair(&[]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let request = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
-    let prepared = p.a.prepare(request.on_end(diary.clone(), 7)).unwrap();
+    let prepared = p.a.prepare(request.tell(diary.clone(), 7)).unwrap();
     for _ in 0..3 {
         prepared.post().unwrap().detach();
     }
-    assert!(p.a.drain(LONG), "detached ones are waited for");
+    assert!(p.a.drain(LONG).is_some(), "detached ones are waited for");
     assert_eq!(*diary.lines.lock().unwrap(), vec!["7 moved 1048576"; 3]);
     let into = zeroed(&p.a, 8);
-    let never = Request::recv(&p.to_b, 1).local(into.all()).on_end(diary.clone(), 8);
-    drop(p.a.prepare(never).unwrap().post().unwrap());
+    let never = Request::receive(&p.to_b, 1).local(into.all()).tell(diary.clone(), 8);
+    drop(p.a.post(never).unwrap());
     diary.wait_for("8 failed: ");
 }
 
@@ -107,9 +107,9 @@ impl OnEnd for Slow {
 fn whoever_waits_for_all_transfers_waits_until_their_end_has_been_told() {
     let slow = Arc::new(Slow::default());
     let p = pair(&[]);
-    let request = Request::write(&p.to_b).notification(b"hello".to_vec()).on_end(slow.clone(), 1);
-    p.a.prepare(request).unwrap().post().unwrap().wait(LONG).unwrap();
-    assert!(p.a.drain(LONG) && slow.0.load(Ordering::SeqCst));
+    let request = Request::write(&p.to_b).notification(b"hello".to_vec()).tell(slow.clone(), 1);
+    p.a.post(request).unwrap().ended().unwrap();
+    assert!(p.a.drain(LONG).is_some() && slow.0.load(Ordering::SeqCst));
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     let config = config(&[("peer_timeout_ms", "500")]);
     let builder = builder().config(config).observer(diary.clone());
     let c = builder.build().unwrap();
-    let mut connecting = c.begin_connect(b.addresses()[0]);
+    let connecting = c.connect(b.addresses()[0]);
     let start = Instant::now();
     let peer = loop {
-        match connecting.poll() {
+        match connecting.try_wait() {
             Some(peer) => break peer.unwrap(),
             None => assert!(start.elapsed() < LONG),
         }
@@ -131,7 +131,7 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     assert_eq!(c.peer(b.instance()), Some(peer.clone()));
     assert_eq!(c.peer(a.instance()), None);
     let watch = c.watch(&peer);
-    c.notify(&peer, b"so that there is a flow").unwrap().wait(LONG).unwrap();
+    c.notify(&peer, b"so that there is a flow").unwrap().ended().unwrap();
     // It never had a reason to connect back, so it can't say good-bye.
     drop(b);
     diary.wait_for("lost no rail reached it");
@@ -165,24 +165,24 @@ fn a_mailbox_says_where_bytes_belong_and_can_refuse_them() {
         for (message, from) in [(0, 0), (2, 1024)] {
             let to = there.slice(message << 10, 1024).unwrap();
             let write = p.a.write(&p.to_b, &source.slice(from, 1024).unwrap(), &to).unwrap();
-            assert_eq!(write.wait(LONG).unwrap().bytes, 1024);
+            assert_eq!(write.ended().unwrap().bytes, 1024);
         }
         let expected = [&pattern(2048, 5)[1024..], &pattern(2048, 5)[..1024]].concat();
         assert_eq!(bytes(&memory)[..2048], expected);
 
         let odd = there.slice(1 << 10, 8).unwrap();
-        let error = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &odd).unwrap().wait(LONG);
+        let error = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &odd).unwrap().ended();
         let code = |error| match error {
             Err(TransferError::Refused { code, .. }) => Some(code),
             _ => None,
         };
         assert_eq!(code(error), Some(RefusalCode::NotExpected));
         let into = zeroed(&p.a, 8);
-        let read = p.a.read(&p.to_b, &into.all(), &there.slice(0, 8).unwrap()).unwrap().wait(LONG);
+        let read = p.a.read(&p.to_b, &into.all(), &there.slice(0, 8).unwrap()).unwrap().ended();
         assert_eq!(code(read), Some(RefusalCode::AccessDenied), "it is for writing");
         drop(open);
         let closed = there.slice(0, 8).unwrap();
-        let late = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &closed).unwrap().wait(LONG);
+        let late = p.a.write(&p.to_b, &source.slice(0, 8).unwrap(), &closed).unwrap().ended();
         assert_eq!(code(late), Some(RefusalCode::RegionDropped));
     }
 }

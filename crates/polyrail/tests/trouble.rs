@@ -72,9 +72,9 @@ fn notifications_arrive_exactly_once_whatever_happens_to_rails() {
                         request = request.segment(source.all(), there.all());
                     }
                     let request = request.notification(number.to_le_bytes().to_vec());
-                    waiting.push_back(p.a.prepare(request).unwrap().post().unwrap());
+                    waiting.push_back(p.a.post(request).unwrap());
                     if waiting.len() >= 64 {
-                        waiting.pop_front().unwrap().wait(LONG).unwrap();
+                        waiting.pop_front().unwrap().ended().unwrap();
                     }
                     number += 1;
                 }
@@ -117,11 +117,11 @@ fn messages_of_a_tag_keep_their_order_whatever_happens_to_rails() {
             });
             for first in (0..count).step_by(rooms.len()) {
                 let number = (count - first).min(rooms.len() as u64);
-                let receive = |room: &Region| p.b.recv(&p.to_a, 9, &room.all()).unwrap();
+                let receive = |room: &Region| p.b.receive(&p.to_a, 9, &room.all()).unwrap();
                 let receives: Vec<_> = rooms[..number as usize].iter().map(receive).collect();
                 for (i, receive) in receives.iter().enumerate() {
                     let message = first + i as u64;
-                    let got = receive.wait(LONG).unwrap().bytes;
+                    let got = receive.ended().unwrap().bytes;
                     assert_eq!(got, len - message, "message {message} by its length");
                     let want = pattern(got as usize, message);
                     assert!(bytes(&rooms[i])[..got as usize] == want, "message {message}");
@@ -173,7 +173,7 @@ impl<'a> Worker<'a> {
                 drop(there);
                 // From here on nothing lands in it, whatever becomes of the transfer.
                 self.is_untouched(&self.target);
-                match transfer.wait(LONG) {
+                match transfer.ended() {
                     Ok(_) | Err(TransferError::Refused { .. }) => {}
                     Err(other) => panic!("{other}"),
                 }
@@ -184,17 +184,17 @@ impl<'a> Worker<'a> {
                 self.is_untouched(&self.back);
             }
             3 => {
-                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let receive = p.b.receive(&p.to_a, tag, &there.all()).unwrap();
                 let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
                 self.give_up(&receive);
                 self.is_untouched(&self.target);
                 send.cancel();
-                assert!(!matches!(send.wait(LONG), Err(TransferError::TimedOut { .. })));
+                let _ = send.ended();
             }
             4 => {
-                let receive = p.b.recv(&p.to_a, tag, &there.all()).unwrap();
+                let receive = p.b.receive(&p.to_a, tag, &there.all()).unwrap();
                 let send = p.a.send(&p.to_b, tag, &source.all()).unwrap();
-                assert_eq!(receive.wait(LONG).unwrap().bytes, size);
+                assert_eq!(receive.ended().unwrap().bytes, size);
                 finished(&send);
                 self.has(&self.target, size, seed, "a message");
             }
@@ -213,7 +213,7 @@ impl<'a> Worker<'a> {
     fn give_up(&mut self, transfer: &Transfer) {
         self.pause();
         transfer.cancel();
-        match transfer.wait(LONG) {
+        match transfer.ended() {
             Ok(_) | Err(TransferError::Cancelled | TransferError::Refused { .. }) => {}
             Err(other) => panic!("{other}"),
         }

@@ -6,7 +6,9 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
 use common::*;
-use polyrail::{Engine, EngineError, PeerError, TransferError};
+use polyrail::{
+    Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode, TransferError,
+};
 use polyrail_proto::hello::Card;
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
@@ -78,10 +80,10 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     for round in 0..3 {
         let (source, target) = (filled(&a, 8 << 20, round), zeroed(&b, 8 << 20));
         let there = remote(&a, &target);
-        a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+        a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
         assert!(bytes(&target) == pattern(8 << 20, round));
     }
-    wait_for("the other flows", || to_b.flows_up() == (3, 4));
+    wait_for("the other flows", || to_b.flows() == Flows { up: 3, total: 4 });
     let rails = &a.stats().peers[0].rails;
     assert_eq!((rails[1].name.as_str(), rails[1].tx_bytes), ("lo@127.0.0.2", 0));
     assert!(rails[1].flows.iter().all(|flow| !flow.up), "{rails:?}");
@@ -96,10 +98,10 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     let mut card = Card::decode(&b.metadata()).unwrap();
     card.rails[0].address = stranger.addresses()[0];
     let to_b = a.add_peer(&card.encode()).unwrap();
-    wait_for("the other flows", || to_b.flows_up() == (3, 4));
+    wait_for("the other flows", || to_b.flows() == Flows { up: 3, total: 4 });
     let (source, target) = (filled(&a, 8 << 20, 1), zeroed(&b, 8 << 20));
     let there = remote(&a, &target);
-    a.write(&to_b, &source.all(), &there.all()).unwrap().wait(LONG).unwrap();
+    a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(8 << 20, 1));
     let pair = format!("rail lo@127.0.0.1 (127.0.0.1 to {})", stranger.addresses()[0]);
     wait_for("the reason in the dump", || a.dump().contains(&pair));
@@ -111,8 +113,9 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     card.instance.0 ^= 1;
     let nobody = a.add_peer(&card.encode()).unwrap();
     wait_for("the peer to be given up", || nobody.lost().is_some());
-    let why = nobody.lost().unwrap();
-    assert!(why.contains("started again"), "{why}");
+    let LostReason::Refused(why) = nobody.lost().unwrap() else { panic!("not refused") };
+    assert_eq!(why.code, RefusedCode::WrongInstance);
+    assert!(why.text.contains("started again"), "{why}");
 }
 
 #[test]
@@ -123,8 +126,10 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
         rail.address = closed_port(&rail.address.ip().to_string());
     }
     let peer = a.add_peer(&card.encode()).unwrap();
-    let error = a.notify(&peer, b"anybody?").unwrap().wait(LONG).unwrap_err();
+    let error = a.notify(&peer, b"anybody?").unwrap().ended().unwrap_err();
     let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
+    assert!(matches!(why, LostReason::Unreachable { .. }));
+    let why = why.to_string();
     assert!(why.contains("no rail reached it for 1.0 s"), "{why}");
     assert!(why.contains("rail lo@127.0.0.") && why.contains("(127.0.0."), "{why}");
     assert!(why.contains("Connection refused (os error 111)"), "{why}");
@@ -135,13 +140,13 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
 fn connecting_to_nobody_fails_with_address_and_reason() {
     let engine = engine(&[("connect_timeout_ms", "300")]);
     let closed = closed_port("127.0.0.1");
-    let error = engine.connect(closed).unwrap_err().to_string();
+    let error = engine.connect(closed).join().unwrap_err().to_string();
     assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
     // Somebody listens there, and never says anything.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = engine.connect(silent.local_addr().unwrap()).unwrap_err().to_string();
+    let error = engine.connect(silent.local_addr().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("300 ms") || error.contains("timed out"), "{error}");
-    let error = engine.connect("[::1]:9".parse().unwrap()).unwrap_err().to_string();
+    let error = engine.connect("[::1]:9".parse().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("no rail here has an address of that family"), "{error}");
-    assert!(matches!(engine.connect(engine.addresses()[0]), Err(PeerError::Myself)));
+    assert!(matches!(engine.connect(engine.addresses()[0]).join(), Err(PeerError::Myself)));
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, PostError, PreparedTransfer, Progress, Status, Transfer, TransferError};
+use polyrail::{Engine, PostError, PreparedTransfer, Progress, Transfer, TransferError};
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
@@ -241,11 +241,8 @@ impl Running<'_> {
 
 /// How long a transfer took in nanoseconds, if it is over.
 fn ended(transfer: &Transfer) -> Result<Option<u64>, DriveError> {
-    match transfer.poll() {
-        Status::Pending => Ok(None),
-        Status::Done(outcome) => Ok(Some(outcome.duration.as_nanos() as u64)),
-        Status::Failed(error) => Err(error.into()),
-    }
+    let ended = transfer.try_wait().transpose()?;
+    Ok(ended.map(|outcome| outcome.duration.as_nanos() as u64))
 }
 
 /// Waits until a transfer is over, as long as anything moves at all.
@@ -260,10 +257,8 @@ pub fn wait(
     let mut moved = None;
     let mut since = Instant::now();
     loop {
-        match transfer.wait(SLICE) {
-            Ok(outcome) => return Ok(outcome),
-            Err(TransferError::TimedOut { .. }) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(ended) = transfer.wait(SLICE) {
+            return Ok(ended?);
         }
         if stop() {
             return Err(DriveError::Interrupted);

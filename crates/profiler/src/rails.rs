@@ -78,9 +78,7 @@ impl Rails {
                 }
                 EndMemory::Gpu(gpu) => {
                     let gpu = lock(gpu);
-                    let register = |memory: &DeviceMemory| {
-                        engine.register_device(memory.clone(), polyrail::Access::ALL)
-                    };
+                    let register = |memory: &DeviceMemory| engine.register(memory.clone());
                     (register(gpu.source()), register(gpu.sink()))
                 }
             };
@@ -343,7 +341,8 @@ fn post(prepared: &PreparedTransfer) -> Result<Transfer, ProfilerError> {
 }
 
 fn done(transfer: &Transfer) -> Result<(), ProfilerError> {
-    let ended = transfer.wait(PATIENCE).map(drop);
+    // Within its own deadline, which is the request's.
+    let ended = transfer.join().map(drop);
     ended.map_err(|error| ProfilerError::engine("a transfer")(&error))
 }
 

@@ -146,8 +146,9 @@ pub enum Reply {
 }
 
 /// Why a connection is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum RefusedCode {
     /// The protocol version differs.
     Version = 1,
@@ -167,6 +168,10 @@ pub enum RefusedCode {
     OtherCard = 8,
     /// Another session of the instance is connected.
     OtherSession = 9,
+    /// The user there does not want the peer.
+    NotAdmitted = 10,
+    /// The user there has not said yet whether the peer is wanted.
+    Undecided = 11,
 }
 
 impl RefusedCode {
@@ -181,6 +186,8 @@ impl RefusedCode {
             Self::SessionOver,
             Self::OtherCard,
             Self::OtherSession,
+            Self::NotAdmitted,
+            Self::Undecided,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)
@@ -308,7 +315,7 @@ impl Reply {
             0 => Self::Accepted(Card::decode_from(&mut reader)?),
             got => Self::Refused {
                 code: RefusedCode::from_wire(got)
-                    .ok_or_else(|| reader.field("code", got.into(), "0 to 9"))?,
+                    .ok_or_else(|| reader.field("code", got.into(), "0 to 11"))?,
                 reason: reader.text("reason", MAX_REASON_BYTES)?,
             },
         };

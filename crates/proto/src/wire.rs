@@ -193,6 +193,7 @@ pub enum AckFrame {
 /// Why a receiver did not take a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum RefusalCode {
     /// No region was ever registered in that slot.
     UnknownRegion = 1,

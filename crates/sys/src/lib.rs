@@ -4,9 +4,10 @@
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
-//! * [`Poller`]: epoll with a wake-up.
+//! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
+mod event_fd;
 pub mod interfaces;
 mod io;
 mod memory;
@@ -16,6 +17,7 @@ mod shared_memory;
 pub mod tcp;
 pub mod threads;
 
+pub use event_fd::EventFd;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
 pub use poller::{PollEvent, Poller};

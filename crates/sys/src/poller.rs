@@ -4,8 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
+use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::time::Timespec;
+
+use crate::EventFd;
 
 /// Token of the wake-up itself; no socket may use it.
 const WAKE: u64 = u64::MAX;
@@ -15,7 +17,7 @@ const WAKE: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    wake: OwnedFd,
+    wake: EventFd,
 }
 
 /// What happened to a socket.
@@ -36,7 +38,7 @@ impl Poller {
     /// A poller without sockets.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = EventFd::new()?;
         let data = epoll::EventData::new_u64(WAKE);
         epoll::add(&epoll, &wake, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         Ok(Self { epoll, wake })
@@ -85,8 +87,7 @@ impl Poller {
         for event in &batch[..count] {
             let (flags, token) = (event.flags, event.data.u64());
             if token == WAKE {
-                // Only resets the counter; if it was reset already there is nothing to do.
-                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                self.wake.clear();
                 continue;
             }
             let broken = flags.intersects(
@@ -104,8 +105,7 @@ impl Poller {
 
     /// Ends the current wait, or the next one if nobody waits.
     pub fn wake(&self) {
-        // This fails only when the counter is full, and then the waiter has been woken already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.set();
     }
 }
 

@@ -5,33 +5,65 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
-use polyrail_gpu::DeviceMemory;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
-use polyrail_sys::Memory;
 
+use crate::api::builder::EngineBuilder;
+use crate::api::connecting::Connecting;
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
-use crate::api::observer::{Observer, Watch};
-use crate::api::request::Request;
+use crate::api::observer::Watch;
+use crate::api::prepared::PreparedTransfer;
+use crate::api::register::Registrable;
+use crate::api::request::{Operation, Request};
+use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
-use crate::control::build;
 use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
-use crate::engine::path::TransferPath;
 pub(crate) use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::Prepared;
 use crate::engine::rails::Rail;
 pub(crate) use crate::engine::state::EngineShared;
-use crate::memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
-use crate::memory::region_memory::RegionMemory;
+use crate::memory::region::{Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::memory::registry::{Mailbox, OpenMailbox};
 use crate::path::choose::{Asked, choose};
 
 /// What one process runs to move memory to and from others.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use polyrail::{Config, Engine, Request};
+///
+/// let config = Config::builder().set("rails", "127.0.0.1")?.build()?;
+/// for rail in polyrail::rails(&config)? {
+///     println!("{} on {} at {:?} Mbit/s", rail.name, rail.interface, rail.speed_mbps);
+/// }
+/// let engine = Engine::builder().config(config.clone()).build()?;
+/// let other = Engine::builder().config(config).name("other").build()?;
+/// assert_eq!((engine.config().rails.as_str(), engine.rails().len()), ("127.0.0.1", 1));
+///
+/// // The one end adds the other, by metadata or by an address; there it comes by itself.
+/// let peer = engine.add_peer(&other.metadata())?;
+/// let watch = engine.watch(&peer);
+/// assert_eq!(engine.peer(other.instance()), Some(peer.clone()));
+/// engine.post(Request::write(&peer).notification(b"hello".to_vec()))?.detach();
+/// let came = other.accept_peer(Duration::from_secs(10)).expect("it comes");
+/// assert_eq!(other.peers(), [came]);
+/// while other.take_notifications().is_empty() {
+///     // With `progress = caller` this is where data moves.
+///     other.progress();
+/// }
+/// assert_eq!(other.wait_notification(Duration::ZERO).map(|came| came.data), None);
+/// engine.drain(Duration::from_secs(10)).expect("all transfers are over");
+/// print!("{}", engine.dump());
+/// drop(watch);
+/// engine.remove_peer(&peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
@@ -43,17 +75,8 @@ pub struct Engine {
     handle: Arc<Handle>,
 }
 
-/// Builds an [`Engine`].
-#[derive(Default)]
-pub struct EngineBuilder {
-    config: Config,
-    name: Option<String>,
-    observer: Option<Arc<dyn Observer>>,
-    apart: bool,
-    strict: bool,
-}
-
-/// The rails that an engine with this configuration would have. Their addresses have port 0.
+/// The rails that an engine with this configuration would have. Their addresses have port 0. See
+/// [`Engine`].
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let system = |source| EngineError::System { what: "interfaces", source };
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
@@ -61,15 +84,7 @@ pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 
-/// A peer that is being connected to; see [`Engine::begin_connect`].
-pub struct Connecting {
-    engine: Engine,
-    address: SocketAddr,
-    answer: mpsc::Receiver<Result<Card, String>>,
-    card: Option<Result<Card, String>>,
-}
-
-/// A rail of this engine.
+/// A rail of an [`Engine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailInfo {
     /// The interface, with the address if it has several rails.
@@ -82,14 +97,6 @@ pub struct RailInfo {
     pub speed_mbps: Option<u32>,
 }
 
-/// A request that is checked and cut into chunks: post it as often as you like, also while an
-/// earlier post of it is under way.
-#[derive(Clone)]
-pub struct PreparedTransfer {
-    prepared: Arc<Prepared>,
-    engine: Engine,
-}
-
 struct Handle {
     shared: Arc<EngineShared>,
     /// Threads to be joined.
@@ -99,6 +106,14 @@ struct Handle {
 }
 
 impl Engine {
+    pub(crate) fn new(
+        shared: Arc<EngineShared>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+        strict: bool,
+    ) -> Self {
+        Self { handle: Arc::new(Handle { shared, threads: OnceLock::from(threads), strict }) }
+    }
+
     /// Starts to build an engine, with default settings.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
@@ -134,30 +149,21 @@ impl Engine {
         Ok(Peer { shared: self.shared().add_peer(card)? })
     }
 
-    /// Adds the peer that listens on `address`, any of its rails. Blocks until it has answered, at
-    /// most `connect_timeout_ms` of the time that this process runs.
+    /// Adds the peer that listens on `address`, any of its rails, once it has answered.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let address = other.addresses()[0];
-    /// assert_eq!(engine.connect(address)?, peer, "it is known already");
+    /// assert_eq!(engine.connect(address).join()?, peer, "it is known already");
     /// engine.remove_peer(&peer);
     /// assert!(peer.lost().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn connect(&self, address: SocketAddr) -> Result<Peer, PeerError> {
-        let mut connecting = self.begin_connect(address);
-        connecting.wait();
-        connecting.result()
+    pub fn connect(&self, address: SocketAddr) -> Connecting {
+        Connecting::new(self.clone(), address, self.shared().introduce(address))
     }
 
-    /// Like [`Engine::connect`], without waiting for the answer.
-    pub fn begin_connect(&self, address: SocketAddr) -> Connecting {
-        let answer = self.shared().control.introduce(address);
-        Connecting { engine: self.clone(), address, answer, card: None }
-    }
-
-    /// Writes the metadata to a file that others find, on a shared file system for instance. The
+    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
     /// file appears whole or not at all; an older one is replaced.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
@@ -168,27 +174,27 @@ impl Engine {
     }
 
     /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
+    /// `None`: it is not there yet.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// # let folder = std::env::temp_dir();
     /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
     /// other.publish(&path)?;
-    /// assert_eq!(engine.find_peer(&path, soon)?, peer);
+    /// assert_eq!(engine.find_peer(&path, soon).expect("it is there")?, peer);
     /// # std::fs::remove_file(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Result<Peer, PeerError> {
+    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Option<Result<Peer, PeerError>> {
         const LOOK_EVERY: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
             match fs::read(path) {
-                Ok(metadata) => return self.add_peer(&metadata),
-                Err(error)
-                    if error.kind() != io::ErrorKind::NotFound || start.elapsed() > timeout =>
-                {
-                    return Err(PeerError::File { path: path.to_owned(), source: error });
+                Ok(metadata) => return Some(self.add_peer(&metadata)),
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Some(Err(PeerError::File { path: path.to_owned(), source }));
                 }
+                Err(_) if start.elapsed() > timeout => return None,
                 Err(_) => std::thread::sleep(LOOK_EVERY),
             }
         }
@@ -199,14 +205,37 @@ impl Engine {
         self.shared().joined.wait(timeout)
     }
 
+    /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the
+    /// engine is closed. Dropping the future loses no peer; any number of tasks may wait.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # let config = engine.config().clone();
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(async {
+    /// let third = Engine::builder().config(config).name("third").build()?;
+    /// let to_engine = third.connect(engine.addresses()[0]).await?;
+    /// third.notify(&to_engine, b"hello")?.await?;
+    /// let came = engine.accept().await.expect("the engine is open");
+    /// assert_eq!(came.name(), "third");
+    /// let notification = engine.next_notification().await.expect("the engine is open");
+    /// assert_eq!((notification.peer, &notification.data[..]), (came, &b"hello"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accept(&self) -> Accept<'_> {
+        Accept::new(self)
+    }
+
     /// The number of this run of the engine, which no other has.
-    pub fn instance(&self) -> u128 {
-        self.shared().card.instance.0
+    pub fn instance(&self) -> InstanceId {
+        self.shared().card.instance
     }
 
     /// The peer of this [`Peer::instance`], if it is known.
-    pub fn peer(&self, instance: u128) -> Option<Peer> {
-        Some(Peer { shared: self.shared().peer(InstanceId(instance))? })
+    pub fn peer(&self, instance: InstanceId) -> Option<Peer> {
+        Some(Peer { shared: self.shared().peer(instance)? })
     }
 
     /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
@@ -228,49 +257,39 @@ impl Engine {
         self.shared().remove_peer(&peer.shared);
     }
 
-    /// Registers memory for transfers; peers may read and write it once they have its description.
-    /// Overlapping registrations are independent of each other.
-    pub fn register(&self, memory: Memory) -> Result<Region, RegionError> {
-        self.register_with(memory, Access::ALL)
-    }
-
-    /// Registers memory with the access that peers are to have.
-    pub fn register_with(&self, memory: Memory, access: Access) -> Result<Region, RegionError> {
-        self.shared().registry.register(self.shared().card.instance, memory.into(), access)
-    }
-
-    /// Registers memory of a device, such as a GPU: transfers of it take the same calls as those of
-    /// host memory, and may go between the two. Copies to and from the device overlap the sending.
+    /// Registers memory for transfers, the host's or a device's; peers may use it, as far as its
+    /// [`crate::Access`] allows, once they have its description. Overlapping registrations are independent
+    /// of each other.
+    ///
+    /// Transfers of a device's memory, such as a GPU's, take the same calls as those of host memory,
+    /// and may go between the two. Copies to and from the device overlap the sending.
     ///
     /// ```no_run
     /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
-    /// use polyrail::{Access, Cuda};
+    /// use polyrail::{Access, Cuda, Memory, Registrable};
     ///
+    /// let local = engine.register(Memory::anonymous(64 << 20)?.with_access(Access::LOCAL))?;
     /// // Any pointer that CUDA knows: cudaMalloc's, PyTorch's `tensor.data_ptr()`.
     /// // SAFETY: the tensor lives until its region is dropped.
     /// let memory = unsafe { Cuda::load()?.memory_at(tensor, bytes)? };
-    /// let region = engine.register_device(memory, Access::ALL)?;
+    /// let region = engine.register(memory)?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
-    pub fn register_device(
-        &self,
-        memory: DeviceMemory,
-        access: Access,
-    ) -> Result<Region, RegionError> {
-        let memory = RegionMemory::Device(memory);
+    pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
+        let (memory, access) = memory.exposed().into_parts();
         self.shared().registry.register(self.shared().card.instance, memory, access)
     }
 
-    /// Opens a mailbox: peers that have its description write to it, and it decides where.
+    /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
     pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
-    /// Reads the description of a peer's region.
+    /// Reads the description of a peer's region; see [`RemoteRegion`].
     pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
         RemoteRegion::decode(description)
     }
@@ -280,7 +299,7 @@ impl Engine {
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// let transfer = engine.write(&peer, &local.slice(0, 100)?, &remote.slice(50, 100)?)?;
-    /// assert_eq!(transfer.wait(soon)?.bytes, 100);
+    /// assert_eq!(transfer.join()?.bytes, 100);
     /// let mut byte = [0];
     /// target.read_at(149, &mut byte)?;
     /// assert_eq!(byte, [7]);
@@ -292,7 +311,7 @@ impl Engine {
         local: &RegionSlice,
         remote: &RemoteSlice,
     ) -> Result<Transfer, PostError> {
-        self.prepare(Request::write(peer).segment(local.clone(), *remote))?.post()
+        self.post(Request::write(peer).segment(local.clone(), *remote))
     }
 
     /// Reads bytes of a peer's memory. Done means: every byte is in place here.
@@ -300,7 +319,7 @@ impl Engine {
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
     /// target.write_at(0, b"over there")?;
-    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.wait(soon)?;
+    /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.join()?;
     /// let mut bytes = [0; 10];
     /// local.read_at(0, &mut bytes)?;
     /// assert_eq!(&bytes, b"over there");
@@ -312,7 +331,7 @@ impl Engine {
         local: &RegionSlice,
         remote: &RemoteSlice,
     ) -> Result<Transfer, PostError> {
-        self.prepare(Request::read(peer).segment(local.clone(), *remote))?.post()
+        self.post(Request::read(peer).segment(local.clone(), *remote))
     }
 
     /// Sends a message to the peer's oldest receive of this tag, and waits for there to be one.
@@ -320,14 +339,14 @@ impl Engine {
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// let receive = other.recv(&back, 42, &target.all())?;
+    /// let receive = other.receive(&back, 42, &target.all())?;
     /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
-    /// assert_eq!(send.wait(soon)?.bytes, 1000);
-    /// assert_eq!(receive.wait(soon)?.bytes, 1000);
+    /// assert_eq!(send.join()?.bytes, 1000);
+    /// assert_eq!(receive.join()?.bytes, 1000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn send(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
-        self.prepare(Request::send(peer, tag).local(local.clone()))?.post()
+        self.post(Request::send(peer, tag).local(local.clone()))
     }
 
     /// Receives a message of this tag from the peer. Its length is in [`crate::Outcome::bytes`]; a
@@ -335,13 +354,19 @@ impl Engine {
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// let receive = engine.recv(&peer, 1, &local.all())?;
+    /// let receive = engine.receive(&peer, 1, &local.all())?;
+    /// assert_eq!(receive.wait(Duration::from_millis(1)), None, "nobody has sent anything");
     /// receive.cancel();
-    /// assert_eq!(receive.wait(soon), Err(TransferError::Cancelled));
+    /// assert_eq!(receive.wait(soon), Some(Err(TransferError::Cancelled)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn recv(&self, peer: &Peer, tag: u64, local: &RegionSlice) -> Result<Transfer, PostError> {
-        self.prepare(Request::recv(peer, tag).local(local.clone()))?.post()
+    pub fn receive(
+        &self,
+        peer: &Peer,
+        tag: u64,
+        local: &RegionSlice,
+    ) -> Result<Transfer, PostError> {
+        self.post(Request::receive(peer, tag).local(local.clone()))
     }
 
     /// Sends a notification of its own. No order is promised between notifications.
@@ -355,7 +380,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn notify(&self, peer: &Peer, data: &[u8]) -> Result<Transfer, PostError> {
-        self.prepare(Request::write(peer).notification(data.to_vec()))?.post()
+        self.post(Request::write(peer).notification(data.to_vec()))
     }
 
     /// All notifications that have arrived, in order of arrival. Never blocks.
@@ -366,14 +391,15 @@ impl Engine {
         taken
     }
 
-    /// The next notification; waits for it, at most `timeout`.
+    /// The next notification; waits for it, at most `timeout`. `None` at once when the engine is
+    /// closed and all were taken.
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
         let until = Instant::now().checked_add(timeout);
         let taken = loop {
             shared.wait_until(
                 until,
-                || !shared.inbox.is_empty(),
+                || !shared.inbox.is_empty() || shared.is_closing(),
                 |limit| shared.inbox.sleep(limit),
             );
             let taken = shared.inbox.pop();
@@ -381,12 +407,29 @@ impl Engine {
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
             }
-            if shared.is_closing() {
+            if shared.is_closing() || shared.is_forked() {
                 break None;
             }
         };
         shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
+    }
+
+    /// The next notification, for asynchronous programs; [`Engine::accept`] has an example. `None`:
+    /// the engine is closed, and all were taken. Dropping the future loses none; any number of tasks
+    /// may wait, and each notification goes to one of them.
+    ///
+    /// With `progress = caller` each poll moves data, and asks to be polled again at once.
+    pub fn next_notification(&self) -> NextNotification<'_> {
+        NextNotification::new(self)
+    }
+
+    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, or
+    /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
+    pub fn events(&self) -> Result<Events, EngineError> {
+        let shared = self.shared();
+        let system = |source| EngineError::System { what: "eventfd", source };
+        Ok(Events::new(shared.bells.hang().map_err(system)?, shared.original.clone()))
     }
 
     /// Checks a request and cuts it into chunks, once for many posts.
@@ -401,19 +444,50 @@ impl Engine {
     /// for _ in 0..3 {
     ///     let transfer = prepared.post()?;
     ///     assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7");
-    ///     transfer.wait(soon)?;
-    ///     assert!(matches!(transfer.poll(), Status::Done(outcome) if outcome.bytes == 2048));
+    ///     assert_eq!(transfer.join()?.bytes, 2048);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prepare(&self, request: Request) -> Result<PreparedTransfer, PostError> {
+    pub fn prepare<O: Operation>(
+        &self,
+        request: Request<O>,
+    ) -> Result<PreparedTransfer, PostError> {
         let limits = self.shared().settings.request_limits();
+        let request = request.spec;
         let (kind, peer, pairs) = request.parts();
         let touches_device = request.touches_device();
         let asked = Asked { kind, peer: &peer.shared, pairs, touches_device };
         let path = choose(self.shared(), &asked);
         let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
+    }
+
+    /// Prepares a request and posts it, for one that is posted once.
+    pub fn post<O: Operation>(&self, request: Request<O>) -> Result<Transfer, PostError> {
+        self.prepare(request)?.post()
+    }
+
+    /// Closes the engine for all its clones: tells the peers, ends all transfers with an error, and
+    /// stops its threads. Blocks for a second at most, while peers are told. Dropping the last clone
+    /// does the same.
+    ///
+    /// Afterwards posts are refused with [`PostError::Closed`] and peers with [`PeerError::Closed`];
+    /// notifications that came before can be taken, and nobody waits for more. Regions stay readable
+    /// and writable here. Closing twice is fine. In a callback nothing moves meanwhile, so peers are
+    /// not told in time.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # use polyrail::PostError;
+    /// let pending = engine.receive(&peer, 1, &local.all())?;
+    /// engine.close();
+    /// assert!(matches!(pending.join(), Err(TransferError::PeerLost { .. })));
+    /// assert!(matches!(engine.notify(&peer, b"hello"), Err(PostError::Closed)));
+    /// assert!(engine.wait_notification(soon).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(&self) {
+        self.shared().close();
     }
 
     /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing
@@ -423,28 +497,28 @@ impl Engine {
     }
 
     /// Waits until every transfer that was posted here is over, detached ones too, and the listener
-    /// of each has been told, at most `timeout`. Says whether they are.
-    pub fn drain(&self, timeout: Duration) -> bool {
+    /// of each has been told, at most `timeout`. `None`: some are under way yet.
+    pub fn drain(&self, timeout: Duration) -> Option<()> {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
         let until = Instant::now().checked_add(timeout);
         // Copies by devices that nobody asks about.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
         while !self.shared().pool.is_drained() {
             if until.is_some_and(|until| Instant::now() >= until) {
-                return false;
+                return None;
             }
             if !self.progress() {
                 std::thread::sleep(LOOK_EVERY);
             }
         }
-        true
+        Some(())
     }
 
     /// All counters.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
-    /// engine.write(&peer, &local.all(), &remote.all())?.wait(soon)?;
+    /// engine.write(&peer, &local.all(), &remote.all())?.join()?;
     /// let rail = &engine.stats().peers[0].rails[0];
     /// println!("{} sent {} bytes, {} retransmits", rail.name, rail.tx_bytes, rail.retransmits);
     /// assert_eq!(rail.name, "lo");
@@ -460,7 +534,7 @@ impl Engine {
         crate::diag::dump::text(self.shared())
     }
 
-    fn shared(&self) -> &Arc<EngineShared> {
+    pub(crate) fn shared(&self) -> &Arc<EngineShared> {
         &self.handle.shared
     }
 }
@@ -471,53 +545,6 @@ impl fmt::Debug for Engine {
     }
 }
 
-impl EngineBuilder {
-    /// Uses these settings instead of the defaults.
-    #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// What peers call this engine in messages; host name and process id if not given.
-    #[must_use]
-    pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.to_owned());
-        self
-    }
-
-    /// Tells this observer of what happens, as it happens.
-    #[must_use]
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observer = Some(observer);
-        self
-    }
-
-    /// Behaves to other engines of this process as if it were in another one. For tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn apart(mut self) -> Self {
-        self.apart = true;
-        self
-    }
-
-    /// Panics when the engine ends if any of its work was left alone, see [`Stats::rescues`]. For
-    /// tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn strict(mut self) -> Self {
-        self.strict = true;
-        self
-    }
-
-    /// Starts the engine: it listens on every rail when this returns.
-    pub fn build(self) -> Result<Engine, EngineError> {
-        let (shared, threads) = build::start(self.config, self.name, self.observer, self.apart)?;
-        let handle = Handle { shared, threads: OnceLock::from(threads), strict: self.strict };
-        Ok(Engine { handle: Arc::new(handle) })
-    }
-}
-
 impl RailInfo {
     fn new(rail: &Rail, address: SocketAddr) -> Self {
         Self {
@@ -525,44 +552,6 @@ impl RailInfo {
             interface: rail.interface.clone(),
             address,
             speed_mbps: rail.speed_mbps.filter(|speed| *speed > 0),
-        }
-    }
-}
-
-impl fmt::Debug for EngineBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EngineBuilder({:?})", self.name)
-    }
-}
-
-impl Connecting {
-    /// The peer once it has answered; `None` until then. Never blocks.
-    pub fn poll(&mut self) -> Option<Result<Peer, PeerError>> {
-        if self.card.is_none() {
-            self.card = match self.answer.try_recv() {
-                Ok(card) => Some(card),
-                Err(mpsc::TryRecvError::Empty) => return None,
-                Err(mpsc::TryRecvError::Disconnected) => None,
-            };
-        }
-        Some(self.result())
-    }
-
-    /// Whether it takes too long is for the control thread to say, which knows whether it was there
-    /// to see the answer. Only a thread that waits for itself, in a callback, is not told.
-    fn wait(&mut self) {
-        let timeout = self.engine.shared().settings.connect_timeout;
-        self.card = self.answer.recv_timeout(timeout * 2).ok();
-    }
-
-    fn result(&mut self) -> Result<Peer, PeerError> {
-        let shared = self.engine.shared();
-        let why = |why: String| PeerError::Connect { address: self.address, why };
-        match self.card.take() {
-            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
-            Some(Err(text)) => Err(why(text)),
-            None if shared.is_closing() => Err(PeerError::Closed),
-            None => Err(why("no answer".to_owned())),
         }
     }
 }
@@ -592,35 +581,5 @@ impl Drop for Handle {
             let (engine, all) = (self.shared.rescues.get(), self.shared.rescues());
             assert_eq!(all, 0, "work was left alone: {} by proxies, {engine} by all", all - engine);
         }
-    }
-}
-
-impl PreparedTransfer {
-    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
-    pub fn post(&self) -> Result<Transfer, PostError> {
-        let shared = self.engine.shared();
-        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
-    }
-
-    /// Payload bytes of each post.
-    pub fn bytes(&self) -> u64 {
-        self.prepared.plan.bytes()
-    }
-
-    /// How its bytes travel, and why so.
-    pub fn path(&self) -> &TransferPath {
-        &self.prepared.path
-    }
-
-    /// Segments after merging.
-    pub fn segments(&self) -> usize {
-        self.prepared.plan.segments().len()
-    }
-}
-
-impl fmt::Debug for PreparedTransfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
-        write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
     }
 }

@@ -1,6 +1,7 @@
 //! What to move: built once, checked once, posted any number of times.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,24 +9,95 @@ use polyrail_proto::message::MAX_MESSAGE_PIECES;
 use polyrail_proto::{Plan, Segment};
 
 use crate::api::engine::Peer;
-use crate::api::error::PostError;
-use crate::api::observer::{Listener, OnEnd};
+use crate::api::error::{PostError, TransferError};
+use crate::api::observer::{Closure, Listener, OnEnd};
 use crate::device::peer_copy::Copies;
+use crate::engine::op::Outcome;
 use crate::engine::path::TransferPath;
 use crate::engine::prepared::{Kind, Prepared, RequestLimits};
 use crate::memory::region::{RegionSlice, RemoteSlice};
 use crate::memory::region_list::RegionList;
 
-/// A transfer to be prepared: an operation, a peer, and segments.
+/// A transfer to be prepared: a peer, what is done, and which bytes.
+///
+/// What is done is in the type, so a request takes only what its operation has a use for: a write
+/// and a read take pairs of slices, a send and a receive take slices of this engine, and a
+/// notification goes with a write alone.
 ///
 /// ```
-/// # use polyrail::{Request, Peer, RegionSlice, RemoteSlice};
-/// # fn example(peer: &Peer, blocks: Vec<(RegionSlice, RemoteSlice)>) -> Request {
-/// Request::write(peer).segments(blocks).notification(b"layer 7 is there".to_vec())
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let halves = [(local.slice(0, 2048)?, remote.slice(2048, 2048)?), (local.slice(2048, 2048)?, remote.slice(0, 2048)?)];
+/// let write = Request::write(&peer).segments(halves).notification(b"layer 7 is there".to_vec());
+/// engine.post(write.timeout(soon))?.join()?;
+/// assert_eq!(other.wait_notification(soon).expect("it comes").data, b"layer 7 is there");
+/// engine.post(Request::read(&peer).segment(local.slice(0, 8)?, remote.slice(2048, 8)?))?.join()?;
+///
+/// let pieces = [local.slice(0, 8)?, local.slice(100, 8)?];
+/// let sent = engine.post(Request::send(&peer, 42).locals(pieces))?;
+/// other.post(Request::receive(&back, 42).local(target.all()))?.join()?;
+/// assert_eq!(sent.join()?.bytes, 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What an operation can't have does not compile:
+///
+/// ```compile_fail
+/// # use polyrail::{Peer, RegionSlice, Request};
+/// # fn example(peer: &Peer, slice: RegionSlice) {
+/// Request::write(peer).local(slice);
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Request {
+pub struct Request<O: Operation> {
+    pub(crate) spec: Spec,
+    operation: PhantomData<O>,
+}
+
+/// Bytes from here into the peer's memory; see [`Request::write`].
+#[derive(Clone, Copy, Debug)]
+pub struct Write;
+
+/// Bytes from the peer's memory to here; see [`Request::read`].
+#[derive(Clone, Copy, Debug)]
+pub struct Read;
+
+/// A message to the peer; see [`Request::send`].
+#[derive(Clone, Copy, Debug)]
+pub struct Send;
+
+/// Room for a message from the peer; see [`Request::receive`].
+#[derive(Clone, Copy, Debug)]
+pub struct Receive;
+
+/// What a [`Request`] does: [`Write`], [`Read`], [`Send`] or [`Receive`].
+pub trait Operation: sealed::Sealed {}
+
+/// An operation that names memory of both ends: [`Write`] and [`Read`]; see [`Request`].
+pub trait OneSided: Operation {}
+
+/// An operation of which each end names its own memory: [`Send`] and [`Receive`]; see [`Request`].
+pub trait TwoSided: Operation {}
+
+impl Operation for Write {}
+impl Operation for Read {}
+impl Operation for Send {}
+impl Operation for Receive {}
+impl OneSided for Write {}
+impl OneSided for Read {}
+impl TwoSided for Send {}
+impl TwoSided for Receive {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Write {}
+    impl Sealed for super::Read {}
+    impl Sealed for super::Send {}
+    impl Sealed for super::Receive {}
+}
+
+/// A request, whatever it does.
+#[derive(Clone)]
+pub(crate) struct Spec {
     peer: Peer,
     kind: Kind,
     pairs: Vec<(RegionSlice, RemoteSlice)>,
@@ -35,85 +107,141 @@ pub struct Request {
     listener: Option<Listener>,
 }
 
-impl fmt::Debug for Request {
+impl<O: Operation> fmt::Debug for Request<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (kind, parts) = (self.kind.name(), self.pairs.len() + self.locals.len());
-        write!(f, "Request({kind}, {parts} parts, {:?})", self.peer)
+        let spec = &self.spec;
+        let (kind, parts) = (spec.kind.name(), spec.pairs.len() + spec.locals.len());
+        write!(f, "Request({kind}, {parts} parts, {:?})", spec.peer)
     }
 }
 
-impl Request {
+impl Request<Write> {
     /// Bytes from here into the peer's memory.
     pub fn write(peer: &Peer) -> Self {
         Self::new(peer, Kind::Write)
     }
 
+    /// Bytes that the peer gets by [`crate::Engine::take_notifications`] once all bytes of the write
+    /// are in place. At most `notification_bytes`.
+    #[must_use]
+    pub fn notification(mut self, bytes: Vec<u8>) -> Self {
+        self.spec.notification = Some(bytes);
+        self
+    }
+}
+
+impl Request<Read> {
     /// Bytes from the peer's memory to here.
     pub fn read(peer: &Peer) -> Self {
         Self::new(peer, Kind::Read)
     }
+}
 
+impl Request<Send> {
     /// A message that fills the peer's oldest receive of this tag. It waits for that receive.
     pub fn send(peer: &Peer, tag: u64) -> Self {
         Self::new(peer, Kind::Send { tag })
     }
+}
 
+impl Request<Receive> {
     /// Room for a message of this tag from the peer.
-    pub fn recv(peer: &Peer, tag: u64) -> Self {
+    pub fn receive(peer: &Peer, tag: u64) -> Self {
         Self::new(peer, Kind::Receive { tag })
     }
+}
 
-    /// A part of a write or read; both slices have the same length. Segments that continue each
-    /// other on both sides are merged.
+impl<O: OneSided> Request<O> {
+    /// A part of it; both slices have the same length. Segments that continue each other on both
+    /// sides are merged.
     #[must_use]
     pub fn segment(mut self, local: RegionSlice, remote: RemoteSlice) -> Self {
-        self.pairs.push((local, remote));
+        self.spec.pairs.push((local, remote));
         self
     }
 
-    /// Many parts of a write or read; 100,000 and more are fine.
+    /// Many parts; 100,000 and more are fine.
     #[must_use]
     pub fn segments(
         mut self,
         segments: impl IntoIterator<Item = (RegionSlice, RemoteSlice)>,
     ) -> Self {
-        self.pairs.extend(segments);
+        self.spec.pairs.extend(segments);
         self
     }
+}
 
-    /// A part of a send or receive, in the order of the message's bytes.
+impl<O: TwoSided> Request<O> {
+    /// A part of the message, in the order of its bytes.
     #[must_use]
     pub fn local(mut self, local: RegionSlice) -> Self {
-        self.locals.push(local);
+        self.spec.locals.push(local);
         self
     }
 
-    /// With a write: bytes that the peer gets by [`crate::Engine::take_notifications`] once all
-    /// bytes of the write are in place. At most `notification_bytes`.
+    /// Many parts of the message. A receive has at most 1024 after merging.
     #[must_use]
-    pub fn notification(mut self, bytes: Vec<u8>) -> Self {
-        self.notification = Some(bytes);
+    pub fn locals(mut self, locals: impl IntoIterator<Item = RegionSlice>) -> Self {
+        self.spec.locals.extend(locals);
         self
     }
+}
 
+impl<O: Operation> Request<O> {
     /// The transfer fails if it is not complete after this time. Without it, `transfer_timeout_ms`
     /// holds. A write or a send that has begun is over once the peer confirms that nothing of it
     /// lands any more; while no rail reaches the peer, that is when the peer is given up
     /// (`peer_timeout_ms`) at the latest.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.spec.timeout = Some(timeout);
         self
     }
 
-    /// Tells `target` when a post of it is over, with this token; so nobody has to ask. The
-    /// [`crate::Transfer`] still has to be kept or detached.
+    /// Calls this when a post of it is over, once for each; so nobody has to ask. The
+    /// [`crate::Transfer`] still has to be kept or detached. [`OnEnd`] says on which thread, and what
+    /// may be done there.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let (told, heard) = std::sync::mpsc::channel();
+    /// let write = Request::write(&peer).segment(local.all(), remote.all());
+    /// let write = write.on_end(move |ended| drop(told.send(ended.clone())));
+    /// engine.post(write)?.detach();
+    /// assert_eq!(heard.recv_timeout(soon)??.bytes, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    pub fn on_end(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
-        self.listener = Some(Listener { target, token });
+    pub fn on_end<F>(self, tell: F) -> Self
+    where
+        F: Fn(&Result<Outcome, TransferError>) + std::marker::Send + Sync + 'static,
+    {
+        self.tell(Arc::new(Closure::new(tell)), 0)
+    }
+
+    /// Like [`Self::on_end`] for one target of many requests, which tells them apart by the token:
+    /// nothing is allocated for it.
+    #[must_use]
+    pub fn tell(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
+        self.spec.listener = Some(Listener { target, token });
         self
     }
 
+    fn new(peer: &Peer, kind: Kind) -> Self {
+        let spec = Spec {
+            peer: peer.clone(),
+            kind,
+            pairs: Vec::new(),
+            locals: Vec::new(),
+            notification: None,
+            timeout: None,
+            listener: None,
+        };
+        Self { spec, operation: PhantomData }
+    }
+}
+
+impl Spec {
     /// Whether any part of it is in a device's memory, here or at the peer.
     pub(crate) fn touches_device(&self) -> bool {
         let locals = self.locals.iter().chain(self.pairs.iter().map(|(local, _)| local));
@@ -124,27 +252,14 @@ impl Request {
     pub(crate) fn parts(&self) -> (Kind, &Peer, &[(RegionSlice, RemoteSlice)]) {
         (self.kind, &self.peer, &self.pairs)
     }
-
-    fn new(peer: &Peer, kind: Kind) -> Self {
-        Self {
-            peer: peer.clone(),
-            kind,
-            pairs: Vec::new(),
-            locals: Vec::new(),
-            notification: None,
-            timeout: None,
-            listener: None,
-        }
-    }
 }
 
 impl Prepared {
     pub(crate) fn new(
-        mut request: Request,
+        mut request: Spec,
         (path, copies): (TransferPath, Option<Copies>),
         limits: &RequestLimits,
     ) -> Result<Self, PostError> {
-        request.check_shape()?;
         let notify = request.notification.is_some();
         let notification = request.notification.take().unwrap_or_default();
         if notification.len() as u64 > limits.notification_bytes {
@@ -184,25 +299,7 @@ impl Prepared {
     }
 }
 
-impl Request {
-    fn check_shape(&self) -> Result<(), PostError> {
-        let operation = self.kind.name();
-        match self.kind {
-            Kind::Write | Kind::Read if !self.locals.is_empty() => {
-                Err(PostError::Shape { operation, takes: "segments, not single slices" })
-            }
-            Kind::Send { .. } | Kind::Receive { .. } if !self.pairs.is_empty() => {
-                Err(PostError::Shape { operation, takes: "local slices, not segments" })
-            }
-            Kind::Read | Kind::Send { .. } | Kind::Receive { .. }
-                if self.notification.is_some() =>
-            {
-                Err(PostError::Shape { operation, takes: "no notification" })
-            }
-            _ => Ok(()),
-        }
-    }
-
+impl Spec {
     fn pair_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
         let mut segments = Vec::with_capacity(self.pairs.len());
         for (index, (local, remote)) in self.pairs.iter().enumerate() {

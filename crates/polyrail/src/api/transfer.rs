@@ -1,14 +1,44 @@
 //! The user's handle on a posted operation.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::api::engine::EngineShared;
 use crate::api::error::TransferError;
 use crate::engine::op::{Op, Outcome};
 
-/// A posted operation.
+/// A posted operation: wait for it, or await it.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// # runtime.block_on(async {
+/// let halves = [(0, 2048), (2048, 2048)].map(|(from, len)| (local.slice(from, len), remote.slice(from, len)));
+/// for (local, remote) in halves {
+///     let outcome = engine.write(&peer, &local?, &remote?)?.await?;
+///     assert_eq!(outcome.bytes, 2048);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let receive = engine.receive(&peer, 7, &local.all())?;
+/// assert!(receive.wait(Duration::from_millis(1)).is_none() && receive.try_wait().is_none());
+/// other.send(&back, 7, &target.slice(0, 100)?)?.detach();
+/// assert_eq!(receive.join()?.bytes, 100);
+/// assert_eq!((receive.is_over(), receive.bytes_done()), (true, 100));
+///
+/// let never = engine.receive(&peer, 8, &local.all())?;
+/// never.cancel();
+/// assert_eq!(never.join(), Err(TransferError::Cancelled));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Dropping a transfer that is under way cancels it; that is safe at any time. To let it go on
 /// unwatched, [`Transfer::detach`] it. All methods may be called from any thread.
@@ -19,17 +49,6 @@ pub struct Transfer {
     detached: bool,
 }
 
-/// Where a transfer stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// Under way.
-    Pending,
-    /// Every byte is in place at its destination.
-    Done(Outcome),
-    /// Over without being complete.
-    Failed(TransferError),
-}
-
 /// How long a waiting call polls while devices copy; after that a proxy tells it.
 const COPY_SPIN: Duration = Duration::from_millis(20);
 
@@ -38,30 +57,42 @@ impl Transfer {
         Self { op, engine, detached: false }
     }
 
-    /// Where it stands. Never blocks; with `progress = caller` it also moves data.
-    pub fn poll(&self) -> Status {
+    /// How it ended, `None` while it is under way. Never blocks; with `progress = caller` it also
+    /// moves data.
+    pub fn try_wait(&self) -> Option<Result<Outcome, TransferError>> {
         if !self.op.is_over() {
             self.engine.help();
             self.op.end_if_copied();
         }
-        match self.op.result() {
-            None => Status::Pending,
-            Some(Ok(outcome)) => Status::Done(*outcome),
-            Some(Err(error)) => Status::Failed(error.clone()),
-        }
+        self.result()
     }
 
     /// Whether it is over, for better or worse.
     pub fn is_over(&self) -> bool {
-        self.poll() != Status::Pending
+        self.try_wait().is_some()
     }
 
-    /// Waits until it is over, at most `timeout`. [`TransferError::TimedOut`] means that it goes on.
-    pub fn wait(&self, timeout: Duration) -> Result<Outcome, TransferError> {
-        let start = Instant::now();
+    /// Waits until it is over, at most `timeout`, and says how it ended. `None`: it goes on, and may
+    /// be waited for again.
+    pub fn wait(&self, timeout: Duration) -> Option<Result<Outcome, TransferError>> {
         // Far in the future if the timeout is absurd.
-        let until = start.checked_add(timeout);
-        self.wait_copied(until.map_or(COPY_SPIN, |until| (until - start).min(COPY_SPIN)));
+        self.wait_until(Instant::now().checked_add(timeout))
+    }
+
+    /// Waits until it is over, however long that takes. [`crate::Request::timeout`] bounds it, and for
+    /// a peer that is gone `peer_timeout_ms`.
+    pub fn join(&self) -> Result<Outcome, TransferError> {
+        loop {
+            if let Some(result) = self.wait_until(None) {
+                return result;
+            }
+        }
+    }
+
+    fn wait_until(&self, until: Option<Instant>) -> Option<Result<Outcome, TransferError>> {
+        let start = Instant::now();
+        let left = until.map(|until| until.saturating_duration_since(start));
+        self.wait_copied(left.map_or(COPY_SPIN, |left| left.min(COPY_SPIN)));
         if !self.op.is_over() {
             self.engine.watch_copies(&self.op);
         }
@@ -76,10 +107,13 @@ impl Transfer {
                 self.op.sleep(limit);
             },
         );
+        self.result()
+    }
+
+    fn result(&self) -> Option<Result<Outcome, TransferError>> {
         match self.op.result() {
-            Some(result) => result.clone(),
-            None if self.engine.is_forked() => Err(TransferError::Forked),
-            None => Err(TransferError::TimedOut { waited: start.elapsed() }),
+            None if self.engine.is_forked() => Some(Err(TransferError::Forked)),
+            result => result.cloned(),
         }
     }
 
@@ -95,7 +129,7 @@ impl Transfer {
         }
     }
 
-    /// Asks for an early end and returns at once. It is over when [`Self::poll`] says so: after
+    /// Asks for an early end and returns at once. It is over when [`Self::wait`] says so: after
     /// that, no byte of it is read here or lands at the peer. It may still turn out complete. The
     /// peer has to confirm; while no rail reaches it, that may take until it is given up.
     pub fn cancel(&self) {
@@ -111,6 +145,26 @@ impl Transfer {
     /// Payload bytes of the parts that are complete (a read of many segments has several).
     pub fn bytes_done(&self) -> u64 {
         self.op.bytes_done()
+    }
+}
+
+/// Ready when it is over. It is woken by whoever ends it, and needs no runtime in particular.
+///
+/// With `progress = caller` each poll moves data, and asks to be polled again at once: the thread
+/// that awaits is the one that polls, as one that waits would.
+impl Future for Transfer {
+    type Output = Result<Outcome, TransferError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(result) = self.try_wait() {
+            return Poll::Ready(result);
+        }
+        if self.op.poll(context.waker()).is_pending() {
+            // Devices tell nobody when they have copied.
+            self.engine.watch_copies(&self.op);
+            self.engine.poll_again(context.waker());
+        }
+        self.result().map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -12,6 +12,8 @@ use polyrail_proto::hello::HelloError;
 use polyrail_proto::wire::RefusalCode;
 use thiserror::Error;
 
+use crate::base::reason::{ConnectReason, LostReason, TransferProgress};
+
 /// An engine can't start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -83,7 +85,7 @@ pub enum PeerError {
         /// Where to.
         address: SocketAddr,
         /// Why not.
-        why: String,
+        why: ConnectReason,
     },
     /// The file with the peer's metadata can't be read, or did not appear in time.
     #[error("metadata file {}: {source}", path.display())]
@@ -184,14 +186,6 @@ pub enum PostError {
         /// The peer of the request.
         peer: String,
     },
-    /// The request has segments of the other kind.
-    #[error("a {operation} takes {takes}")]
-    Shape {
-        /// The operation.
-        operation: &'static str,
-        /// What it takes.
-        takes: &'static str,
-    },
     /// The notification is too long.
     #[error("notification has {got} bytes, allowed is 0 to {limit} (notification_bytes)")]
     NotificationTooLong {
@@ -220,8 +214,11 @@ pub enum PostError {
         /// The peer.
         peer: String,
         /// Why.
-        why: String,
+        why: LostReason,
     },
+    /// The engine is closed.
+    #[error("the engine is closed")]
+    Closed,
     /// This process is a copy of the one that built the engine.
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,
@@ -234,23 +231,17 @@ impl PostError {
     }
 }
 
-/// A transfer ended without being complete, or was not waited for long enough.
+/// A transfer ended without being complete.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The time given to `wait` is over. The transfer goes on.
-    #[error("still under way after {waited:?}")]
-    TimedOut {
-        /// How long was waited.
-        waited: Duration,
-    },
     /// The transfer's own deadline passed.
     #[error("deadline of {deadline:?} passed; {progress}")]
     Deadline {
         /// The time that it had.
         deadline: Duration,
         /// Where it stood.
-        progress: String,
+        progress: TransferProgress,
     },
     /// It was cancelled here.
     #[error("cancelled")]
@@ -269,7 +260,7 @@ pub enum TransferError {
         /// The peer.
         peer: String,
         /// What happened: rail, error, last progress.
-        why: String,
+        why: LostReason,
     },
     /// A region of it was dropped.
     #[error("a local region of the transfer was dropped")]
@@ -299,31 +290,158 @@ pub enum TransferError {
     Forked,
 }
 
-impl TransferError {
-    /// What may help.
-    pub fn help(&self) -> Option<&'static str> {
+/// What an error says beyond its text; all errors of this crate do.
+///
+/// ```
+/// use polyrail::{Config, Engine, Explain};
+///
+/// let config = Config::builder().set("congestion", "none-such")?.build()?;
+/// let error = Engine::builder().config(config).build().unwrap_err();
+/// assert_eq!((error.to_string().contains("none-such"), error.exit_code()), (true, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Explain: std::error::Error {
+    /// What to do about it, where the message alone does not say.
+    fn help(&self) -> Option<String>;
+
+    /// What a program that ends with it is to exit with: 2 usage or configuration, 3 environment,
+    /// 4 peer or transfer, as the `polyrail` command does.
+    fn exit_code(&self) -> u8;
+}
+
+const USAGE: u8 = 2;
+const ENVIRONMENT: u8 = 3;
+const PEER: u8 = 4;
+
+/// What helps a process that was forked.
+const FORKED: &str = "build an engine of its own in each process, after the fork";
+
+impl Explain for EngineError {
+    fn help(&self) -> Option<String> {
         match self {
-            Self::TimedOut { .. } => Some("wait again, or cancel the transfer"),
+            Self::Config(error) => error.help(),
+            Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
+            Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
+            Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Congestion { .. } => USAGE,
+            _ => ENVIRONMENT,
+        }
+    }
+}
+
+impl Explain for PeerError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Metadata(_) => "pass on what `metadata()` returned, whole and unchanged",
+            Self::Connect { why, .. } => match why {
+                ConnectReason::Version { .. } => "run the same version at both ends",
+                ConnectReason::Foreign(_) => "give an address that the engine there listens on",
+                _ => return None,
+            },
+            Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
+            Self::Forked => FORKED,
+            Self::Myself | Self::File { .. } | Self::NoRailPair { .. } | Self::Closed => {
+                return None;
+            }
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for RegionError {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Device(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Device(error) => error.exit_code(),
+            _ => PEER,
+        }
+    }
+}
+
+impl Explain for PostError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Busy { .. } => "post again when an older transfer is over, or raise ops_pool",
+            Self::WrongPeer { .. } | Self::PeerGone { .. } => {
+                "exchange metadata and region descriptions again"
+            }
+            Self::NotificationTooLong { .. } => "raise notification_bytes, or write the bytes",
+            Self::Forked => FORKED,
+            _ => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for TransferError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
             Self::Deadline { .. } => {
-                Some("raise the request's timeout, or look at `stats()` for a rail that is slow")
+                "raise the request's timeout, or look at `stats()` for a rail that is slow"
             }
             Self::Refused { code, .. } => match code {
                 RefusalCode::StaleKey | RefusalCode::RegionDropped => {
-                    Some("exchange region descriptions again")
+                    "exchange region descriptions again"
                 }
                 RefusalCode::AccessDenied => {
-                    Some("register the region at the peer with the access that is needed")
+                    "register the region at the peer with the access that is needed"
                 }
-                RefusalCode::NotExpected => Some("the peer cancelled the receive or the read"),
-                RefusalCode::TransferOver => Some(
+                RefusalCode::NotExpected => "the peer cancelled the receive or the read",
+                RefusalCode::TransferOver => {
                     "another program spoke to the peer in this engine's name: keep strangers off \
-                     its ports",
-                ),
-                _ => None,
+                     its ports"
+                }
+                _ => return None,
             },
-            Self::Forked => Some("build an engine of its own in each process, after the fork"),
-            Self::PeerLost { .. } => Some("add the peer again once it is back"),
-            _ => None,
-        }
+            Self::Forked => FORKED,
+            Self::PeerLost { .. } => "add the peer again once it is back",
+            _ => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for ConfigError {
+    fn help(&self) -> Option<String> {
+        // The type's own.
+        Self::help(self)
+    }
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+impl Explain for GpuError {
+    fn help(&self) -> Option<String> {
+        // The type's own.
+        Self::help(self)
+    }
+
+    fn exit_code(&self) -> u8 {
+        ENVIRONMENT
     }
 }

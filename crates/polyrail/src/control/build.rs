@@ -14,6 +14,7 @@ use socket2::Socket;
 
 use crate::base::error::EngineError;
 use crate::control::Control;
+use crate::engine::admission::Hook;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
@@ -28,7 +29,7 @@ use crate::proxy::Proxy;
 pub(crate) fn start(
     config: Config,
     name: Option<String>,
-    observer: Option<Arc<dyn Observer>>,
+    (observer, admit): (Option<Arc<dyn Observer>>, Option<Arc<Hook>>),
     apart: bool,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
@@ -62,6 +63,7 @@ pub(crate) fn start(
         control: ControlHandle::new().map_err(system("epoll"))?,
         trace,
         observer,
+        admit,
         settings,
         card,
         rails,

@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
@@ -12,7 +11,9 @@ use polyrail_proto::hello::{Card, Hello, HelloError, PREFIX_BYTES, Prefix, Refus
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
+use crate::base::reason::ConnectReason;
 use crate::engine::peer::PeerShared;
+use crate::engine::tasks::Answer;
 
 /// A connection that is not a flow yet.
 pub(crate) struct Handshake {
@@ -27,6 +28,8 @@ pub(crate) struct Handshake {
     output: Vec<u8>,
     input: Vec<u8>,
     prefix: Option<Prefix>,
+    /// What it said, while the user is asked whether it may join, and the number of the question.
+    awaiting: Option<(u64, Hello)>,
 }
 
 /// Why there is a connection.
@@ -42,7 +45,7 @@ pub(crate) enum Cause {
         pause: Duration,
     },
     /// We ask somebody who he is.
-    Introduction { answer: mpsc::Sender<Result<Card, String>> },
+    Introduction { answer: Answer<Result<Card, ConnectReason>> },
 }
 
 /// A flow of a peer that was accepted.
@@ -67,6 +70,8 @@ enum Stage {
     Connecting,
     Writing,
     Reading,
+    /// The user is asked.
+    Deciding,
 }
 
 /// Where a handshake stands.
@@ -79,21 +84,21 @@ pub(crate) enum Step {
     Reply(Reply),
     /// The reply is out.
     ReplySent,
-    /// It failed; the text says how.
-    Failed(String),
+    /// It failed.
+    Failed(ConnectReason),
     /// The other side's first words are not what they should be.
     Rejected(HelloError),
 }
 
 impl TurnedAway {
-    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &str) {
+    pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &ConnectReason) {
         const PAUSE: Duration = Duration::from_secs(1);
         if self.logged.is_some_and(|logged| logged.elapsed() < PAUSE) {
             self.since += 1;
             return;
         }
         let others = std::mem::take(&mut self.since);
-        tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
+        tracing::warn!(target: "polyrail::peer", rail, %remote, %why, others, "turned away");
         self.logged = Some(Instant::now());
     }
 }
@@ -129,12 +134,13 @@ impl Handshake {
                 Stage::Connecting => self.connect(),
                 Stage::Writing => self.write(),
                 Stage::Reading => self.read(),
+                Stage::Deciding => return Step::Waiting,
             };
             match step {
                 Ok(Some(step)) => return step,
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Step::Waiting,
-                Err(error) => return Step::Failed(error.to_string()),
+                Err(error) => return Step::Failed(error.into()),
             }
         }
     }
@@ -148,6 +154,25 @@ impl Handshake {
         self.stage = Stage::Writing;
     }
 
+    /// The user is asked whether it may join; what it said is answered afterwards.
+    pub(crate) fn await_verdict(&mut self, question: u64, hello: Hello) {
+        self.awaiting = Some((question, hello));
+        self.stage = Stage::Deciding;
+    }
+
+    pub(crate) fn awaits(&self, question: u64) -> bool {
+        self.awaiting.as_ref().is_some_and(|(number, _)| *number == question)
+    }
+
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.awaiting.is_some()
+    }
+
+    /// What it said, now that the user has decided.
+    pub(crate) fn take_awaiting(&mut self) -> Option<Hello> {
+        Some(self.awaiting.take()?.1)
+    }
+
     /// Tells a Polyrail that is not welcome why, as far as the socket takes it at once.
     pub(crate) fn say_goodbye(&self, code: RefusedCode, reason: &str) {
         let bytes = Reply::Refused { code, reason: reason.to_owned() }.encode();
@@ -157,12 +182,14 @@ impl Handshake {
     }
 
     /// What a handshake that ran out of time was waiting for.
-    pub(crate) fn waiting_for(&self) -> &'static str {
-        match self.stage {
+    pub(crate) fn timed_out(&self) -> ConnectReason {
+        let waiting_for = match self.stage {
             Stage::Connecting => "the connection",
             Stage::Writing => "room to write",
             Stage::Reading => "the other side's first words",
-        }
+            Stage::Deciding => "the user's word on whether it may join",
+        };
+        ConnectReason::TimedOut { waiting_for }
     }
 
     fn new(
@@ -174,7 +201,8 @@ impl Handshake {
         output: Vec<u8>,
     ) -> Self {
         let (input, patience) = (Vec::new(), Duration::ZERO);
-        Self { socket, cause, remote, deadline, patience, stage, output, input, prefix: None }
+        let (prefix, awaiting) = (None, None);
+        Self { socket, cause, remote, deadline, patience, stage, output, input, prefix, awaiting }
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
@@ -218,7 +246,7 @@ impl Handshake {
             let received = receive(self.socket.as_fd(), &mut into);
             self.input.truncate(have + received.as_ref().copied().unwrap_or(0));
             return match received? {
-                0 => Ok(Some(Step::Failed("closed by the other side".to_owned()))),
+                0 => Ok(Some(Step::Failed(ConnectReason::Closed))),
                 _ => Ok(None),
             };
         }

@@ -9,7 +9,7 @@ use polyrail_proto::Time;
 
 use super::Control;
 use crate::control::handshake::{Cause, Handshake};
-use crate::engine::peer::{PeerShared, gone_text};
+use crate::engine::peer::{PeerShared, silent_for};
 
 impl Control {
     /// The thread is awake: others get the time that it was away.
@@ -51,12 +51,12 @@ impl Control {
             && self.absences.lasted(*since, now) >= timeout
         {
             self.note_waiting(peer);
-            self.engine.lose_peer(peer, gone_text(peer, timeout));
+            self.engine.lose_peer(peer, silent_for(peer, timeout));
             return false;
         }
         if let Some(silence) = self.silence_over(timeout, peer, now, time) {
             self.note_waiting(peer);
-            self.engine.lose_peer(peer, gone_text(peer, silence));
+            self.engine.lose_peer(peer, silent_for(peer, silence));
             return false;
         }
         self.engine.wake_stalled(peer, time);
@@ -72,7 +72,7 @@ impl Control {
             if let Cause::Flow { peer: other, flow, .. } = &handshake.cause
                 && Arc::ptr_eq(other, peer)
             {
-                let why = format!("timed out waiting for {}", handshake.waiting_for());
+                let why = handshake.timed_out().to_string();
                 return peer.note_problem(self.way_text(peer, *flow, &why));
             }
         }
@@ -141,8 +141,8 @@ impl Control {
         }
         for key in self.late_handshakes(now) {
             let handshake = self.handshakes.remove(key);
-            let text = format!("timed out waiting for {}", handshake.waiting_for());
-            self.failed(handshake, &text);
+            let why = handshake.timed_out();
+            self.failed(handshake, why);
         }
     }
 

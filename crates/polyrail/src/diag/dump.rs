@@ -11,7 +11,8 @@ use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::engine::peer::{OpRef, PeerShared, seconds};
+use crate::base::reason::seconds;
+use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::state::EngineShared;
 
 /// Watches for the signal that asks for a dump. The handler only sets a flag.

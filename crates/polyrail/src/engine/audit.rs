@@ -84,7 +84,7 @@ mod tests {
         let engine = || Engine::builder().config(config()).build().unwrap();
         let (a, b) = (engine(), engine());
         let to_b = a.add_peer(&b.metadata()).unwrap();
-        a.notify(&to_b, b"first").unwrap().wait(LONG).unwrap();
+        a.notify(&to_b, b"first").unwrap().wait(LONG).unwrap().unwrap();
         assert_eq!(a.stats().rescues, 0, "whoever posts tells");
         // Work for which nobody is asked, as a forgotten wake-up would leave it.
         to_b.shared.tx().ask(Time(monotonic_ns()));

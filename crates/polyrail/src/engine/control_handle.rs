@@ -2,15 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 
 use crossbeam_queue::SegQueue;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::Card;
 use polyrail_sys::Poller;
 
+use crate::base::reason::ConnectReason;
+use crate::engine::admission::Admission;
 use crate::engine::peer::PeerShared;
+use crate::engine::tasks::Answer;
 
 /// How others talk to the control thread.
 pub(crate) struct ControlHandle {
@@ -27,8 +30,8 @@ pub(crate) enum ControlCommand {
     FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
     PeerLeft { peer: Arc<PeerShared> },
-    Introduce { address: SocketAddr, answer: mpsc::Sender<Result<Card, String>> },
-    Stop,
+    Decided { question: u64, verdict: Admission },
+    Introduce { address: SocketAddr, answer: Answer<Result<Card, ConnectReason>> },
 }
 
 impl ControlHandle {
@@ -57,14 +60,27 @@ impl ControlHandle {
         self.command(ControlCommand::PeerLeft { peer });
     }
 
-    pub(crate) fn introduce(&self, address: SocketAddr) -> mpsc::Receiver<Result<Card, String>> {
-        let (answer, receiver) = mpsc::channel();
-        self.command(ControlCommand::Introduce { address, answer });
-        receiver
+    /// The user has said whether a peer may join.
+    pub(crate) fn decided(&self, question: u64, verdict: Admission) {
+        self.command(ControlCommand::Decided { question, verdict });
     }
 
+    pub(crate) fn introduce(
+        &self,
+        address: SocketAddr,
+        answer: Answer<Result<Card, ConnectReason>>,
+    ) {
+        self.command(ControlCommand::Introduce { address, answer });
+    }
+
+    /// The thread looks at none any more: whoever waits for an answer gets none.
+    pub(crate) fn forget_commands(&self) {
+        while self.commands.pop().is_some() {}
+    }
+
+    /// The engine is closing: the thread has to look.
     pub(crate) fn stop(&self) {
-        self.command(ControlCommand::Stop);
+        self.poller.wake();
     }
 
     /// Something is outstanding: deadlines count.

@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use polyrail_sys::threads::futex;
 
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
+use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 
 /// Bytes that came with a write or by [`crate::Engine::notify`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Notification {
     /// Who sent it.
     pub peer: Peer,
@@ -31,6 +34,7 @@ pub(crate) struct Inbox {
     /// Counts arrivals; takers sleep on it.
     arrivals: AtomicU32,
     sleepers: AtomicU32,
+    bells: Arc<Bells>,
 }
 
 #[derive(Default)]
@@ -38,6 +42,9 @@ struct Queue {
     waiting: VecDeque<Notification>,
     /// How many of them are of peers that are gone.
     left: usize,
+    tasks: Tasks,
+    /// No more will come.
+    is_closed: bool,
 }
 
 /// What a peer has in the inbox. Changed with the inbox's lock held only.
@@ -50,7 +57,7 @@ pub(crate) struct Share {
 }
 
 impl Inbox {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, bells: Arc<Bells>) -> Self {
         Self {
             queue: Mutex::default(),
             len: AtomicUsize::new(0),
@@ -58,6 +65,7 @@ impl Inbox {
             peers: AtomicUsize::new(0),
             arrivals: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            bells,
         }
     }
 
@@ -69,11 +77,46 @@ impl Inbox {
         queue.waiting.push_back(notification);
         self.forget_oldest(&mut queue);
         self.len.store(queue.waiting.len(), Ordering::Release);
+        let tasks = queue.tasks.take();
         drop(queue);
+        self.wake(tasks);
+    }
+
+    /// Nothing comes any more: whoever waits is told so.
+    pub(crate) fn close(&self) {
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        let tasks = queue.tasks.take();
+        drop(queue);
+        self.wake(tasks);
+    }
+
+    fn wake(&self, tasks: Vec<Waker>) {
         // SeqCst on both counters: either the taker sees the arrival, or we see the sleeper.
         self.arrivals.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             futex::wake_all(&self.arrivals);
+        }
+        self.bells.tell(tasks);
+    }
+
+    /// The first one, or `None` if none will come; else the task is woken by the next.
+    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Notification>> {
+        let mut queue = self.queue();
+        if let Some(first) = self.take_first(&mut queue) {
+            return Poll::Ready(Some(first));
+        }
+        if queue.is_closed {
+            return Poll::Ready(None);
+        }
+        queue.tasks.note(place, waker);
+        Poll::Pending
+    }
+
+    pub(crate) fn forget_task(&self, place: TaskPlace) {
+        // One that never waited has no place.
+        if place.is_some() {
+            self.queue().tasks.forget(place);
         }
     }
 
@@ -81,7 +124,10 @@ impl Inbox {
         if self.is_empty() {
             return None;
         }
-        let mut queue = self.queue();
+        self.take_first(&mut self.queue())
+    }
+
+    fn take_first(&self, queue: &mut Queue) -> Option<Notification> {
         let first = queue.waiting.pop_front()?;
         queue.taken(&first);
         self.len.store(queue.waiting.len(), Ordering::SeqCst);
@@ -146,7 +192,7 @@ impl Inbox {
     pub(crate) fn sleep(&self, limit: Duration) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.arrivals.load(Ordering::SeqCst);
-        if self.is_empty() {
+        if self.is_empty() && !self.queue().is_closed {
             futex::wait(&self.arrivals, seen, limit);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);

@@ -23,6 +23,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
@@ -31,6 +32,7 @@ use polyrail_proto::{Failure, InstanceId};
 use crate::base::callback;
 use crate::base::driving::is_driving;
 use crate::base::error::PeerError;
+use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
@@ -38,6 +40,7 @@ use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::rails;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
+use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 use crate::memory::tickets::wait_all;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -52,10 +55,18 @@ const SESSION_SHIFT: u32 = 32;
 pub(crate) type Unwelcome = (RefusedCode, String);
 
 /// Peers that came by themselves and wait to be accepted.
-#[derive(Default)]
 pub(crate) struct Joined {
-    queue: Mutex<VecDeque<Peer>>,
+    queue: Mutex<Queue>,
     arrived: Condvar,
+    bells: Arc<Bells>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Peer>,
+    tasks: Tasks,
+    /// Nobody will come any more.
+    is_closed: bool,
 }
 
 /// What is remembered of peers that were known.
@@ -99,7 +110,7 @@ impl EngineShared {
                 continue;
             }
             if peer.leaving.load(Ordering::Acquire) {
-                self.lose_peer(&peer, REMOVED_HERE.to_owned());
+                self.lose_peer(&peer, LostReason::Removed);
                 continue;
             }
             let by_user = &peer.by_user;
@@ -113,7 +124,7 @@ impl EngineShared {
                 // Nothing has passed: whoever it was may come again as if for the first time.
                 peer.is_unused.store(true, Ordering::Release);
             }
-            self.lose_peer(&peer, "the user gave other metadata for it".to_owned());
+            self.lose_peer(&peer, LostReason::OtherMetadata);
         }
     }
 
@@ -155,7 +166,7 @@ impl EngineShared {
                 // A hello that its sender had given up by the time it was read: nothing came of it.
                 _ if peer.rx().receiver.is_unused() => peer.heard.store(heard, Ordering::Release),
                 _ => {
-                    self.lose_peer(&peer, "it has lost this engine and began anew".to_owned());
+                    self.lose_peer(&peer, LostReason::Anew);
                     continue;
                 }
             }
@@ -165,6 +176,13 @@ impl EngineShared {
             return Ok(peer);
         }
         Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
+    }
+
+    /// Whether nobody has added this instance here, nor removed it.
+    pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
+        let parted = self.parted();
+        let is_ours = |parting: &Parting| parting.removed || parting.card.is_some();
+        !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 
     /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
@@ -184,7 +202,7 @@ impl EngineShared {
         } else {
             self.say_bye(std::slice::from_ref(peer));
         }
-        self.lose_peer(peer, REMOVED_HERE.to_owned());
+        self.lose_peer(peer, LostReason::Removed);
     }
 
     /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
@@ -195,24 +213,25 @@ impl EngineShared {
             |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
         let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (peer, _) in ended {
-            self.lose_peer(&peer, REMOVED_HERE.to_owned());
+            self.lose_peer(&peer, LostReason::Removed);
         }
         !self.leaving().is_empty()
     }
 
     /// The peer is gone: every operation with it ends, its flows are closed.
-    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: String) {
+    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: LostReason) {
         if !peer.set_gone(why) {
             return;
         }
-        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = peer.lost_text(), "gone");
+        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
         self.parted().end_session(peer);
+        // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
+        self.inbox.peer_left(peer);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
         self.joined.forget(peer);
-        self.inbox.peer_left(peer);
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));
@@ -231,7 +250,7 @@ impl EngineShared {
         }
         if let Some(observer) = &self.observer {
             let shared = peer.clone();
-            let tell = || observer.lost(&Peer { shared }, &peer.lost_text());
+            let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
             self.callbacks.call("observer", tell);
         }
         self.help();
@@ -244,9 +263,6 @@ impl EngineShared {
         card: &Card,
         by_user: bool,
     ) -> Result<(Arc<PeerShared>, bool), PeerError> {
-        if self.is_closing() {
-            return Err(PeerError::Closed);
-        }
         if card.instance == self.card.instance {
             return Err(PeerError::Myself);
         }
@@ -269,6 +285,10 @@ impl EngineShared {
         let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.
+        if self.is_closed() {
+            return Err(PeerError::Closed);
+        }
         if let Some(known) = peers.iter().find(|peer| peer.instance() == card.instance) {
             return Ok((known.clone(), false));
         }
@@ -311,7 +331,6 @@ impl EngineShared {
     }
 }
 
-const REMOVED_HERE: &str = "removed here";
 const REMOVED: &str = "it has removed this engine: its user has to add this one again";
 const OVER: &str = "it has lost this engine since: add it again";
 const OTHER_SESSION: &str = "flows of another session of it are up";
@@ -358,21 +377,62 @@ impl Parted {
 }
 
 impl Joined {
+    pub(crate) fn new(bells: Arc<Bells>) -> Self {
+        Self { queue: Mutex::default(), arrived: Condvar::new(), bells }
+    }
+
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let empty = |queue: &mut VecDeque<Peer>| queue.is_empty();
-        let waited = self.arrived.wait_timeout_while(queue, timeout, empty);
-        waited.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        let none = |queue: &mut Queue| queue.waiting.is_empty() && !queue.is_closed;
+        let waited = self.arrived.wait_timeout_while(self.queue(), timeout, none);
+        waited.unwrap_or_else(PoisonError::into_inner).0.waiting.pop_front()
+    }
+
+    /// The first one, or `None` if nobody will come; else the task is woken by the next.
+    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Peer>> {
+        let mut queue = self.queue();
+        if let Some(first) = queue.waiting.pop_front() {
+            return Poll::Ready(Some(first));
+        }
+        if queue.is_closed {
+            return Poll::Ready(None);
+        }
+        queue.tasks.note(place, waker);
+        Poll::Pending
+    }
+
+    pub(crate) fn forget_task(&self, place: TaskPlace) {
+        // One that never waited has no place.
+        if place.is_some() {
+            self.queue().tasks.forget(place);
+        }
+    }
+
+    /// Nobody comes any more: whoever waits is told so.
+    pub(crate) fn close(&self) {
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        self.wake(queue);
     }
 
     /// The peer has left before anybody accepted it, if ever anybody does.
     fn forget(&self, peer: &Arc<PeerShared>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|other| !Arc::ptr_eq(&other.shared, peer));
+        self.queue().waiting.retain(|other| !Arc::ptr_eq(&other.shared, peer));
     }
 
     fn push(&self, peer: Peer) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(peer);
-        self.arrived.notify_one();
+        let mut queue = self.queue();
+        queue.waiting.push_back(peer);
+        self.wake(queue);
+    }
+
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        let tasks = queue.tasks.take();
+        drop(queue);
+        self.arrived.notify_all();
+        self.bells.tell(tasks);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

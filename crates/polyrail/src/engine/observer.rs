@@ -5,10 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::base::error::TransferError;
+use crate::base::reason::LostReason;
 use crate::engine::op::{OpsPool, Outcome};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
@@ -29,10 +31,11 @@ pub trait Observer: Send + Sync {
     fn notified(&self, peer: &Peer, data: Vec<u8>);
 
     /// The peer is gone, for the reason given; transfers with it have ended or are about to.
-    fn lost(&self, peer: &Peer, why: &str);
+    fn lost(&self, peer: &Peer, why: &LostReason);
 }
 
-/// Is told of the end of transfers; given to [`crate::Request::on_end`].
+/// Is told of the end of transfers; given to [`crate::Request::tell`], which has a closure for it in
+/// [`crate::Request::on_end`].
 ///
 /// Called once for each post, on the thread where it ends, which may be the one that posts. What
 /// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when it
@@ -40,6 +43,30 @@ pub trait Observer: Send + Sync {
 pub trait OnEnd: Send + Sync {
     /// The transfer of this token is over.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
+}
+
+/// A closure that is told. It may end on any thread of the engine, which its end must not stop.
+pub(crate) struct Closure<F>(Option<F>);
+
+impl<F> Closure<F> {
+    pub(crate) fn new(tell: F) -> Self {
+        Self(Some(tell))
+    }
+}
+
+impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> {
+    fn ended(&self, _token: u64, result: &Result<Outcome, TransferError>) {
+        self.0.iter().for_each(|tell| tell(result));
+    }
+}
+
+impl<F> Drop for Closure<F> {
+    fn drop(&mut self) {
+        let tell = self.0.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(tell))).is_err() {
+            tracing::error!(target: "polyrail::engine", "what a callback holds panicked at its end");
+        }
+    }
 }
 
 /// Whom to tell, and of what.

@@ -1,8 +1,8 @@
 //! One posted operation, from post to completion, and what the sender core carries for it.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
@@ -14,6 +14,7 @@ use crate::base::latch::Latch;
 use crate::engine::observer::End;
 use crate::engine::path::PathKind;
 use crate::engine::prepared::Prepared;
+use crate::engine::tasks::Bells;
 use crate::memory::region::RegionCore;
 use crate::memory::tickets::{Tickets, all_done};
 
@@ -29,6 +30,8 @@ pub(crate) struct Op {
     /// Number on the wire once a sender has it, 0 before.
     transfer: AtomicU64,
     result: OnceLock<Result<Outcome, TransferError>>,
+    /// The task that awaits it.
+    task: Mutex<Option<Waker>>,
     /// What a device said when it failed to copy.
     device_error: OnceLock<String>,
     /// Where devices copy from end to end: when they are done.
@@ -38,6 +41,7 @@ pub(crate) struct Op {
 
 /// A completed transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Outcome {
     /// Payload bytes that are in place. For a receive: the length of the message.
     pub bytes: u64,
@@ -49,20 +53,23 @@ pub struct Outcome {
 #[derive(Debug)]
 pub(crate) struct OpsPool {
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) bells: Arc<Bells>,
     used: AtomicU32,
     /// Operations that are over and whose listener has not been told.
     untold: AtomicU32,
     limit: u32,
 }
 
-const PENDING: u32 = 0;
-/// Pending, and somebody sleeps on the word.
-const AWAITED: u32 = 1;
-const OVER: u32 = 2;
+/// Bits of the state. Somebody sleeps on the word:
+const SLEPT_ON: u32 = 1;
+/// A task is to be woken:
+const AWAITED: u32 = 2;
+/// It is over:
+const OVER: u32 = 4;
 
 impl OpsPool {
-    pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>) -> Self {
-        Self { callbacks, used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
+    pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>, bells: Arc<Bells>) -> Self {
+        Self { callbacks, bells, used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -104,11 +111,12 @@ impl Op {
             prepared,
             posted,
             deadline,
-            state: AtomicU32::new(PENDING),
+            state: AtomicU32::new(0),
             parts: AtomicU32::new(1),
             bytes: AtomicU64::new(0),
             transfer: AtomicU64::new(0),
             result: OnceLock::new(),
+            task: Mutex::default(),
             device_error: OnceLock::new(),
             copying: OnceLock::new(),
             pool: pool.clone(),
@@ -116,7 +124,7 @@ impl Op {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) == OVER
+        self.state.load(Ordering::Acquire) & OVER != 0
     }
 
     pub(crate) fn result(&self) -> Option<&Result<Outcome, TransferError>> {
@@ -198,11 +206,11 @@ impl Op {
             Failure::Refused(code) => TransferError::Refused { peer: peer(), code },
             Failure::Deadline => TransferError::Deadline {
                 deadline: self.prepared.timeout().unwrap_or_default(),
-                progress: self.prepared.peer.progress_text(),
+                progress: self.prepared.peer.progress(),
             },
             Failure::Cancelled => TransferError::Cancelled,
             Failure::PeerLost => {
-                TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_text() }
+                TransferError::PeerLost { peer: peer(), why: self.prepared.peer.lost_reason() }
             }
             Failure::RegionDropped => TransferError::RegionDropped,
             Failure::Device => {
@@ -213,12 +221,29 @@ impl Op {
 
     /// Sleeps until the operation is over, at most `limit`. Says whether it is.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
-        let swapped =
-            self.state.compare_exchange(PENDING, AWAITED, Ordering::AcqRel, Ordering::Acquire);
-        if !matches!(swapped, Err(OVER)) {
-            futex::wait(&self.state, AWAITED, limit);
+        let state = self.state.fetch_or(SLEPT_ON, Ordering::AcqRel);
+        if state & OVER == 0 {
+            // Returns at once if the word has changed, for which the caller looks again.
+            futex::wait(&self.state, state | SLEPT_ON, limit);
         }
         self.is_over()
+    }
+
+    /// Whether it is over; if not, this task is woken when it is, and no earlier one.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<()> {
+        if self.is_over() {
+            return Poll::Ready(());
+        }
+        self.task().get_or_insert_with(|| waker.clone()).clone_from(waker);
+        // Whoever ends it afterwards sees the bit, and then the waker.
+        match self.state.fetch_or(AWAITED, Ordering::AcqRel) & OVER {
+            0 => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+
+    fn task(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self, result: Result<Outcome, TransferError>) {
@@ -231,9 +256,12 @@ impl Op {
         }
         // Before the listener is told, who may want to post.
         self.pool.used.fetch_sub(1, Ordering::Release);
-        if self.state.swap(OVER, Ordering::AcqRel) == AWAITED {
+        let state = self.state.swap(OVER, Ordering::AcqRel);
+        if state & SLEPT_ON != 0 {
             futex::wake_all(&self.state);
         }
+        let task = if state & AWAITED != 0 { self.task().take() } else { None };
+        self.pool.bells.tell(task);
         if let Some(listener) = listener
             && let Some(result) = self.result.get()
         {

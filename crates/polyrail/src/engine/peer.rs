@@ -18,6 +18,7 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::base::reason::{Flows, LostReason, TransferProgress};
 use crate::device::budget::{Budget, Stock};
 use crate::device::shared_memory::Sharing;
 use crate::device::staging::Direction;
@@ -71,7 +72,7 @@ pub(crate) struct PeerShared {
     /// CPUs are to spare for waiting for these.
     spins: bool,
     phase: AtomicU8,
-    lost: OnceLock<String>,
+    lost: OnceLock<LostReason>,
     last_problem: Mutex<Option<String>>,
     /// When it was last asked for a sign of life, by the monotonic clock.
     pub(crate) asked: AtomicU64,
@@ -344,7 +345,7 @@ impl PeerShared {
     }
 
     /// From now on the peer takes no operations. Says whether this call made it so.
-    pub(crate) fn set_gone(&self, why: String) -> bool {
+    pub(crate) fn set_gone(&self, why: LostReason) -> bool {
         let first = self.lost.set(why).is_ok();
         self.phase.store(GONE, Ordering::Release);
         first
@@ -358,8 +359,9 @@ impl PeerShared {
         is_silent && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
     }
 
-    pub(crate) fn lost_text(&self) -> String {
-        self.lost.get().cloned().unwrap_or_else(|| "it is being removed".to_owned())
+    /// Why it is gone, or is about to be.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        self.lost.get().cloned().unwrap_or(LostReason::Removed)
     }
 
     /// Remembers what went wrong last on some flow, for the error that may follow.
@@ -372,19 +374,13 @@ impl PeerShared {
     }
 
     /// Where things stand, for an error message.
-    pub(crate) fn progress_text(&self) -> String {
-        let up = self.flows_up();
-        let silence = self.tx().sender.silence(Time(monotonic_ns()));
-        let mut text = format!("peer {} with {up} of {} flows up", self.name(), self.flows.len());
-        // Nothing to wait for means no silence, not progress just now.
-        if !silence.is_zero() {
-            text.push_str(&format!(", last progress {} ago", seconds(silence)));
+    pub(crate) fn progress(&self) -> TransferProgress {
+        TransferProgress {
+            peer: self.name().to_owned(),
+            flows: self.all_flows(),
+            silence: self.tx().sender.silence(Time(monotonic_ns())),
+            last_problem: self.last_problem(),
         }
-        if let Some(problem) = self.last_problem() {
-            text.push_str("; last problem: ");
-            text.push_str(&problem);
-        }
-        text
     }
 
     /// Whether something is under way to it that can arrive.
@@ -395,6 +391,10 @@ impl PeerShared {
     /// Whether any flow towards it was up once.
     pub(crate) fn was_connected(&self) -> bool {
         self.flows.iter().any(|flow| flow.up_since.load(Ordering::Relaxed) > 0)
+    }
+
+    pub(crate) fn all_flows(&self) -> Flows {
+        Flows { up: self.flows_up(), total: self.flows.len() }
     }
 
     pub(crate) fn flows_up(&self) -> usize {
@@ -507,21 +507,12 @@ pub(crate) struct PeerOptions<'a> {
 }
 
 /// Why a peer with which nothing went on for `silence` is given up.
-pub(crate) fn gone_text(peer: &PeerShared, silence: Duration) -> String {
-    let (up, silence) = (peer.flows_up(), seconds(silence));
-    let mut text = match up {
-        0 => format!("no rail reached it for {silence}"),
-        _ => format!("no progress for {silence} with {up} of {} flows up", peer.flows.len()),
-    };
-    if let Some(problem) = peer.last_problem() {
-        text.push_str("; last problem: ");
-        text.push_str(&problem);
+pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
+    let (flows, last_problem) = (peer.all_flows(), peer.last_problem());
+    match flows.up {
+        0 => LostReason::Unreachable { silence, last_problem },
+        _ => LostReason::NoProgress { silence, flows, last_problem },
     }
-    text
-}
-
-pub(crate) fn seconds(duration: Duration) -> String {
-    format!("{:.1} s", duration.as_secs_f64())
 }
 
 /// Whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have

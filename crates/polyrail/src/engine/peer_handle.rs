@@ -3,9 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
+use polyrail_proto::InstanceId;
+
+use crate::base::reason::{Flows, LostReason};
 use crate::engine::peer::PeerShared;
 
 /// A remote engine. Clones are the same peer; equal if they are.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// assert_eq!((peer.instance(), peer.is_same_host()), (other.instance(), true));
+/// engine.notify(&peer, b"so that there is a flow")?.join()?;
+/// assert!(peer.flows().up > 0 && !peer.name().is_empty());
+/// assert_eq!(peer.lost(), None);
+/// engine.remove_peer(&peer);
+/// assert_eq!(peer.lost(), Some(polyrail::LostReason::Removed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Peer {
     pub(crate) shared: Arc<PeerShared>,
@@ -23,18 +37,18 @@ impl Peer {
     }
 
     /// The number of its run, which no other engine has.
-    pub fn instance(&self) -> u128 {
-        self.shared.instance().0
+    pub fn instance(&self) -> InstanceId {
+        self.shared.instance()
     }
 
     /// Why it is gone, if it is.
-    pub fn lost(&self) -> Option<String> {
-        self.shared.is_gone().then(|| self.shared.lost_text())
+    pub fn lost(&self) -> Option<LostReason> {
+        self.shared.is_gone().then(|| self.shared.lost_reason())
     }
 
     /// Flows towards it that are connected, of all that are meant to be.
-    pub fn flows_up(&self) -> (usize, usize) {
-        (self.shared.flows_up(), self.shared.flows.len())
+    pub fn flows(&self) -> Flows {
+        self.shared.all_flows()
     }
 }
 

@@ -1,7 +1,9 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use polyrail_config::{Config, Polling};
@@ -15,10 +17,12 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::base::callback::Callbacks;
 use crate::base::error::{PostError, TransferError};
 use crate::base::pause::wait_patiently;
+use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_memory::Page;
+use crate::engine::admission::Hook;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
@@ -31,6 +35,7 @@ use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
+use crate::engine::tasks::{Asked, Bells, question};
 use crate::engine::trace::Trace;
 use crate::engine::{here, rails};
 use crate::memory::registry::Registry;
@@ -63,6 +68,8 @@ pub(crate) struct EngineShared {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Says who may join.
+    pub(crate) admit: Option<Arc<Hook>>,
     pub(crate) staging: Arc<Budget>,
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) imports: Imports,
@@ -73,8 +80,12 @@ pub(crate) struct EngineShared {
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
+    /// It takes no operations and no peers any more.
+    closed: AtomicBool,
+    /// Its threads are to end.
     closing: AtomicBool,
-    original: Arc<Original>,
+    pub(crate) bells: Arc<Bells>,
+    pub(crate) original: Arc<Original>,
 }
 
 /// Parts of an engine that are made before it.
@@ -87,21 +98,25 @@ pub(crate) struct Parts {
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Says who may join.
+    pub(crate) admit: Option<Arc<Hook>>,
 }
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer } = parts;
+        let Parts { config, settings, card, rails, proxies, control, trace, observer, admit } =
+            parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
+        let bells = Arc::new(Bells::new(callbacks.clone()));
         Self {
             rescues: Counter::default(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
-            inbox: Inbox::new(config.notification_queue as usize),
-            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone())),
+            inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
+            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone(), bells.clone())),
             registry: Arc::new(Registry::new(callbacks.clone(), original.clone(), here::let_go)),
             callbacks,
-            joined: Joined::default(),
+            joined: Joined::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
             peer_copies: PeerCopyQueues::default(),
             imports: Imports::default(),
@@ -110,7 +125,9 @@ impl EngineShared {
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
+            closed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            bells,
             original,
             config,
             settings,
@@ -120,6 +137,7 @@ impl EngineShared {
             control,
             trace,
             observer,
+            admit,
         }
     }
 
@@ -129,6 +147,12 @@ impl EngineShared {
         self.original.is_copy()
     }
 
+    /// Whether it takes no operations and no peers any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether its threads are to end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -147,8 +171,11 @@ impl EngineShared {
         if self.is_forked() {
             return Err(PostError::Forked);
         }
+        if self.is_closed() {
+            return Err(PostError::Closed);
+        }
         let peer = &prepared.peer;
-        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_text() };
+        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
         if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
             return Err(gone());
         }
@@ -246,6 +273,27 @@ impl EngineShared {
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
         self.settings.caller_driven && !self.is_forked() && self.proxies.driven[0].try_poll(self)
+    }
+
+    /// With `progress = caller`: polls the task again at once, as nobody else makes progress.
+    pub(crate) fn poll_again(&self, waker: &Waker) {
+        if self.settings.caller_driven {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Asks who listens on the address.
+    pub(crate) fn introduce(&self, address: SocketAddr) -> Asked<Result<Card, ConnectReason>> {
+        let (answer, asked) = question(&self.bells);
+        if self.is_forked() {
+            return asked;
+        }
+        self.control.introduce(address, answer);
+        if self.is_closing() {
+            // The control thread may not look any more.
+            self.control.forget_commands();
+        }
+        asked
     }
 
     /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
@@ -376,12 +424,17 @@ impl EngineShared {
 
     /// Ends everything, having told the peers if that is possible at once.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let peers = self.peers();
         self.say_bye(&peers);
         for peer in peers {
-            self.lose_peer(&peer, "this engine closed".to_owned());
+            self.lose_peer(&peer, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
+        self.inbox.close();
+        self.joined.close();
         for proxy in &self.proxies.all {
             proxy.wake();
         }

@@ -17,7 +17,17 @@ const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
 const DESCRIPTION_VERSION: u8 = 1;
 const DESCRIPTION_BYTES: usize = 46;
 
-/// What peers may do with a region.
+/// What peers may do with a region: [`Access::ALL`], unless [`crate::Registrable::with_access`] says
+/// otherwise.
+///
+/// ```
+/// use polyrail::Access;
+///
+/// assert_eq!(Access::ALL, Access { remote_read: true, remote_write: true });
+/// assert_eq!(Access::READ, Access { remote_read: true, remote_write: false });
+/// assert_eq!(Access::WRITE, Access { remote_read: false, remote_write: true });
+/// assert_eq!(Access::LOCAL, Access { remote_read: false, remote_write: false });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it with [`crate::Engine::read`].
@@ -29,11 +39,21 @@ pub struct Access {
 impl Access {
     /// Peers may read and write: the default.
     pub const ALL: Self = Self { remote_read: true, remote_write: true };
+    /// Peers may read, and not write.
+    pub const READ: Self = Self { remote_read: true, remote_write: false };
+    /// Peers may write, and not read.
+    pub const WRITE: Self = Self { remote_read: false, remote_write: true };
     /// Only for this engine's own transfers.
     pub const LOCAL: Self = Self { remote_read: false, remote_write: false };
 }
 
-/// Memory that this engine may send from and receive into.
+/// Memory that this engine may send from and receive into, made by [`crate::Engine::register`].
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+#[doc = include_str!("../../doc/region.txt")]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Peers reach it only by the key in [`Region::describe`], only inside its bounds, and only as its
 /// [`Access`] allows. Clones are the same registration; it ends when the last clone is dropped, or
@@ -50,7 +70,14 @@ pub struct Region {
     registration: Arc<Registration>,
 }
 
-/// A part of a [`Region`]. Does not keep the registration alive.
+/// A part of a [`Region`], for requests. Does not keep the registration alive.
+///
+/// ```
+/// let region = polyrail::Region::private(vec![0; 100].into());
+/// let slice = region.slice(90, 10)?;
+/// assert_eq!((slice.len(), slice.is_empty()), (10, false));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct RegionSlice {
     pub(crate) region: Arc<RegionCore>,
@@ -58,7 +85,16 @@ pub struct RegionSlice {
     pub(crate) len: u64,
 }
 
-/// A peer's region, as its description tells.
+/// A peer's region, as its description tells; made by [`crate::Engine::import`].
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// assert_eq!((remote.len(), remote.is_empty()), (4096, false));
+/// assert_eq!((remote.access(), remote.is_on_device()), (polyrail::Access::ALL, false));
+/// assert!(remote.slice(4090, 10).is_err());
+/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     pub(crate) instance: InstanceId,
@@ -68,7 +104,14 @@ pub struct RemoteRegion {
     is_on_device: bool,
 }
 
-/// A part of a [`RemoteRegion`].
+/// A part of a [`RemoteRegion`], for requests.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let slice = remote.slice(4000, 0)?;
+/// assert_eq!((slice.len(), slice.is_empty()), (0, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteSlice {
     pub(crate) region: RemoteRegion,

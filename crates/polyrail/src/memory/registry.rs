@@ -16,7 +16,7 @@ use crate::memory::region_memory::RegionMemory;
 const REGIONS_MAX: usize = 1 << 20;
 
 /// What peers may do with a mailbox.
-const MAILBOX: Access = Access { remote_read: false, remote_write: true };
+const MAILBOX: Access = Access::WRITE;
 
 /// All regions of an engine, by slot.
 pub(crate) struct Registry {
@@ -48,6 +48,12 @@ enum Entry {
 /// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
 /// [`crate::Engine::import`] of its description and offsets that mean what its owner wants them to.
 /// So a sender needs not know where its message belongs, and nothing is copied on arrival.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+#[doc = include_str!("../../doc/mailbox.txt")]
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Mailbox: Send + Sync {
     /// Where `len` bytes at `offset` are to land, a slice of that length; `None` refuses them.
     ///
@@ -56,7 +62,7 @@ pub trait Mailbox: Send + Sync {
     fn place(&self, offset: u64, len: u64) -> Option<RegionSlice>;
 }
 
-/// An open [`Mailbox`]; closed when this is dropped.
+/// An open [`Mailbox`], by [`crate::Engine::open`]; closed when this is dropped.
 pub struct OpenMailbox {
     key: RegionKey,
     registry: Arc<Registry>,
@@ -80,8 +86,8 @@ pub(crate) struct Finder {
 }
 
 impl OpenMailbox {
-    /// What a peer needs to write to it: give it to [`crate::Engine::import`] there. Every offset
-    /// is inside, as far as the peer knows.
+    /// What a peer needs to write to the [`Mailbox`]: give it to [`crate::Engine::import`] there.
+    /// Every offset is inside, as far as the peer knows.
     pub fn describe(&self) -> Vec<u8> {
         describe(self.instance, self.key, u64::MAX, MAILBOX, false)
     }

@@ -86,7 +86,7 @@ mod tests {
                 let (a, to_b) = (&a, &to_b);
                 scope.spawn(move || {
                     let transfer = a.notify(to_b, b"second").unwrap();
-                    let _ = transfer.poll();
+                    let _ = transfer.try_wait();
                     transfer.detach();
                     posts.send(()).unwrap();
                 });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail::{Access, DeviceMemory, Engine, Region, Request};
+use polyrail::{DeviceMemory, Engine, Region, Request};
 use polyrail_gpu::fake::FakeDevice;
 
 use super::{LONG, Pair, bytes, filled, finished, pattern, remote, zeroed};
@@ -28,7 +28,7 @@ pub(crate) fn on(
     bytes: &[u8],
 ) -> (Region, DeviceMemory) {
     let memory = device.memory(bytes);
-    (engine.register_device(memory.clone(), Access::ALL).unwrap(), memory)
+    (engine.register(memory.clone()).unwrap(), memory)
 }
 
 /// Writes small pieces from two devices and the host to two devices and the host, mixed and in

@@ -9,7 +9,10 @@ pub(crate) mod stranger;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine, EngineBuilder, Memory, Peer, Region, RemoteRegion, Transfer};
+use polyrail::{
+    Config, Engine, EngineBuilder, Memory, Outcome, Peer, Region, RemoteRegion, Transfer,
+    TransferError,
+};
 
 /// Long enough for a loaded machine; no test waits it out unless it fails.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -118,7 +121,18 @@ pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
 
 /// Waits until a transfer is complete.
 pub(crate) fn finished(transfer: &Transfer) {
-    transfer.wait(LONG).unwrap();
+    transfer.ended().unwrap();
+}
+
+/// Waits for an end that must come.
+pub(crate) trait InTime {
+    fn ended(&self) -> Result<Outcome, TransferError>;
+}
+
+impl InTime for Transfer {
+    fn ended(&self) -> Result<Outcome, TransferError> {
+        self.wait(LONG).expect("still under way")
+    }
 }
 
 /// Random numbers that can be had again by their seed.

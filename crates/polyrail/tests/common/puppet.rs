@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use polyrail::{Access, Engine, Peer, Region, RemoteRegion};
+use polyrail::{Engine, Peer, Region, RemoteRegion};
 use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LONG, config, filled, pattern};
+use super::{InTime, LONG, config, filled, pattern};
 
 const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
 /// Marks what the puppet says among what the test harness prints.
@@ -134,7 +134,7 @@ pub(crate) fn play() {
                 // It reaches no device of another process.
                 let device = FakeDevice::new(9, Duration::from_micros(300), 5);
                 let memory = device.memory(&pattern(PUPPET_BYTES, PUPPET_SEED));
-                let region = engine.register_device(memory, Access::ALL).unwrap();
+                let region = engine.register(memory).unwrap();
                 say(&hex(&region.describe()));
                 devices.push(region);
             }
@@ -170,7 +170,7 @@ fn flood(
             Ok(transfer) => transfer,
             Err(error) => return say(&format!("flood ended: {error}")),
         };
-        if let Err(error) = transfer.wait(LONG) {
+        if let Err(error) = transfer.ended() {
             return say(&format!("flood ended: {error}"));
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail::{EngineError, GpuError, PeerError, PostError, RegionError, TransferError};
+use polyrail::{EngineError, Explain, GpuError, PeerError, PostError, RegionError, TransferError};
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
 use polyrail_nccl_ref::RefError;
@@ -105,32 +105,28 @@ impl BenchError {
     /// The code that the process ends with.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage { .. }
-            | Self::Config(_)
-            | Self::Engine(EngineError::Config(_) | EngineError::Congestion { .. }) => exit::USAGE,
+            Self::Config(error) => error.exit_code(),
+            Self::Engine(error) => error.exit_code(),
+            Self::Gpu(error) => error.exit_code(),
+            Self::Peer(error) => error.exit_code(),
+            Self::Post(error) => error.exit_code(),
+            Self::Region(error) => error.exit_code(),
+            Self::Transfer(error) => error.exit_code(),
+            Self::Usage { .. } => exit::USAGE,
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
-            Self::Engine(_)
-            | Self::Lab(_)
+            Self::Lab(_)
             | Self::Log(_)
             | Self::Sample(_)
             | Self::Memory { .. }
             | Self::System { .. }
             | Self::Output { .. }
-            | Self::Gpu(_)
             | Self::Hidden { .. }
             | Self::Reference(_)
-            | Self::Region(RegionError::Device(_))
             | Self::NotARail { .. } => exit::ENVIRONMENT,
             Self::PeerStart { code, .. } | Self::Remote { code, .. } | Self::Nccl { code, .. } => {
                 *code
             }
-            Self::Peer(_)
-            | Self::Post(_)
-            | Self::Transfer(_)
-            | Self::Region(_)
-            | Self::Silent { .. }
-            | Self::Stuck { .. }
-            | Self::Protocol { .. } => exit::PEER,
+            Self::Silent { .. } | Self::Stuck { .. } | Self::Protocol { .. } => exit::PEER,
             Self::Mismatch(_) => exit::DATA,
             Self::Interrupted => exit::INTERRUPTED,
         }
@@ -142,8 +138,12 @@ impl BenchError {
             Self::Config(error) => error.help(),
             Self::Lab(error) => error.help(),
             Self::Sample(error) => error.help(),
-            Self::Gpu(error) | Self::Region(RegionError::Device(error)) => error.help(),
-            Self::Transfer(error) => error.help().map(str::to_owned),
+            Self::Gpu(error) => error.help(),
+            Self::Engine(error) => error.help(),
+            Self::Peer(error) => error.help(),
+            Self::Post(error) => error.help(),
+            Self::Region(error) => error.help(),
+            Self::Transfer(error) => error.help(),
             Self::Memory { .. } => {
                 Some("choose smaller --sizes, a smaller --depth or fewer --segments".into())
             }
@@ -162,5 +162,20 @@ impl BenchError {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_engine_have_the_exit_codes_of_the_command() {
+        let config = polyrail::Config::builder().set("ops_pool", "none").unwrap_err();
+        assert_eq!(config.exit_code(), exit::USAGE);
+        let source = io::Error::from(io::ErrorKind::OutOfMemory);
+        assert_eq!(EngineError::System { what: "memory", source }.exit_code(), exit::ENVIRONMENT);
+        assert_eq!(BenchError::from(TransferError::Cancelled).exit_code(), exit::PEER);
+        assert_eq!(BenchError::from(PeerError::Myself).exit_code(), exit::PEER);
     }
 }

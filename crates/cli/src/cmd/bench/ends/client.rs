@@ -98,7 +98,7 @@ fn measure(
     let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
     progress.say("connecting");
     let engine = Engine::builder().config(config).build()?;
-    let link = Link::new(&engine, engine.connect(address)?);
+    let link = Link::new(&engine, engine.connect(address).join()?);
     let about = hello(&link)?;
     let boot_id = report.host.boot_id.as_ref();
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();

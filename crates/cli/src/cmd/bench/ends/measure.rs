@@ -209,7 +209,7 @@ impl Bench<'_> {
         let stats = self.link.engine.stats();
         let mut flows =
             stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
-        let (_, all) = self.link.peer.flows_up();
+        let all = self.link.peer.flows().total;
         let in_use = flows.find(|flow| !flow.congestion.is_empty());
         let count = if schedule.latency { 1 } else { all.max(1) };
         let piece = if schedule.latency { size } else { config.chunk_bytes.min(size) };

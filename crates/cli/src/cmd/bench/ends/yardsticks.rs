@@ -39,7 +39,7 @@ impl Bench<'_> {
         let config = self.link.engine.config();
         let region = layout.region_bytes();
         // What devices copy from and to is a ring of each flow.
-        let staging = config.staging_bytes * self.link.peer.flows_up().1 as u64;
+        let staging = config.staging_bytes * self.link.peer.flows().total as u64;
         let end = |is_host: bool| if is_host { region } else { staging.min(region) };
         let on_host = [self.bank.is_host(), self.peer_on_host];
         let (out, is_both_ways) = (schedule.op != Op::Read, schedule.bidir);
@@ -102,7 +102,7 @@ impl Bench<'_> {
             (taken.local_load.clone(), taken.peer_load.clone(), share)
         });
         let config = self.link.engine.config();
-        let (_, flows) = self.link.peer.flows_up();
+        let flows = self.link.peer.flows().total;
         let channels = flows as u64 / u64::from(config.sockets);
         Evidence {
             gb_per_s: median,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail::{Access, DeviceMemory, Engine, GpuError, Memory, Region, RegionError};
+use polyrail::{DeviceMemory, Engine, GpuError, Memory, Region, RegionError};
 use polyrail_gpu::cuda::Cuda;
 use polyrail_gpu::{Device, Place, Queue};
 use polyrail_host::Sysroot;
@@ -104,7 +104,7 @@ impl Bank {
             return Ok(Store { region: engine.register(memory)?, device: None });
         };
         let memory = (bank.allocate)(bytes)?;
-        let region = engine.register_device(memory.clone(), Access::ALL)?;
+        let region = engine.register(memory.clone())?;
         let queue = Queue::new(&bank.device)?;
         let block = bank.device.pinned(BOUNCE_BYTES.min(bytes))?;
         let bounce = Mutex::new(Bounce { queue, block });

@@ -70,10 +70,10 @@ impl Other {
 
     /// Connects the two, and so learns how many flows there are.
     pub(crate) fn connect(&self) -> Result<(RivalKind, Link<'_>), BenchError> {
-        let link = Link::new(&self.engine, self.engine.connect(self.address)?);
+        let link = Link::new(&self.engine, self.engine.connect(self.address).join()?);
         let kind = match &self.kind {
             RivalKind::Channels { channels, .. } => {
-                RivalKind::Channels { channels: *channels, flows: link.peer.flows_up().1 }
+                RivalKind::Channels { channels: *channels, flows: link.peer.flows().total }
             }
             kind => kind.clone(),
         };

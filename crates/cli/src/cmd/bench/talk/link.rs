@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, Notification, Peer, Transfer, TransferError};
+use polyrail::{Engine, Notification, Peer, Transfer};
 use polyrail_report::exit;
 use serde::Serialize;
 
@@ -84,7 +84,7 @@ impl<'a> Link<'a> {
 
     /// Keeps a notification for [`Link::next`]; one of a stranger is answered and not kept.
     pub(crate) fn put_back(&self, notification: Notification) -> bool {
-        let Notification { peer, data } = notification;
+        let Notification { peer, data, .. } = notification;
         let is_ours = peer == self.peer;
         if is_ours {
             self.waiting().push_back(data);
@@ -119,11 +119,9 @@ impl<'a> Link<'a> {
 /// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
 fn wait_patiently(transfer: &Transfer) -> Result<(), BenchError> {
     match transfer.wait(SILENCE_MAX) {
-        Ok(_) => Ok(()),
-        Err(TransferError::TimedOut { waited }) => {
-            Err(BenchError::Silent { ask: "a control message", waited })
-        }
-        Err(error) => Err(error.into()),
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(error.into()),
+        None => Err(BenchError::Silent { ask: "a control message", waited: SILENCE_MAX }),
     }
 }
 

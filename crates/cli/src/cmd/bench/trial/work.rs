@@ -172,9 +172,9 @@ impl Maker<'_, '_> {
         slot: u64,
         notification: Option<&[u8]>,
     ) -> Result<PreparedTransfer, BenchError> {
-        let mut pieces = self.buffers.layout.pieces(slot);
+        let pieces = self.buffers.layout.pieces(slot);
         let peer = self.peer;
-        let mut request = match job {
+        Ok(match job {
             Job::Write => {
                 let (local, remote) = (self.source()?, self.import(&self.theirs.dest)?);
                 let pair = |piece: Piece| {
@@ -184,7 +184,11 @@ impl Maker<'_, '_> {
                     ))
                 };
                 let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
-                Request::write(peer).segments(pairs?)
+                let write = Request::write(peer).segments(pairs?);
+                self.engine.prepare(match notification {
+                    Some(bytes) => write.notification(bytes.to_vec()),
+                    None => write,
+                })?
             }
             Job::Read => {
                 let (local, remote) = (self.dest()?, self.import(&self.theirs.source)?);
@@ -195,19 +199,19 @@ impl Maker<'_, '_> {
                     ))
                 };
                 let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
-                Request::read(peer).segments(pairs?)
+                self.engine.prepare(Request::read(peer).segments(pairs?))?
             }
-            Job::Send => pieces.try_fold(Request::send(peer, slot), |request, piece| {
-                Ok::<_, BenchError>(request.local(self.source()?.slice(piece.source, piece.len)?))
-            })?,
-            Job::Receive => pieces.try_fold(Request::recv(peer, slot), |request, piece| {
-                Ok::<_, BenchError>(request.local(self.dest()?.slice(piece.dest, piece.len)?))
-            })?,
-        };
-        if let Some(bytes) = notification {
-            request = request.notification(bytes.to_vec());
-        }
-        Ok(self.engine.prepare(request)?)
+            Job::Send => {
+                let slice = |piece: Piece| Ok(self.source()?.slice(piece.source, piece.len)?);
+                let slices: Result<Vec<_>, BenchError> = pieces.map(slice).collect();
+                self.engine.prepare(Request::send(peer, slot).locals(slices?))?
+            }
+            Job::Receive => {
+                let slice = |piece: Piece| Ok(self.dest()?.slice(piece.dest, piece.len)?);
+                let slices: Result<Vec<_>, BenchError> = pieces.map(slice).collect();
+                self.engine.prepare(Request::receive(peer, slot).locals(slices?))?
+            }
+        })
     }
 
     fn source(&self) -> Result<&Region, BenchError> {

@@ -1,0 +1,99 @@
+//! Finding out who listens at an address.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use polyrail_proto::hello::Card;
+
+use crate::api::engine::{Engine, Peer};
+use crate::api::error::PeerError;
+use crate::base::reason::ConnectReason;
+use crate::engine::tasks::{Asked, TaskPlace};
+
+/// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// let address = other.addresses()[0];
+/// let connecting = engine.connect(address);
+/// while connecting.wait(Duration::from_millis(100)).is_none() {
+///     println!("not yet");
+/// }
+/// assert_eq!(connecting.try_wait().expect("it has answered")?, peer);
+/// assert_eq!(connecting.join()?, peer);
+/// assert_eq!(runtime.block_on(engine.connect(address))?, peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It ends with an error if the peer has not answered after `connect_timeout_ms` of the time that
+/// this process runs. Dropping it gives up waiting.
+#[must_use = "wait for it, or await it"]
+pub struct Connecting {
+    engine: Engine,
+    address: SocketAddr,
+    answer: Asked<Result<Card, ConnectReason>>,
+    place: TaskPlace,
+}
+
+impl Connecting {
+    pub(crate) fn new(
+        engine: Engine,
+        address: SocketAddr,
+        answer: Asked<Result<Card, ConnectReason>>,
+    ) -> Self {
+        Self { engine, address, answer, place: None }
+    }
+
+    /// The peer if it has answered, `None` until then. Never blocks.
+    pub fn try_wait(&self) -> Option<Result<Peer, PeerError>> {
+        self.answer.get().map(|answer| self.result(answer))
+    }
+
+    /// Waits until the peer has answered, at most `timeout`. `None`: it may answer yet.
+    pub fn wait(&self, timeout: Duration) -> Option<Result<Peer, PeerError>> {
+        self.answer.wait(timeout).map(|answer| self.result(answer))
+    }
+
+    /// Waits until the peer has answered, at most `connect_timeout_ms`.
+    pub fn join(&self) -> Result<Peer, PeerError> {
+        // Whether it takes too long is for the control thread to say, which knows whether it was
+        // there to see the answer. Only a thread that waits for itself, in a callback, is not told.
+        let timeout = self.engine.shared().settings.connect_timeout;
+        let no_answer = || Err(self.failed(ConnectReason::NoAnswer));
+        self.wait(timeout * 2).unwrap_or_else(no_answer)
+    }
+
+    fn result(&self, answer: Option<Result<Card, ConnectReason>>) -> Result<Peer, PeerError> {
+        let shared = self.engine.shared();
+        match answer {
+            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
+            Some(Err(why)) => Err(self.failed(why)),
+            None if shared.is_forked() => Err(PeerError::Forked),
+            None => Err(PeerError::Closed),
+        }
+    }
+
+    fn failed(&self, why: ConnectReason) -> PeerError {
+        PeerError::Connect { address: self.address, why }
+    }
+}
+
+/// Ready when the peer has answered.
+impl Future for Connecting {
+    type Output = Result<Peer, PeerError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        this.answer.poll(&mut this.place, context.waker()).map(|answer| this.result(answer))
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connecting({})", self.address)
+    }
+}

@@ -1,0 +1,62 @@
+//! A request that is posted again and again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::engine::Engine;
+use crate::api::error::PostError;
+use crate::api::transfer::Transfer;
+use crate::engine::path::TransferPath;
+use crate::engine::prepared::Prepared;
+
+/// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
+/// earlier post of it is under way.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// let halves = [(0, 2048), (2048, 2048)].map(|(at, len)| Ok((local.slice(at, len)?, remote.slice(at, len)?)));
+/// let halves = halves.into_iter().collect::<Result<Vec<_>, polyrail::RegionError>>()?;
+/// let prepared = engine.prepare(Request::write(&peer).segments(halves))?;
+/// assert_eq!((prepared.bytes(), prepared.segments()), (4096, 1), "they continue each other");
+/// println!("it goes by {}", prepared.path());
+/// let transfers = [prepared.post()?, prepared.post()?];
+/// for transfer in transfers {
+///     transfer.join()?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PreparedTransfer {
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) engine: Engine,
+}
+
+impl PreparedTransfer {
+    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
+    pub fn post(&self) -> Result<Transfer, PostError> {
+        let shared = self.engine.shared();
+        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
+    }
+
+    /// Payload bytes of each post.
+    pub fn bytes(&self) -> u64 {
+        self.prepared.plan.bytes()
+    }
+
+    /// How its bytes travel, and why so.
+    pub fn path(&self) -> &TransferPath {
+        &self.prepared.path
+    }
+
+    /// Segments after merging.
+    pub fn segments(&self) -> usize {
+        self.prepared.plan.segments().len()
+    }
+}
+
+impl fmt::Debug for PreparedTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, bytes) = (self.prepared.kind.name(), self.bytes());
+        write!(f, "PreparedTransfer({kind}, {bytes} bytes, {} segments)", self.segments())
+    }
+}

@@ -1,0 +1,77 @@
+//! What can be registered, and what peers may do with it.
+
+use polyrail_gpu::DeviceMemory;
+use polyrail_sys::Memory;
+
+use crate::memory::region::Access;
+use crate::memory::region_memory::RegionMemory;
+
+/// Memory that [`crate::Engine::register`] takes: the host's ([`Memory`], `Vec<u8>`) or a device's
+/// ([`DeviceMemory`]). Peers may read and write it ([`Access::ALL`]) unless told otherwise:
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// use polyrail::{Access, RefusalCode, Registrable};
+///
+/// let weights = other.register(Memory::from(vec![1; 64]).with_access(Access::READ))?;
+/// let weights = engine.import(&weights.describe())?;
+/// let error = engine.write(&peer, &local.slice(0, 64)?, &weights.all())?.join().unwrap_err();
+/// assert!(matches!(error, TransferError::Refused { code: RefusalCode::AccessDenied, .. }));
+/// engine.read(&peer, &local.slice(0, 64)?, &weights.all())?.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Registrable: sealed::Sealed + Sized {
+    /// The same memory, with the access that peers are to have.
+    fn with_access(self, access: Access) -> WithAccess {
+        WithAccess { access, ..self.exposed() }
+    }
+}
+
+/// Memory and what peers may do with it; see [`Registrable`].
+#[derive(Debug)]
+pub struct WithAccess {
+    memory: RegionMemory,
+    access: Access,
+}
+
+mod sealed {
+    pub trait Sealed {
+        /// With the access that it has unless told otherwise.
+        fn exposed(self) -> super::WithAccess;
+    }
+}
+
+impl WithAccess {
+    pub(crate) fn into_parts(self) -> (RegionMemory, Access) {
+        (self.memory, self.access)
+    }
+}
+
+impl Registrable for Memory {}
+impl Registrable for Vec<u8> {}
+impl Registrable for DeviceMemory {}
+impl Registrable for WithAccess {}
+
+impl sealed::Sealed for Memory {
+    fn exposed(self) -> WithAccess {
+        WithAccess { memory: RegionMemory::Host(self), access: Access::ALL }
+    }
+}
+
+impl sealed::Sealed for Vec<u8> {
+    fn exposed(self) -> WithAccess {
+        Memory::from(self).exposed()
+    }
+}
+
+impl sealed::Sealed for DeviceMemory {
+    fn exposed(self) -> WithAccess {
+        WithAccess { memory: RegionMemory::Device(self), access: Access::ALL }
+    }
+}
+
+impl sealed::Sealed for WithAccess {
+    fn exposed(self) -> WithAccess {
+        self
+    }
+}

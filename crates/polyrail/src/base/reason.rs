@@ -1,0 +1,189 @@
+//! Why something did not work, as types whose texts are for people.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use polyrail_proto::hello::{HelloError, RefusedCode};
+use polyrail_proto::wire::WIRE_VERSION;
+use thiserror::Error;
+
+/// Why a peer is gone; see [`crate::Peer::lost`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// It was removed here, by [`crate::Engine::remove_peer`].
+    #[error("removed here")]
+    Removed,
+    /// This engine closed.
+    #[error("this engine closed")]
+    EngineClosed,
+    /// It closed, or removed this engine, and said so.
+    #[error("it closed")]
+    Closed,
+    /// No rail reached it for `peer_timeout_ms`.
+    #[error("no rail reached it for {}{}", seconds(*.silence), problem(.last_problem.as_deref()))]
+    Unreachable {
+        /// For how long.
+        silence: Duration,
+        /// What went wrong last: rail, addresses, error.
+        last_problem: Option<String>,
+    },
+    /// It is connected, and nothing went on for `peer_timeout_ms`.
+    #[error(
+        "no progress for {} with {flows} up{}",
+        seconds(*.silence),
+        problem(.last_problem.as_deref())
+    )]
+    NoProgress {
+        /// For how long.
+        silence: Duration,
+        /// Its connections.
+        flows: Flows,
+        /// What went wrong last: rail, addresses, error.
+        last_problem: Option<String>,
+    },
+    /// It refuses this engine on every flow.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// It speaks another version of the protocol.
+    #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
+    Version {
+        /// Its version.
+        got: u16,
+    },
+    /// It has given this engine up and came again, as if for the first time.
+    #[error("it has lost this engine and began anew")]
+    Anew,
+    /// The user gave metadata that says something else than the peer itself did.
+    #[error("the user gave other metadata for it")]
+    OtherMetadata,
+}
+
+/// Why nobody could be connected to; see [`crate::PeerError::Connect`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectReason {
+    /// No rail of this engine has an address of that family.
+    #[error("no rail here has an address of that family")]
+    NoRail,
+    /// The engine there refuses.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
+    #[error("timed out waiting for {waiting_for}")]
+    TimedOut {
+        /// For what.
+        waiting_for: &'static str,
+    },
+    /// The other side closed the connection without a word.
+    #[error("closed by the other side")]
+    Closed,
+    /// The engine there speaks another version of the protocol.
+    #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
+    Version {
+        /// Its version.
+        got: u16,
+    },
+    /// What answers there is no engine, or not a sound one.
+    #[error(transparent)]
+    Foreign(HelloError),
+    /// Too many others are connecting (`handshake_limit`).
+    #[error("handshake_limit of {limit} is reached")]
+    Crowded {
+        /// The setting.
+        limit: u32,
+    },
+    /// The system could not connect.
+    #[error("{text}")]
+    System {
+        /// What kind of error it is.
+        kind: io::ErrorKind,
+        /// What the system said.
+        text: String,
+    },
+    /// Nobody was there to take the answer, as in a callback on the thread that would.
+    #[error("no answer")]
+    NoAnswer,
+}
+
+/// What an engine says to one that it does not want.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+#[non_exhaustive]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusedCode,
+    /// For people, in the words of the engine that refuses.
+    pub text: String,
+}
+
+/// Connections towards a peer; see [`crate::Peer::flows`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    /// How many are connected.
+    pub up: usize,
+    /// How many are meant to be.
+    pub total: usize,
+}
+
+/// Where a transfer stood when its deadline passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferProgress {
+    /// The peer's name.
+    pub peer: String,
+    /// Connections towards it.
+    pub flows: Flows,
+    /// Since when nothing went on; zero if nothing was to be waited for.
+    pub silence: Duration,
+    /// What went wrong last: rail, addresses, error.
+    pub last_problem: Option<String>,
+}
+
+impl Flows {
+    /// Whether all that are meant to be connected are.
+    pub fn are_all_up(self) -> bool {
+        self.up == self.total
+    }
+}
+
+impl fmt::Display for Flows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} flows", self.up, self.total)
+    }
+}
+
+impl fmt::Display for TransferProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {} with {} up", self.peer, self.flows)?;
+        // Nothing to wait for means no silence, not progress just now.
+        if !self.silence.is_zero() {
+            write!(f, ", last progress {} ago", seconds(self.silence))?;
+        }
+        f.write_str(&problem(self.last_problem.as_deref()))
+    }
+}
+
+impl From<io::Error> for ConnectReason {
+    fn from(error: io::Error) -> Self {
+        Self::System { kind: error.kind(), text: error.to_string() }
+    }
+}
+
+impl From<HelloError> for ConnectReason {
+    fn from(error: HelloError) -> Self {
+        match error {
+            HelloError::Version { got } => Self::Version { got },
+            error => Self::Foreign(error),
+        }
+    }
+}
+
+pub(crate) fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn problem(last: Option<&str>) -> String {
+    last.map_or_else(String::new, |last| format!("; last problem: {last}"))
+}

@@ -1,0 +1,79 @@
+//! Who may join: what a peer that comes by itself says of itself, and what is made of it.
+
+use std::net::SocketAddr;
+
+use polyrail_proto::InstanceId;
+use polyrail_proto::hello::Card;
+
+/// The user's own code, which decides.
+pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
+
+/// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
+/// what the kernel says; all else is the peer's own word, which nobody has checked.
+///
+/// ```
+/// use polyrail::{Admission, Incoming};
+///
+/// /// Lets in who comes from one of the addresses that it says it listens on.
+/// fn is_honest(incoming: &Incoming) -> Admission {
+///     let from = incoming.address().ip();
+///     if incoming.listens_on().iter().any(|address| address.ip() == from) {
+///         return Admission::Accept;
+///     }
+///     let here = if incoming.is_same_host() { "this host" } else { "another host" };
+///     let (name, run) = (incoming.name(), incoming.instance());
+///     Admission::refuse(format!("{name}, run {run}, says that it is on {here}, not at {from}"))
+/// }
+/// # let config = polyrail::Config::builder().set("rails", "127.0.0.1")?.build()?;
+/// let engine = polyrail::Engine::builder().config(config).admit(is_honest).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    pub(crate) card: Card,
+    pub(crate) address: SocketAddr,
+    pub(crate) same_host: bool,
+}
+
+/// What is said to a peer that wants to join; [`crate::EngineBuilder::admit`] has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It becomes a peer.
+    Accept,
+    /// It does not, and hears this reason, of which 512 bytes are passed on.
+    Refuse(String),
+}
+
+impl Incoming {
+    /// Where its connection comes from. The port is that of this connection only.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it calls itself.
+    pub fn name(&self) -> &str {
+        &self.card.name
+    }
+
+    /// The number of its run, as it says.
+    pub fn instance(&self) -> InstanceId {
+        self.card.instance
+    }
+
+    /// Where it says that it listens, a rail each.
+    pub fn listens_on(&self) -> Vec<SocketAddr> {
+        self.card.rails.iter().map(|rail| rail.address).collect()
+    }
+
+    /// Whether it says that it is on this host.
+    pub fn is_same_host(&self) -> bool {
+        self.same_host
+    }
+}
+
+impl Admission {
+    /// Refuses for this reason; see [`crate::EngineBuilder::admit`].
+    pub fn refuse(reason: impl Into<String>) -> Self {
+        Self::Refuse(reason.into())
+    }
+}

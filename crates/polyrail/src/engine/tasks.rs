@@ -1,0 +1,278 @@
+//! Tasks of asynchronous programs that wait, and loops that poll a descriptor: whoever brings what
+//! they wait for wakes them.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use polyrail_sys::EventFd;
+
+use crate::base::callback::Callbacks;
+
+/// Tasks that wait for the same thing, behind the lock of that thing: so whoever brings it sees
+/// everybody who found nothing.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    waiting: Vec<(u64, Waker)>,
+    last_place: u64,
+}
+
+/// Where a future is among the tasks; it has none before it found nothing.
+pub(crate) type TaskPlace = Option<u64>;
+
+impl Tasks {
+    /// Notes the task, by the waker that it has now.
+    pub(crate) fn note(&mut self, place: &mut TaskPlace, waker: &Waker) {
+        let number = *place.get_or_insert_with(|| {
+            self.last_place += 1;
+            self.last_place
+        });
+        match self.waiting.iter_mut().find(|(other, _)| *other == number) {
+            Some((_, known)) => known.clone_from(waker),
+            None => self.waiting.push((number, waker.clone())),
+        }
+    }
+
+    /// The future is dropped.
+    pub(crate) fn forget(&mut self, place: TaskPlace) {
+        self.waiting.retain(|(other, _)| Some(*other) != place);
+    }
+
+    /// Everybody who waits, to be woken when the lock is released: who comes too late waits again.
+    pub(crate) fn take(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(_, waker)| waker).collect()
+    }
+}
+
+/// Descriptors that become readable when something happens, one for each loop that polls.
+#[derive(Debug, Default)]
+pub(crate) struct Bells {
+    callbacks: Arc<Callbacks>,
+    /// How many there are, so that nobody takes the lock for none.
+    count: AtomicUsize,
+    list: Mutex<Vec<Weak<Bell>>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    pub(crate) fd: EventFd,
+    rung: AtomicBool,
+    all: Arc<Bells>,
+}
+
+impl Bells {
+    pub(crate) fn new(callbacks: Arc<Callbacks>) -> Self {
+        Self { callbacks, ..Self::default() }
+    }
+
+    /// Something has happened that can be seen by now: wakes these tasks and all loops. Not to be
+    /// called with a lock held, for a waker is the user's code.
+    pub(crate) fn tell(&self, tasks: impl IntoIterator<Item = Waker>) {
+        for task in tasks {
+            self.callbacks.call("waker", || task.wake());
+        }
+        if self.are_used() {
+            self.list().iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+        }
+    }
+
+    /// A further one. It has rung: its owner is to look at what has happened so far.
+    pub(crate) fn hang(self: &Arc<Self>) -> std::io::Result<Arc<Bell>> {
+        let bell = Bell { fd: EventFd::new()?, rung: AtomicBool::new(false), all: self.clone() };
+        let bell = Arc::new(bell);
+        self.list().push(Arc::downgrade(&bell));
+        self.count.fetch_add(1, Ordering::SeqCst);
+        bell.ring();
+        Ok(bell)
+    }
+
+    /// Whether somebody polls a descriptor.
+    pub(crate) fn are_used(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<Bell>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
+        // One system call for all that happens until its owner looks.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.fd.set();
+        }
+    }
+
+    /// From now on it rings again.
+    pub(crate) fn clear(&self) {
+        self.fd.clear();
+        // AcqRel: what happened before a ring that is swallowed here is seen by whoever looks now.
+        self.rung.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.all.count.fetch_sub(1, Ordering::SeqCst);
+        self.all.list().retain(|bell| bell.strong_count() > 0);
+    }
+}
+
+/// Where an answer is given, once. Dropped without one, nobody has to wait any longer.
+pub(crate) struct Answer<T>(Arc<Question<T>>);
+
+/// Where it is waited for.
+pub(crate) struct Asked<T>(Arc<Question<T>>);
+
+struct Question<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    bells: Arc<Bells>,
+}
+
+enum State<T> {
+    Open(Tasks),
+    Given(T),
+    Nobody,
+}
+
+/// A question and where its answer is to be given.
+pub(crate) fn question<T>(bells: &Arc<Bells>) -> (Answer<T>, Asked<T>) {
+    let state = Mutex::new(State::Open(Tasks::default()));
+    let question = Arc::new(Question { state, changed: Condvar::new(), bells: bells.clone() });
+    (Answer(question.clone()), Asked(question))
+}
+
+impl<T> Answer<T> {
+    pub(crate) fn give(self, answer: T) {
+        self.0.end(State::Given(answer));
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        self.0.end(State::Nobody);
+    }
+}
+
+impl<T: Clone> Asked<T> {
+    /// The answer, `Some(None)` if there never will be one.
+    pub(crate) fn get(&self) -> Option<Option<T>> {
+        Self::of(&self.0.state())
+    }
+
+    /// Waits for it, at most `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Option<T>> {
+        let open = |state: &mut State<T>| matches!(state, State::Open(_));
+        let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, open);
+        Self::of(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// The answer, or the task is woken when it comes.
+    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<T>> {
+        let mut state = self.0.state();
+        if let State::Open(tasks) = &mut *state {
+            tasks.note(place, waker);
+        }
+        Self::of(&state).map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn of(state: &State<T>) -> Option<Option<T>> {
+        match state {
+            State::Open(_) => None,
+            State::Given(answer) => Some(Some(answer.clone())),
+            State::Nobody => Some(None),
+        }
+    }
+}
+
+impl<T> Question<T> {
+    fn end(&self, end: State<T>) {
+        let mut state = self.state();
+        let State::Open(tasks) = &mut *state else { return };
+        let waiting = tasks.take();
+        *state = end;
+        drop(state);
+        self.changed.notify_all();
+        self.bells.tell(waiting);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn counted() -> (Arc<Count>, Waker) {
+        let count = Arc::<Count>::default();
+        (count.clone(), Waker::from(count))
+    }
+
+    #[test]
+    fn the_waker_of_the_last_poll_is_woken_and_that_of_a_dropped_future_is_not() {
+        let (old, old_waker) = counted();
+        let (new, new_waker) = counted();
+        let (gone, gone_waker) = counted();
+        let (answer, asked) = question::<u32>(&Arc::default());
+        let (mut place, mut other) = (None, None);
+        assert!(asked.poll(&mut place, &old_waker).is_pending());
+        assert!(asked.poll(&mut other, &gone_waker).is_pending());
+        assert!(asked.poll(&mut place, &new_waker).is_pending());
+        if let State::Open(tasks) = &mut *asked.0.state() {
+            tasks.forget(other);
+        }
+        answer.give(3);
+        let woken = [&old, &new, &gone].map(|count| count.0.load(Ordering::SeqCst));
+        assert_eq!(woken, [0, 1, 0]);
+        assert_eq!(asked.poll(&mut place, &old_waker), Poll::Ready(Some(3)));
+    }
+
+    #[test]
+    fn an_answer_that_never_comes_ends_the_wait() {
+        let (count, waker) = counted();
+        let (answer, asked) = question::<u32>(&Arc::default());
+        assert!(asked.poll(&mut None, &waker).is_pending());
+        assert_eq!(asked.wait(Duration::from_millis(1)), None);
+        drop(answer);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert_eq!(asked.poll(&mut None, &waker), Poll::Ready(None));
+        let (answer, asked) = question(&Arc::default());
+        answer.give(7);
+        assert_eq!((asked.get(), asked.wait(Duration::ZERO)), (Some(Some(7)), Some(Some(7))));
+    }
+
+    #[test]
+    fn a_bell_rings_once_for_all_that_happens_until_its_owner_looks() {
+        let bells = Arc::<Bells>::default();
+        let bell = bells.hang().unwrap();
+        assert!(bell.fd.is_set(), "what happened before is to be looked at");
+        bell.clear();
+        assert!(!bell.fd.is_set());
+        bells.tell([]);
+        bells.tell([]);
+        assert!(bell.fd.is_set());
+        bell.clear();
+        bells.tell([]);
+        assert!(bell.fd.is_set(), "it is armed again");
+        drop(bell);
+        assert!(!bells.are_used() && bells.list().is_empty());
+    }
+}

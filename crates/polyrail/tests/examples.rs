@@ -1,0 +1,53 @@
+//! The examples that users copy, run as they are; and the README quotes what was run.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Cargo builds the examples beside the tests.
+fn run(example: &str, arguments: &[&str]) -> String {
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap().join("examples").join(example);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{example}.rs"));
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    let is_new = changed(&program).is_some_and(|built| Some(built) >= changed(&source));
+    assert!(is_new, "{example} is not built: `cargo build -p polyrail --examples` does it");
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{example}: {said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    said
+}
+
+#[test]
+fn hello_writes_and_the_readme_quotes_it() {
+    assert!(run("hello", &[]).contains("67108864 bytes are in place"));
+    let readme = include_str!("../README.md");
+    let source = include_str!("../examples/hello.rs");
+    let (_, program) = source.split_once("\n\n").expect("the text before the program");
+    assert!(readme.contains(&format!("```rust\n{program}```")), "README.md has another program");
+}
+
+#[test]
+fn kv_blocks_moves_every_layer() {
+    let said = run("kv_blocks", &[]);
+    for layer in 0..4 {
+        assert!(
+            said.contains(&format!("layer {layer} from prefill: 100 blocks are right")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn params_reach_every_peer() {
+    assert!(run("params", &[]).contains("step 2: 4 peers have 1048576 bytes"));
+}
+
+#[test]
+fn gpu_moves_memory_of_devices_without_one() {
+    let said = run("gpu", &["--fake"]);
+    assert!(said.contains("peer copy") && said.contains("bytes are right"), "{said}");
+}
