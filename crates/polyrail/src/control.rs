@@ -1,10 +1,10 @@
 //! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
 //! and it sleeps while nothing changes.
 
-mod absence;
 mod admission;
 pub(crate) mod build;
 pub(crate) mod handshake;
+mod lateness;
 mod watch;
 
 use std::collections::VecDeque;
@@ -25,10 +25,10 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::base::reason::{ConnectReason, LostReason, Refusal};
-use crate::control::absence::Absences;
 use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
+use crate::control::lateness::Absences;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
@@ -179,8 +179,9 @@ impl Control {
 
     fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, ConnectReason>>) {
         let engine = self.engine.clone();
-        let same_family =
-            |rail: &&crate::engine::rails::Rail| rail.address.is_ipv4() == address.is_ipv4();
+        let same_family = |rail: &&crate::engine::rail_selection::Rail| {
+            rail.address.is_ipv4() == address.is_ipv4()
+        };
         // The kernel's routes know best which way leads to a bare address.
         let source = match address {
             SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),

@@ -4,6 +4,6 @@
 pub(crate) mod budget;
 pub(crate) mod imports;
 pub(crate) mod peer_copy;
-pub(crate) mod shared_memory;
+pub(crate) mod shared_page;
 pub(crate) mod shared_ring;
 pub(crate) mod staging;

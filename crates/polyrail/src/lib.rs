@@ -101,7 +101,7 @@ pub use engine::admission::{Admission, Incoming};
 pub use engine::inbox::Notification;
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
-pub use engine::path::{PathKind, TransferPath};
+pub use engine::path_kind::{PathKind, TransferPath};
 pub use engine::peer_handle::Peer;
 pub use memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 pub use memory::registry::{Mailbox, OpenMailbox};

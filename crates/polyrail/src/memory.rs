@@ -1,8 +1,8 @@
 //! Memory that transfers use: regions, who may use them, and the gate that keeps them while a
 //! system call does.
 
-pub(crate) mod ending;
 pub(crate) mod gate;
+pub(crate) mod keepsake;
 pub(crate) mod region;
 pub(crate) mod region_list;
 pub(crate) mod region_memory;

@@ -4,4 +4,4 @@
 pub(crate) mod choose;
 pub(crate) mod export;
 pub(crate) mod import;
-pub(crate) mod shared_memory;
+pub(crate) mod try_shared;

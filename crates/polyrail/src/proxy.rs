@@ -5,19 +5,20 @@
 //! itself instead of waking its thread.
 
 mod core;
+mod core_guard;
 mod drive;
-mod held;
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent};
 
 use self::core::{CHECK_NS, Core};
-use self::held::Held;
+use self::core_guard::Held;
 use crate::base::driving::Driving;
 use crate::engine::pass::{Ends, Pass};
 use crate::engine::proxy_handle::{Drive, ProxyHandle};
@@ -132,21 +133,17 @@ impl Proxy {
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.core.try_lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     /// With callers at the wheel: whoever sleeps on the poller may wait for what just happened, and
     /// the event that it would have woken up for is used up.
     fn wake_sleeper(&self) {
-        if let Err(TryLockError::WouldBlock) = self.sleeper.try_lock() {
+        if self.sleeper.is_locked() {
             self.poller.wake();
         }
     }

@@ -1,8 +1,13 @@
-//! How those who make work and those who do it find each other: who is asked, who is woken, who may
-//! sleep, and for how long to look before that. Small pieces, which `tests/loom.rs` tries.
+//! How threads that make work and proxies that do it find each other. Small pieces, which
+//! `tests/loom.rs` tries in every order.
 
+/// Work that is left to whoever holds a lock.
 pub(crate) mod handover;
+/// Which proxies are asked to send to a peer.
 pub(crate) mod lanes;
+/// Whether a proxy may sleep, and who tells it of what.
 pub(crate) mod outlook;
+/// Whether a proxy sleeps, and must be woken.
 pub(crate) mod signal;
+/// How long it pays to poll before a sleep.
 pub(crate) mod spin;

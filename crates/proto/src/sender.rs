@@ -21,6 +21,8 @@
 //! that the stream stays whole, and only then is its end reported, because until then the driver
 //! may be reading its memory.
 
+mod over;
+mod postponed;
 mod rails;
 mod turns;
 
@@ -33,9 +35,6 @@ use self::rails::{Load, Rails};
 use crate::id::{FlowIndex, Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
-
-mod over;
-mod postponed;
 
 use postponed::Postponed;
 

@@ -25,7 +25,7 @@ use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::Prepared;
-use crate::engine::rails::Rail;
+use crate::engine::rail_selection::Rail;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::region::{Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::memory::registry::{Mailbox, OpenMailbox};
@@ -80,7 +80,7 @@ pub struct Engine {
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let system = |source| EngineError::System { what: "interfaces", source };
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
-    let rails = crate::engine::rails::select(&config.rails, &interfaces)?;
+    let rails = crate::engine::rail_selection::select(&config.rails, &interfaces)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::api::engine::Engine;
 use crate::api::error::PostError;
 use crate::api::transfer::Transfer;
-use crate::engine::path::TransferPath;
+use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::Prepared;
 
 /// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an

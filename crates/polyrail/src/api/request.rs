@@ -13,7 +13,7 @@ use crate::api::error::{PostError, TransferError};
 use crate::api::observer::{Closure, Listener, OnEnd};
 use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
-use crate::engine::path::TransferPath;
+use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{Kind, Prepared, RequestLimits};
 use crate::memory::region::{RegionSlice, RemoteSlice};
 use crate::memory::region_list::RegionList;

@@ -1,7 +1,8 @@
 //! Something that happens once, and that threads wait for.
 
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// Something that happens once.
 #[derive(Default)]
@@ -12,18 +13,18 @@ pub(crate) struct Latch {
 
 impl Latch {
     pub(crate) fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.is_set.lock() = true;
         self.changed.notify_all();
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.is_set.lock()
     }
 
     pub(crate) fn sleep(&self, limit: Duration) {
-        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_set = self.is_set.lock();
         if !*is_set {
-            drop(self.changed.wait_timeout(is_set, limit));
+            self.changed.wait_for(&mut is_set, limit);
         }
     }
 }

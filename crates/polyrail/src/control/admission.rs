@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_proto::hello::{Card, Hello, RefusedCode, Reply};
 
 use super::Control;
@@ -87,7 +88,7 @@ impl Desk {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::engine::control_handle::ControlHandle;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
 use crate::engine::proxy_handle::{Drive, ProxySet};
-use crate::engine::rails::{self, Rail};
+use crate::engine::rail_selection::{self, Rail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
 use crate::engine::trace::Trace;
@@ -34,7 +34,7 @@ pub(crate) fn start(
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let interfaces = list().map_err(system("interfaces"))?;
-    let rails = rails::select(&config.rails, &interfaces)?;
+    let rails = rail_selection::select(&config.rails, &interfaces)?;
     let settings = EngineSettings::new(&config, rails.len())?;
     let random = || getrandom::u64().map_err(|error| system("random bits")(error.into()));
     let instance = InstanceId(u128::from(random()?) << 64 | u128::from(random()?));
@@ -71,7 +71,7 @@ pub(crate) fn start(
     };
     let shared = Arc::new(EngineShared::new(parts));
     if !apart {
-        crate::engine::here::announce(&shared);
+        crate::engine::local_engines::announce(&shared);
     }
     let threads = spawn(&shared, all, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {

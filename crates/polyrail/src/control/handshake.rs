@@ -1,4 +1,5 @@
-//! The first words on a connection, said without blocking.
+//! The first words on a connection, written and read without blocking. `Control` decides who is
+//! welcome.
 
 use std::io;
 use std::net::SocketAddr;

@@ -4,8 +4,10 @@
 //! sends first would take it all, and then nothing could arrive. Within a half the first come have
 //! large rings; when it is used up, flows without leave the work to those that have one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::staging::Direction;
 
@@ -56,7 +58,7 @@ impl Budget {
 
     /// Each change is whole, so that a panic elsewhere leaves it usable.
     fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 }
 

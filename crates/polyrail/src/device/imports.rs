@@ -1,9 +1,10 @@
 //! Device memory of other processes of this host, as they offered it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::message::Offer;
 use polyrail_proto::{InstanceId, RegionKey};
@@ -103,14 +104,14 @@ impl Imports {
     }
 
     pub(crate) fn sleep(&self, id: (InstanceId, RegionKey), limit: Duration) {
-        let regions = self.lock();
+        let mut regions = self.lock();
         if matches!(regions.get(&id), Some(Import::Asked)) {
-            drop(self.changed.wait_timeout(regions, limit));
+            self.changed.wait_for(&mut regions, limit);
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<(InstanceId, RegionKey), Import>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.regions.lock()
     }
 }
 

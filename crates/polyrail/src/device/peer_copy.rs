@@ -1,8 +1,9 @@
 //! Transfers without a wire: a device copies from one end's memory to the other's, over NVLink,
 //! PCIe, or inside its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use polyrail_gpu::{Device, GpuError, Place as CopyPlace, Queue};
 use smallvec::SmallVec;
 
@@ -43,7 +44,7 @@ struct DeviceQueues {
 impl PeerCopyQueues {
     /// Lets go of the memory of copies that are done, unless somebody is just beginning others.
     pub(crate) fn let_go(&self) {
-        let Ok(mut all) = self.0.try_lock() else { return };
+        let Some(mut all) = self.0.try_lock() else { return };
         for queue in all.iter_mut().flat_map(|queues| &mut queues.queues) {
             queue.under_way();
         }
@@ -51,7 +52,7 @@ impl PeerCopyQueues {
 
     /// Begins all copies, on one queue.
     pub(crate) fn begin(&self, copies: &Copies) -> Result<Tickets, CopyError> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let uuid = copies.device.identity().uuid;
         let known = all.iter().position(|queues| queues.uuid == uuid);
         let index = known.unwrap_or_else(|| {
@@ -136,6 +137,6 @@ fn place(memory: &RegionMemory, offset: u64) -> CopyPlace<'_> {
 impl Drop for PeerCopyQueues {
     fn drop(&mut self) {
         // Each queue waits for what it has under way.
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.get_mut().clear();
     }
 }

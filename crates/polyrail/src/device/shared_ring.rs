@@ -14,7 +14,7 @@ use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Memory, SharedMemory};
 
 use crate::device::budget::Stock;
-use crate::device::shared_memory::{Backoff, create, open, place_of};
+use crate::device::shared_page::{Backoff, create, open, place_of};
 use crate::device::staging::{Ring, as_much_as_there_is};
 
 /// The sender's end.

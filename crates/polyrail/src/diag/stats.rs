@@ -1,6 +1,5 @@
 //! Counters of an engine as its users see them.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
@@ -196,7 +195,7 @@ impl RailStats {
     fn add(&mut self, peer: &PeerShared, flow: FlowIndex) {
         let slot = &peer.flows[flow.0 as usize];
         let counters = &slot.stats;
-        let socket = slot.socket.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let socket = slot.socket.lock().clone();
         let info = socket.as_ref().and_then(|socket| tcp::info(&**socket).ok()).unwrap_or_default();
         let congestion = socket.and_then(|socket| tcp::congestion(&*socket).ok());
         let snapshot = FlowSnapshot {
@@ -232,7 +231,7 @@ impl ProxyHandle {
         ProxyStats {
             name: self.name.clone(),
             cpus: self.cpus.clone(),
-            actual_cpus: self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            actual_cpus: self.actual_cpus.lock().clone(),
             last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
             migrations: get(&self.counters.migrations),
             cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,

@@ -10,7 +10,7 @@ use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEv
 use crate::base::error::TransferError;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
 use crate::engine::pass::Ends;
-use crate::engine::path::PathKind;
+use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::Kind;
 use crate::memory::region::RegionCore;

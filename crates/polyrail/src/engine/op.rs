@@ -1,10 +1,11 @@
 //! One posted operation, from post to completion, and what the sender core carries for it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
@@ -12,7 +13,7 @@ use crate::base::callback::Callbacks;
 use crate::base::error::TransferError;
 use crate::base::latch::Latch;
 use crate::engine::observer::End;
-use crate::engine::path::PathKind;
+use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::Prepared;
 use crate::engine::tasks::Bells;
 use crate::memory::region::RegionCore;
@@ -242,8 +243,8 @@ impl Op {
         }
     }
 
-    fn task(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    fn task(&self) -> parking_lot::MutexGuard<'_, Option<Waker>> {
+        self.task.lock()
     }
 
     fn end(&self, result: Result<Outcome, TransferError>) {

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::hello::Card;
 use polyrail_proto::matching::Matcher;
@@ -20,13 +21,13 @@ use socket2::Socket;
 
 use crate::base::reason::{Flows, LostReason, TransferProgress};
 use crate::device::budget::{Budget, Stock};
-use crate::device::shared_memory::Sharing;
+use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
 use crate::engine::audit::Audit;
 use crate::engine::counters::{ArrivalStats, FlowStats};
+use crate::engine::device_landings::Landing;
 use crate::engine::inbox::Share;
-use crate::engine::known::first_epoch;
-use crate::engine::landing::Landing;
+use crate::engine::known_peers::first_epoch;
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::Pass;
 use crate::engine::placement::Placement;
@@ -67,8 +68,8 @@ pub(crate) struct PeerShared {
     /// Proxies that send to it.
     pub(crate) lanes: Lanes,
     pub(crate) flows: Vec<FlowSlot>,
-    tx: parking_lot::Mutex<TxSide>,
-    rx: parking_lot::Mutex<RxSide>,
+    tx: Mutex<TxSide>,
+    rx: Mutex<RxSide>,
     /// CPUs are to spare for waiting for these.
     spins: bool,
     phase: AtomicU8,
@@ -249,7 +250,7 @@ impl PeerShared {
             posted: ArrayQueue::new(options.ops_pool as usize),
             lanes: Lanes::new(proxies_of(&flows)),
             flows,
-            tx: parking_lot::Mutex::new(TxSide {
+            tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
                 outgoing: Slab::new(),
                 matcher: Matcher::default(),
@@ -259,7 +260,7 @@ impl PeerShared {
                 suspects: Suspects::new(pairs),
                 fetch_in: 0,
             }),
-            rx: parking_lot::Mutex::new(RxSide {
+            rx: Mutex::new(RxSide {
                 receiver: Receiver::new(limits),
                 receives: HashMap::new(),
                 next_receive: 1,
@@ -294,13 +295,13 @@ impl PeerShared {
 
     /// The sending half. The state stays consistent if a holder panicked: each change is whole
     /// before the lock is released.
-    pub(crate) fn tx(&self) -> parking_lot::MutexGuard<'_, TxSide> {
+    pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
         self.lock(&self.tx)
     }
 
     /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
     /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
-    fn lock<'a, T>(&self, mutex: &'a parking_lot::Mutex<T>) -> parking_lot::MutexGuard<'a, T> {
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         /// About 20 µs.
         const PAUSES: u32 = 500;
         let mut left = if self.spins { PAUSES } else { 0 };
@@ -336,7 +337,7 @@ impl PeerShared {
     }
 
     /// The receiving half. See [`Self::tx`].
-    pub(crate) fn rx(&self) -> parking_lot::MutexGuard<'_, RxSide> {
+    pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
         self.lock(&self.rx)
     }
 
@@ -366,11 +367,11 @@ impl PeerShared {
 
     /// Remembers what went wrong last on some flow, for the error that may follow.
     pub(crate) fn note_problem(&self, text: String) {
-        *self.last_problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *self.last_problem.lock() = Some(text);
     }
 
     pub(crate) fn last_problem(&self) -> Option<String> {
-        self.last_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_problem.lock().clone()
     }
 
     /// Where things stand, for an error message.
@@ -404,7 +405,7 @@ impl PeerShared {
     /// Whether it has said something on a flow towards it that nobody has read yet.
     pub(crate) fn has_unread(&self) -> bool {
         let has_unread = |slot: &FlowSlot| {
-            let socket = slot.socket.lock().unwrap_or_else(PoisonError::into_inner);
+            let socket = slot.socket.lock();
             socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
         };
         self.flows.iter().any(has_unread)

@@ -8,7 +8,7 @@ use polyrail_proto::Plan;
 use crate::base::error::PostError;
 use crate::device::peer_copy::Copies;
 use crate::engine::observer::Listener;
-use crate::engine::path::TransferPath;
+use crate::engine::path_kind::TransferPath;
 use crate::engine::peer::PeerShared;
 use crate::memory::region::RegionCore;
 

@@ -1,10 +1,11 @@
 //! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they drive.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
+use parking_lot::Mutex;
 use polyrail_proto::FlowIndex;
 use polyrail_sys::Poller;
 use socket2::Socket;

@@ -1,11 +1,12 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use polyrail_config::{Config, Polling};
 use polyrail_proto::hello::Card;
 use polyrail_proto::message::Message;
@@ -21,13 +22,13 @@ use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
-use crate::device::shared_memory::Page;
+use crate::device::shared_page::Page;
 use crate::engine::admission::Hook;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
-use crate::engine::known::{Joined, Parted};
+use crate::engine::known_peers::{Joined, Parted};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::pass::Ends;
@@ -37,7 +38,7 @@ use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Asked, Bells, question};
 use crate::engine::trace::Trace;
-use crate::engine::{here, rails};
+use crate::engine::{local_engines, rail_selection};
 use crate::memory::registry::Registry;
 use crate::wake::spin::{POLL_NS, Pollers, Waits};
 
@@ -58,7 +59,7 @@ pub(crate) struct EngineShared {
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) card: Card,
-    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) rails: Vec<rail_selection::Rail>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
@@ -93,7 +94,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) card: Card,
-    pub(crate) rails: Vec<rails::Rail>,
+    pub(crate) rails: Vec<rail_selection::Rail>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
@@ -114,7 +115,11 @@ impl EngineShared {
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
             pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone(), bells.clone())),
-            registry: Arc::new(Registry::new(callbacks.clone(), original.clone(), here::let_go)),
+            registry: Arc::new(Registry::new(
+                callbacks.clone(),
+                original.clone(),
+                local_engines::let_go,
+            )),
             callbacks,
             joined: Joined::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
@@ -158,11 +163,11 @@ impl EngineShared {
     }
 
     pub(crate) fn peers(&self) -> Vec<Arc<PeerShared>> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peers.read().clone()
     }
 
     pub(crate) fn peer(&self, instance: InstanceId) -> Option<Arc<PeerShared>> {
-        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let peers = self.peers.read();
         peers.iter().find(|peer| peer.instance() == instance).cloned()
     }
 

@@ -2,10 +2,11 @@
 //! they wait for wakes them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_sys::EventFd;
 
 use crate::base::callback::Callbacks;
@@ -94,7 +95,7 @@ impl Bells {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Weak<Bell>>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 
@@ -167,8 +168,9 @@ impl<T: Clone> Asked<T> {
     /// Waits for it, at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Option<T>> {
         let open = |state: &mut State<T>| matches!(state, State::Open(_));
-        let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, open);
-        Self::of(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        let mut state = self.0.state();
+        self.0.changed.wait_while_for(&mut state, open, timeout);
+        Self::of(&state)
     }
 
     /// The answer, or the task is woken when it comes.
@@ -201,7 +203,7 @@ impl<T> Question<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use polyrail_proto::wire::ChunkHeader;
 use polyrail_proto::{FlowIndex, TransferId};
 use polyrail_sys::threads::monotonic_ns;
@@ -129,7 +129,7 @@ impl Trace {
         engine: &str,
         rail: impl Fn(u32) -> &'a str,
     ) -> io::Result<()> {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = self.events.lock();
         let pid = std::process::id();
         let dropped = self.dropped.load(Ordering::Relaxed);
         let head = format!("\"displayTimeUnit\":\"ns\",\"dropped_events\":{dropped}");
@@ -146,7 +146,7 @@ impl Trace {
     }
 
     fn record(&self, event: Event) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.events.lock();
         if events.len() < self.limit {
             events.push(event);
         } else {

@@ -1,4 +1,4 @@
-//! Registered memory, here and at peers.
+//! Registered memory, here and at peers. `Registration::end` is what happens when a region ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::{Memory, OutOfRange};
 
 use crate::base::error::RegionError;
-use crate::memory::ending::Kept;
 use crate::memory::gate::Gate;
+use crate::memory::keepsake::Kept;
 use crate::memory::region_memory::{LastCopies, RegionMemory};
 use crate::memory::registry::Registry;
 

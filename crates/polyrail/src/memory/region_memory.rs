@@ -1,8 +1,9 @@
 //! The bytes of a region: in the host's memory, or in a device's.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use polyrail_gpu::{Device, DeviceMemory, Place, Queue, Ticket};
 use polyrail_sys::Memory;
 
@@ -69,7 +70,7 @@ impl From<Memory> for RegionMemory {
 impl LastCopies {
     /// A copy was begun. Whoever says so holds a pin of the region.
     pub(crate) fn note(&self, ticket: &Ticket) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         match last.iter_mut().find(|older| ticket.includes(older)) {
             Some(older) => *older = ticket.clone(),
             None => {
@@ -82,7 +83,7 @@ impl LastCopies {
 
     /// The last of each queue.
     pub(crate) fn under_way(&self) -> Vec<Ticket> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Waits for all copies that were begun, as others may do at the same time.

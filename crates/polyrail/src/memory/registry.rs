@@ -1,7 +1,8 @@
 //! The regions and mailboxes of an engine: by which key each is found, and who may use it.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
@@ -159,7 +160,7 @@ impl Registry {
 
     fn insert<T>(&self, make: impl FnOnce(RegionKey) -> (Entry, T)) -> Result<T, RegionError> {
         let nonce = getrandom::u64().map_err(|_| RegionError::Randomness)?;
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let slot = match table.free.pop() {
             Some(slot) => slot,
             None if table.slots.len() == REGIONS_MAX => {
@@ -185,7 +186,7 @@ impl Registry {
         allowed: impl Fn(Access) -> bool,
         targets: &mut Vec<Target>,
     ) -> Result<(), RefusalCode> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let mut last: Option<usize> = None;
         for place in places {
             let region = match table.find(place)? {
@@ -215,7 +216,7 @@ impl Registry {
 
     /// The region of a key, unless it is gone.
     pub(crate) fn region(&self, key: RegionKey) -> Option<Arc<RegionCore>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         match table.find(&Place { key, offset: 0, len: 0 }) {
             Ok(Entry::Region(region)) => Some(region.clone()),
             _ => None,
@@ -224,7 +225,7 @@ impl Registry {
 
     /// A device that has memory here.
     pub(crate) fn some_device(&self) -> Option<Arc<dyn Device>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         table.slots.iter().find_map(|slot| match &slot.entry {
             Some(Entry::Region(region)) => region.memory.device().cloned(),
             _ => None,
@@ -232,12 +233,12 @@ impl Registry {
     }
 
     pub(crate) fn count(&self) -> usize {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         table.slots.len() - table.free.len()
     }
 
     pub(super) fn remove(&self, slot: u32) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let entry = table.slots.get_mut(slot as usize).and_then(|slot| slot.entry.take());
         table.free.push(slot);
         drop(table);

@@ -9,15 +9,15 @@ use polyrail_gpu::{Device, DeviceMemory, GpuError};
 use polyrail_proto::RegionKey;
 
 use crate::device::peer_copy::{Copies, Part};
-use crate::engine::here::engine_here;
-use crate::engine::path::{PathKind, TransferPath};
+use crate::engine::local_engines::engine_here;
+use crate::engine::path_kind::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::Kind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
 use crate::memory::region_memory::RegionMemory;
 use crate::path::import::import;
-use crate::path::shared_memory;
+use crate::path::try_shared;
 
 /// Why a request takes the rails whatever there is.
 const NO_DEVICE: &str = "neither end is a device's memory";
@@ -89,7 +89,7 @@ fn shares(engine: &Arc<EngineShared>, request: &Asked<'_>) -> Result<(), Cow<'st
     let Asked { kind, peer, .. } = *request;
     match kind {
         Kind::Receive { .. } => Err("its sender chooses the path".into()),
-        Kind::Write | Kind::Read | Kind::Send { .. } => shared_memory::is_possible(engine, peer),
+        Kind::Write | Kind::Read | Kind::Send { .. } => try_shared::is_possible(engine, peer),
     }
 }
 

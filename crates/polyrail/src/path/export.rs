@@ -6,9 +6,10 @@
 //! as it does for a cancel.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{RegionKey, Time};
 use polyrail_sys::process::namespace;
@@ -20,7 +21,7 @@ use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
-use crate::memory::ending::Keepsake;
+use crate::memory::keepsake::Keepsake;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 
@@ -159,7 +160,7 @@ impl Exports {
     }
 
     fn lock(&self) -> MutexGuard<'_, Offers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

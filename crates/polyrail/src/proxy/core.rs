@@ -1,23 +1,22 @@
-//! The flows of a proxy: which have something to do, and how they come and go.
+//! The flows of a proxy, and which of them have something to do. How they come and go: `flows`.
 
+mod flows;
 mod polling;
 
-use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
-use polyrail_proto::{Failure, FlowIndex};
+use polyrail_proto::Failure;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
 
 use super::Proxy;
 use crate::device::staging::Copiers;
-use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::finish::Finish;
 use crate::engine::op::Op;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
-use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
@@ -458,192 +457,6 @@ impl Core {
             }
         }
         self.owing.append(&mut still_owing);
-    }
-
-    pub(super) fn obey(&mut self, command: ProxyCommand, proxy: &Proxy, pass: &mut Pass<'_>) {
-        match command {
-            ProxyCommand::AddTx { peer, flow, socket } => {
-                if !peer.is_gone() {
-                    self.departs(&peer, flow, &socket, pass);
-                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
-                    let key = self.flows.insert(AnyFlow::Tx(tx_flow));
-                    self.outbound_of(peer, flow).push(key);
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
-            ProxyCommand::AddRx { arriving } => {
-                let flow = Box::new(RxFlow::new(arriving));
-                if self.arrives(&flow, proxy, pass) {
-                    let socket = flow.socket().clone();
-                    let key = self.flows.insert(AnyFlow::Rx(flow));
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
-            ProxyCommand::AddBoth { arriving } => {
-                let arriving = Box::new(RxFlow::new(arriving).duplex());
-                let (peer, flow) = (arriving.peer.clone(), arriving.flow);
-                let socket = arriving.socket().clone();
-                if self.arrives(&arriving, proxy, pass) {
-                    self.departs(&peer, flow, &socket, pass);
-                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
-                    let key = self.flows.insert(AnyFlow::Both(tx_flow, arriving));
-                    self.outbound_of(peer, flow).push(key);
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
-            ProxyCommand::DropPeer { peer } => {
-                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
-                let keys: Vec<usize> =
-                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
-                for key in keys {
-                    self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);
-                }
-                self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
-            }
-            ProxyCommand::Probe { peer } => {
-                for (key, flow) in &mut self.flows {
-                    if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
-                        && Arc::ptr_eq(&flow.peer, &peer)
-                    {
-                        flow.say_something(pass);
-                        if !self.owing.contains(&key) {
-                            self.owing.push(key);
-                        }
-                    }
-                }
-            }
-            ProxyCommand::Copying(op) => self.copying.push(op),
-            ProxyCommand::LetGo => pass.copiers.let_go(),
-            ProxyCommand::Resume { peer } => {
-                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
-                let keys: Vec<usize> =
-                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
-                for key in keys {
-                    self.mark_readable(key);
-                }
-            }
-        }
-    }
-
-    /// A flow towards the peer is connected.
-    pub(super) fn departs(
-        &mut self,
-        peer: &Arc<PeerShared>,
-        flow: FlowIndex,
-        socket: &Arc<Socket>,
-        pass: &Pass<'_>,
-    ) {
-        let slot = &peer.flows[flow.0 as usize];
-        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket.clone());
-        peer.flow_up(flow, polyrail_proto::Time(pass.now));
-        slot.refused.store(false, Ordering::Relaxed);
-        slot.up_since.store(pass.now, Ordering::Relaxed);
-        slot.up.store(true, Ordering::Release);
-        peer.lanes.join(peer.lanes.place_of(slot.proxy));
-    }
-
-    fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
-        let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
-        let index = known.unwrap_or_else(|| {
-            let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
-            self.outbound.push(Outbound { peer, lane, flows: Vec::new(), left: Left::NOTHING });
-            self.outbound.len() - 1
-        });
-        &mut self.outbound[index].flows
-    }
-
-    /// A flow of the peer is connected; an older connection of it is closed. Says whether it is
-    /// welcome.
-    pub(super) fn arrives(&mut self, flow: &RxFlow, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
-        let same = |other: &RxFlow| other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer);
-        let old = self.flows.iter().find_map(|(key, other)| match other {
-            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => Some((key, other.epoch)),
-            _ => None,
-        });
-        if let Some((key, epoch)) = old {
-            if epoch >= flow.epoch {
-                return false;
-            }
-            self.drop_flow(key, Down("replaced by a newer connection".into()), proxy, pass);
-        }
-        if flow.peer.is_gone() {
-            return false;
-        }
-        flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
-        true
-    }
-
-    pub(super) fn drop_flow(&mut self, key: usize, why: Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let Some(flow) = self.flows.try_remove(key) else { return };
-        if self.hot == Some(key) {
-            self.hot = None;
-        }
-        match flow {
-            AnyFlow::Tx(flow) => {
-                self.departed(key, &flow, &why, proxy, pass);
-                self.leaving.extend(flow.into_tickets());
-            }
-            AnyFlow::Rx(flow) => self.arrived(&flow, &why, proxy, pass),
-            AnyFlow::Both(flow, arriving) => {
-                self.departed(key, &flow, &why, proxy, pass);
-                self.leaving.extend(flow.into_tickets());
-                self.arrived(&arriving, &why, proxy, pass);
-            }
-        }
-        // Queues keep memory until they are used again, and its rings are used no more.
-        pass.copiers.let_go();
-    }
-
-    /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
-    pub(super) fn departed(
-        &mut self,
-        key: usize,
-        flow: &TxFlow,
-        why: &Down,
-        proxy: &Proxy,
-        pass: &mut Pass<'_>,
-    ) {
-        // What the kernel still holds is sent again elsewhere: it must not arrive later.
-        let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
-        let _ = proxy.poller.remove(flow.socket().as_fd());
-        for outbound in &mut self.outbound {
-            outbound.flows.retain(|other| *other != key);
-        }
-        let (peer, index) = (&flow.peer, flow.flow);
-        let slot = &peer.flows[index.0 as usize];
-        slot.up.store(false, Ordering::Release);
-        *slot.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
-            slot.stats.past_retransmits.add(info.retransmits);
-        }
-        slot.stats.down.add(1);
-        let mut tx = peer.tx();
-        let given_back = tx.sender.handle_flow_down(index);
-        slot.stats.resent_chunks.add(given_back as u64);
-        drain_tx(&mut tx, pass);
-        drop(tx);
-        pass.engine.ask_all(peer);
-        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
-    }
-
-    /// A flow from a peer is gone.
-    fn arrived(&mut self, flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let _ = proxy.poller.remove(flow.socket().as_fd());
-        let mut rx = flow.peer.rx();
-        rx.receiver.handle_flow_down(flow.flow);
-        if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {
-            self.orphans.push(flow.peer.clone());
-        }
-        let mut landed = Vec::new();
-        while let Some(event) = rx.receiver.poll_event() {
-            landed.push(event);
-        }
-        drop(rx);
-        for event in landed {
-            pass.landed(&flow.peer, event);
-        }
-        flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
-        pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
     }
 }
 

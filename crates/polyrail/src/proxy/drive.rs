@@ -1,13 +1,13 @@
 //! Driving a proxy: passes while something moves, then looking, lingering or sleeping.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
 use super::core::Core;
-use super::held::Held;
+use super::core_guard::Held;
 use super::{Proxy, Reads};
 use crate::base::pause::{COPY_SLEEP, Pause};
 use crate::engine::state::EngineShared;
@@ -134,7 +134,7 @@ impl Proxy {
             let (name, wanted) = (&self.name, &self.cpus);
             tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");
         }
-        *self.actual_cpus.lock().unwrap_or_else(PoisonError::into_inner) = actual;
+        *self.actual_cpus.lock() = actual;
         self.drive_until(engine, spin, None, &|| engine.is_closing());
         self.see_copies_through(engine);
     }
@@ -311,7 +311,7 @@ impl Proxy {
     }
 
     fn sleep(&self, engine: &Arc<EngineShared>, sleep: &Sleep) {
-        let Ok(mut events) = self.sleeper.try_lock() else {
+        let Some(mut events) = self.sleeper.try_lock() else {
             // Somebody else sleeps here and will drive; look again soon.
             std::thread::sleep(Duration::from_micros(50));
             return;

@@ -15,7 +15,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::memory::region_list::RegionList;
-use crate::path::{export, shared_memory};
+use crate::path::{export, try_shared};
 
 impl Pass<'_> {
     /// A transfer of a peer is complete here.
@@ -117,8 +117,8 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
             let copies = pass.engine.imports.end(peer.instance(), key);
             peer.rx().ending.extend(copies);
         }
-        Message::MemoryShown { place } => shared_memory::shown(pass, peer, place),
-        Message::MemorySeen { seen } => shared_memory::seen(pass.engine, peer, seen),
+        Message::MemoryShown { place } => try_shared::shown(pass, peer, place),
+        Message::MemorySeen { seen } => try_shared::seen(pass.engine, peer, seen),
         Message::Bye => {
             let copies = pass.engine.imports.end_all(peer.instance());
             peer.rx().ending.extend(copies);

@@ -1,4 +1,5 @@
-//! Waking a proxy, without a system call when it is awake anyway.
+//! Waking a proxy, without a system call when it is awake anyway. `engine::proxy_handle` has the call
+//! that wakes, and `EngineShared::ask` and its kin in `engine::state` decide whom to wake.
 
 use crate::sync::{AtomicU32, Ordering};
 

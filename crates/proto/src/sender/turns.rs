@@ -1,5 +1,5 @@
-//! Whose turn it is: which rail should take the waiting chunks, and which flows the driver must
-//! tell.
+//! Whose turn it is. `rails` judges whether a rail should take the waiting chunks; here flows are
+//! told so, and the driver learns which flows must ask again.
 
 use super::rails::{Load, Next};
 use super::{Flow, Sender, Source, Ticket};

@@ -1,4 +1,5 @@
-//! What keeps a size from being faster, and the measures for that.
+//! What keeps a size from being faster, and the measures for that. The rules are in `verdict`; the
+//! numbers that they compare come from `ends::yardsticks`.
 
 mod machine;
 mod verdict;

@@ -1,4 +1,4 @@
-//! When a thread that watches deadlines had no CPU. Nobody is to blame for what it did not see then.
+//! When a thread that watches deadlines had no CPU: nobody is to blame for what it did not see then.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use polyrail_sys::SharedMemory;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
-use crate::device::shared_memory::{Backoff, Known, PAGE_BYTES, create, open, place_of};
+use crate::device::shared_page::{Backoff, Known, PAGE_BYTES, create, open, place_of};
 use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;

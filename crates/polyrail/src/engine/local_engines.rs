@@ -1,8 +1,9 @@
 //! The engines of this process: between two of them a device copies without a word to the other
 //! side, and queues of each may keep memory of all.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
 
 use crate::engine::state::EngineShared;
@@ -12,7 +13,7 @@ static ENGINES: Mutex<Vec<Weak<EngineShared>>> = Mutex::new(Vec::new());
 
 /// Makes an engine known to the others of this process.
 pub(crate) fn announce(engine: &Arc<EngineShared>) {
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut engines = ENGINES.lock();
     engines.retain(|engine| engine.strong_count() > 0);
     engines.push(Arc::downgrade(engine));
 }
@@ -24,7 +25,7 @@ pub(crate) fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
 
 /// The list is not locked meanwhile: whoever is the last to have an engine ends it.
 fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
-    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let engines = ENGINES.lock().clone();
     engines.into_iter().filter_map(|engine| engine.upgrade())
 }
 

@@ -5,9 +5,10 @@
 //! numbers processes for itself, a device that pins no such memory) is known only by trying. Some
 //! pass, as a lack of pinned memory does: so it is tried again, after a pause that grows.
 
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::SharedMemory;
 
@@ -127,14 +128,14 @@ impl Sharing {
     }
 
     pub(crate) fn sleep(&self, limit: Duration) {
-        let state = self.lock();
+        let mut state = self.lock();
         if matches!(state.known, Known::Asked) {
-            drop(self.changed.wait_timeout(state, limit));
+            self.changed.wait_for(&mut state, limit);
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

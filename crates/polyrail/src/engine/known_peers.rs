@@ -21,11 +21,12 @@
 //! none takes the place of one that has flows up: those are probed, and whoever asks may come again.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
@@ -37,7 +38,7 @@ use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
-use crate::engine::rails;
+use crate::engine::rail_selection;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
 use crate::engine::tasks::{Bells, TaskPlace, Tasks};
@@ -228,7 +229,7 @@ impl EngineShared {
         self.parted().end_session(peer);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
         self.joined.forget(peer);
@@ -284,7 +285,7 @@ impl EngineShared {
         let tx = &self.proxies.tx;
         let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.peers.write();
         // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.
         if self.is_closed() {
             return Err(PeerError::Closed);
@@ -308,7 +309,7 @@ impl EngineShared {
     }
 
     fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
-        let pairs = rails::pair(&self.card.rails, &card.rails)?;
+        let pairs = rail_selection::pair(&self.card.rails, &card.rails)?;
         let channels = match self.config.channels {
             // At most four times MAX_RAILS, which fits.
             0 => pairs.len() as u32 * self.settings.channels_per_rail,
@@ -323,11 +324,11 @@ impl EngineShared {
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leaving.lock()
     }
 
     fn parted(&self) -> MutexGuard<'_, Parted> {
-        self.parted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parted.lock()
     }
 }
 
@@ -383,8 +384,9 @@ impl Joined {
 
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
         let none = |queue: &mut Queue| queue.waiting.is_empty() && !queue.is_closed;
-        let waited = self.arrived.wait_timeout_while(self.queue(), timeout, none);
-        waited.unwrap_or_else(PoisonError::into_inner).0.waiting.pop_front()
+        let mut queue = self.queue();
+        self.arrived.wait_while_for(&mut queue, none, timeout);
+        queue.waiting.pop_front()
     }
 
     /// The first one, or `None` if nobody will come; else the task is woken by the next.
@@ -433,6 +435,6 @@ impl Joined {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }

@@ -1,5 +1,4 @@
-//! What is done when a region ends, by those who gave something of it away. They are above, and put
-//! here what they keep with the region.
+//! What upper layers keep with a region, to be told of its end: they gave something of it away.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};

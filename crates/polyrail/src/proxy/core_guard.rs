@@ -1,7 +1,9 @@
 //! Holding the core of a proxy, and what is done when it is given back.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
 
 use super::Proxy;
 use super::core::Core;
