@@ -1,31 +1,30 @@
 //! The receiving end of a flow: reads payload into its place and acknowledges it.
 
 mod acks;
+mod current;
 
 use std::io;
-use std::mem::take;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
-use polyrail_proto::{
-    FlowIndex, FrameReader, Landed, Need, ReaderEvent, Receiver, Settled, Verdict,
-};
-use polyrail_sys::{In, IoVecs, Memory, receive};
+use polyrail_proto::{FlowIndex, FrameReader, Landed, Need, ReaderEvent, Settled, Verdict};
+use polyrail_sys::{In, IoVecs, receive};
 use smallvec::SmallVec;
 use socket2::Socket;
 
 use self::acks::Acks;
+use self::current::{Current, continue_crc, pin_all};
 use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{PeerShared, RxSide, covers};
+use crate::engine::peer::{PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
 use crate::memory::gate::Pin;
-use crate::memory::registry::{Finder, Registry, Target};
+use crate::memory::registry::Finder;
 use crate::receiver::landing::{Arrival, Arrivals, End};
 
 /// Payload that one visit reads before other flows get their turn.
@@ -54,23 +53,6 @@ pub(crate) struct RxFlow {
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
     pub(crate) ended: bool,
-}
-
-/// The chunk that is being read.
-#[derive(Default)]
-struct Current {
-    header: Option<ChunkHeader>,
-    land: bool,
-    /// The regions of its places, each once.
-    targets: Vec<Target>,
-    /// If it is for a device's memory: its places.
-    places: Vec<Place>,
-    /// Where in the ring it is read to.
-    at: Option<u64>,
-    /// Where in the sender's ring it lies.
-    in_peers_ring: Option<u64>,
-    crc: u32,
-    began_ns: u64,
 }
 
 impl RxFlow {
@@ -586,145 +568,7 @@ impl RxFlow {
     }
 }
 
-impl Current {
-    fn begin(
-        &mut self,
-        flow: FlowIndex,
-        header: &ChunkHeader,
-        places: &[Place],
-        meta: &[u8],
-        side: &mut RxSide,
-        registry: &Registry,
-    ) -> Result<Verdict, Down> {
-        self.header = Some(*header);
-        self.targets.clear();
-        self.places.clear();
-        self.at = None;
-        self.in_peers_ring = header.place_in_ring();
-        let RxSide { receiver, receives, reads, .. } = side;
-        let targets = &mut self.targets;
-        let admit = || match header.op {
-            WireOp::Control => Ok(()),
-            WireOp::Write => registry.admit_all(places, |access| access.remote_write, targets),
-            WireOp::SendData => {
-                let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&receive.places, places) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, |_| true, targets)
-            }
-            WireOp::ReadData => {
-                let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&part.places, places) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, |_| true, targets)
-            }
-        };
-        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
-        if self.in_peers_ring.is_some() || self.device().is_some() {
-            self.places.extend_from_slice(places);
-        }
-        verdict.map_err(|error| Down(error.to_string()))
-    }
-
-    /// A device that it has places on.
-    fn device(&self) -> Option<&Arc<dyn Device>> {
-        self.targets.iter().find_map(|target| target.region.memory.device())
-    }
-
-    /// Bytes for the ring, of which `left` were missing.
-    fn stage_buffered(
-        &mut self,
-        ring: &Ring,
-        at: u64,
-        left: u32,
-        bytes: &[u8],
-    ) -> Result<bool, Down> {
-        let payload = self.header.map_or(left, |header| header.payload_len);
-        let written = ring.memory().write_at(at + u64::from(payload - left), bytes);
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        written.map(|()| true).map_err(|error| Down(error.to_string()))
-    }
-
-    /// Says whether the bytes are in place.
-    fn land_buffered(
-        &mut self,
-        flow: FlowIndex,
-        place: Place,
-        bytes: &[u8],
-        receiver: &mut Receiver,
-    ) -> Result<bool, Down> {
-        if !self.land || !receiver.begin_landing(flow) {
-            self.land = false;
-            return Ok(false);
-        }
-        let target = Finder::default().find(&self.targets, &place);
-        let (region, offset) = (&target.region, target.offset(&place));
-        let write = |memory: &Memory| memory.write_at(offset, bytes);
-        let done = region.gate.pin().and_then(|_pin| region.memory.host().map(write));
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.land = receiver.end_landing(flow);
-        match done {
-            Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
-            None => {
-                receiver.bar(flow, RefusalCode::RegionDropped);
-                self.land = false;
-                Ok(false)
-            }
-        }
-    }
-
-    fn end(&mut self, flow: FlowIndex, side: &mut RxSide, arrivals: &Arrivals) -> End {
-        let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
-        let want = checked.map(|header| header.checksum);
-        // What lies in the sender's ring is looked at when no lock is held.
-        let (intact, check) = match self.in_peers_ring {
-            Some(_) => (true, want.map(|want| (want, self.crc))),
-            None => (want.is_none_or(|want| want == self.crc), None),
-        };
-        let from = match (self.in_peers_ring, self.at) {
-            (Some(at), _) => arrivals.peers_ring.as_ref().and_then(|it| Some((it.memory()?, at))),
-            (None, Some(at)) => arrivals.ring.as_ref().map(|ring| (ring.memory(), at)),
-            (None, None) => None,
-        };
-        if let Some((from, at)) = from.filter(|_| self.land && intact)
-            && let Some(id) = side.receiver.detach(flow)
-        {
-            side.lands(id);
-            let (targets, places) = (take(&mut self.targets), take(&mut self.places));
-            return End::InRing { id, from: from.clone(), at, check, targets, places };
-        }
-        End::Settled(side.receiver.handle_chunk_end(flow, intact))
-    }
-}
-
 /// Whether anybody here hears of it. Of a write without a notification nobody does.
 fn is_told_of(landed: &Landed) -> bool {
     landed.op != WireOp::Write || landed.flags.contains(Flags::NOTIFY)
-}
-
-fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {
-    targets.iter().all(|target| match target.region.gate.pin() {
-        Some(pin) => {
-            pins.push(pin);
-            true
-        }
-        None => false,
-    })
-}
-
-fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) -> Result<u32, Down> {
-    let mut crc = current.crc;
-    let mut rest = bytes as u64;
-    let mut finder = Finder::default();
-    for place in wanted {
-        let take = rest.min(place.len);
-        let target = finder.find(&current.targets, place);
-        let Some(memory) = target.region.memory.host() else { break };
-        let offset = target.offset(place);
-        crc = memory.crc32c(crc, offset, take).map_err(|error| Down(error.to_string()))?;
-        rest -= take;
-    }
-    Ok(crc)
 }

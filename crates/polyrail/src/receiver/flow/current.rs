@@ -1,0 +1,172 @@
+//! The chunk that a flow is reading: where its bytes go, and what becomes of them at its end.
+
+use std::mem::take;
+use std::sync::Arc;
+
+use polyrail_gpu::Device;
+use polyrail_proto::wire::{ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
+use polyrail_proto::{FlowIndex, Receiver, Verdict};
+use polyrail_sys::Memory;
+use smallvec::SmallVec;
+
+use crate::device::staging::Ring;
+use crate::engine::pass::Down;
+use crate::engine::peer::{RxSide, covers};
+use crate::memory::gate::Pin;
+use crate::memory::registry::{Finder, Registry, Target};
+use crate::receiver::landing::{Arrivals, End};
+
+/// The chunk that is being read.
+#[derive(Default)]
+pub(super) struct Current {
+    pub(super) header: Option<ChunkHeader>,
+    pub(super) land: bool,
+    /// The regions of its places, each once.
+    pub(super) targets: Vec<Target>,
+    /// If it is for a device's memory: its places.
+    pub(super) places: Vec<Place>,
+    /// Where in the ring it is read to.
+    pub(super) at: Option<u64>,
+    /// Where in the sender's ring it lies.
+    pub(super) in_peers_ring: Option<u64>,
+    pub(super) crc: u32,
+    pub(super) began_ns: u64,
+}
+
+impl Current {
+    pub(super) fn begin(
+        &mut self,
+        flow: FlowIndex,
+        header: &ChunkHeader,
+        places: &[Place],
+        meta: &[u8],
+        side: &mut RxSide,
+        registry: &Registry,
+    ) -> Result<Verdict, Down> {
+        self.header = Some(*header);
+        self.targets.clear();
+        self.places.clear();
+        self.at = None;
+        self.in_peers_ring = header.place_in_ring();
+        let RxSide { receiver, receives, reads, .. } = side;
+        let targets = &mut self.targets;
+        let admit = || match header.op {
+            WireOp::Control => Ok(()),
+            WireOp::Write => registry.admit_all(places, |access| access.remote_write, targets),
+            WireOp::SendData => {
+                let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
+                if !covers(&receive.places, places) {
+                    return Err(RefusalCode::OutOfBounds);
+                }
+                registry.admit_all(places, |_| true, targets)
+            }
+            WireOp::ReadData => {
+                let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
+                if !covers(&part.places, places) {
+                    return Err(RefusalCode::OutOfBounds);
+                }
+                registry.admit_all(places, |_| true, targets)
+            }
+        };
+        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
+        if self.in_peers_ring.is_some() || self.device().is_some() {
+            self.places.extend_from_slice(places);
+        }
+        verdict.map_err(|error| Down(error.to_string()))
+    }
+
+    /// A device that it has places on.
+    pub(super) fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.targets.iter().find_map(|target| target.region.memory.device())
+    }
+
+    /// Bytes for the ring, of which `left` were missing.
+    pub(super) fn stage_buffered(
+        &mut self,
+        ring: &Ring,
+        at: u64,
+        left: u32,
+        bytes: &[u8],
+    ) -> Result<bool, Down> {
+        let payload = self.header.map_or(left, |header| header.payload_len);
+        let written = ring.memory().write_at(at + u64::from(payload - left), bytes);
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        written.map(|()| true).map_err(|error| Down(error.to_string()))
+    }
+
+    /// Says whether the bytes are in place.
+    pub(super) fn land_buffered(
+        &mut self,
+        flow: FlowIndex,
+        place: Place,
+        bytes: &[u8],
+        receiver: &mut Receiver,
+    ) -> Result<bool, Down> {
+        if !self.land || !receiver.begin_landing(flow) {
+            self.land = false;
+            return Ok(false);
+        }
+        let target = Finder::default().find(&self.targets, &place);
+        let (region, offset) = (&target.region, target.offset(&place));
+        let write = |memory: &Memory| memory.write_at(offset, bytes);
+        let done = region.gate.pin().and_then(|_pin| region.memory.host().map(write));
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.land = receiver.end_landing(flow);
+        match done {
+            Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
+            None => {
+                receiver.bar(flow, RefusalCode::RegionDropped);
+                self.land = false;
+                Ok(false)
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, flow: FlowIndex, side: &mut RxSide, arrivals: &Arrivals) -> End {
+        let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
+        let want = checked.map(|header| header.checksum);
+        // What lies in the sender's ring is looked at when no lock is held.
+        let (intact, check) = match self.in_peers_ring {
+            Some(_) => (true, want.map(|want| (want, self.crc))),
+            None => (want.is_none_or(|want| want == self.crc), None),
+        };
+        let from = match (self.in_peers_ring, self.at) {
+            (Some(at), _) => arrivals.peers_ring.as_ref().and_then(|it| Some((it.memory()?, at))),
+            (None, Some(at)) => arrivals.ring.as_ref().map(|ring| (ring.memory(), at)),
+            (None, None) => None,
+        };
+        if let Some((from, at)) = from.filter(|_| self.land && intact)
+            && let Some(id) = side.receiver.detach(flow)
+        {
+            side.lands(id);
+            let (targets, places) = (take(&mut self.targets), take(&mut self.places));
+            return End::InRing { id, from: from.clone(), at, check, targets, places };
+        }
+        End::Settled(side.receiver.handle_chunk_end(flow, intact))
+    }
+}
+
+pub(super) fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {
+    targets.iter().all(|target| match target.region.gate.pin() {
+        Some(pin) => {
+            pins.push(pin);
+            true
+        }
+        None => false,
+    })
+}
+
+pub(super) fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) -> Result<u32, Down> {
+    let mut crc = current.crc;
+    let mut rest = bytes as u64;
+    let mut finder = Finder::default();
+    for place in wanted {
+        let take = rest.min(place.len);
+        let target = finder.find(&current.targets, place);
+        let Some(memory) = target.region.memory.host() else { break };
+        let offset = target.offset(place);
+        crc = memory.crc32c(crc, offset, take).map_err(|error| Down(error.to_string()))?;
+        rest -= take;
+    }
+    Ok(crc)
+}
