@@ -128,13 +128,13 @@ impl Express {
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
-        ExpressCard { instance: self.engine.instance(), metadata: &self.metadata }
+        ExpressCard { instance: self.engine.instance().0, metadata: &self.metadata }
     }
 
     /// Connects with another process, which calls this, too. Only one of the two really connects,
     /// so both directions share one connection and acknowledgements travel with answers.
     pub(crate) fn meet(&self, other: ExpressCard<'_>) {
-        if self.engine.instance() < other.instance
+        if self.engine.instance().0 < other.instance
             && let Err(error) = self.engine.add_peer(other.metadata)
         {
             log::info(&format!("small messages take the proxies: {error}"));
@@ -376,7 +376,7 @@ mod tests {
         let (here, there) = (express(), express());
         there.meet(here.card());
         here.meet(there.card());
-        let way = Way::to(&here, there.card().instance);
+        let way = Way::to(&here, InstanceId(there.card().instance));
         let start = Instant::now();
         let peer = loop {
             if let Some(peer) = way.take(100) {
@@ -395,7 +395,7 @@ mod tests {
             assert_eq!(sent(), count, "it waits for somebody to look");
         }
         assert_eq!(way.line.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
-        let other = Way::to(&here, there.card().instance);
+        let other = Way::to(&here, InstanceId(there.card().instance));
         assert!(
             other.line.under_way.load(Ordering::Relaxed) > 0,
             "all connections share the socket"

@@ -136,7 +136,7 @@ impl Hub {
                 if let (Some(here), Some(there)) = (&listener.express, express) {
                     here.meet(there);
                 }
-                let express = express.map(|card| card.instance);
+                let express = express.map(|card| polyrail::InstanceId(card.instance));
                 listener.push(Arrival { peer: peer.clone(), from, express });
             }
             (Some(Any::Send(send)), body) if send.end.peer == *peer => match body {

@@ -62,7 +62,7 @@ impl Net {
         let handle = Handle {
             listener: key,
             nonce,
-            instance: self.engine.instance(),
+            instance: self.engine.instance().0,
             addresses: self.engine.addresses(),
         };
         Ok((listener, handle.encode()))
@@ -70,8 +70,8 @@ impl Net {
 
     /// The first step towards a connection.
     pub(crate) fn begin(&self, handle: Handle) -> Result<Attempt, CallError> {
-        let engine = self.engine_for(handle.instance)?;
-        let stage = match engine.peer(handle.instance) {
+        let engine = self.engine_for(InstanceId(handle.instance))?;
+        let stage = match engine.peer(InstanceId(handle.instance)) {
             Some(peer) => self.hello(engine, peer, &handle)?,
             None => Stage::Asking { at: 0, connecting: engine.connect(handle.addresses[0]) },
         };
@@ -84,7 +84,7 @@ impl Net {
             Stage::Asking { at, connecting } => match connecting.try_wait() {
                 None => Ok(None),
                 Some(Ok(peer)) => {
-                    if peer.instance() != attempt.handle.instance {
+                    if peer.instance().0 != attempt.handle.instance {
                         let address = attempt.handle.addresses[*at];
                         let text = format!("{address} leads to another process than was meant");
                         return Err(CallError::Broken(text));
@@ -98,14 +98,15 @@ impl Net {
                     let Some(address) = attempt.handle.addresses.get(next) else {
                         return Err(CallError::Broken(error.to_string()));
                     };
-                    let engine = self.engine_for(attempt.handle.instance)?;
+                    let engine = self.engine_for(InstanceId(attempt.handle.instance))?;
                     let connecting = engine.connect(*address);
                     attempt.stage = Stage::Asking { at: next, connecting };
                     Ok(None)
                 }
             },
             Stage::Greeting { peer } => {
-                let (peer, engine) = (peer.clone(), self.engine_for(attempt.handle.instance)?);
+                let (peer, engine) =
+                    (peer.clone(), self.engine_for(InstanceId(attempt.handle.instance))?);
                 attempt.stage = self.hello(engine, peer, &attempt.handle)?;
                 Ok(None)
             }
@@ -118,7 +119,7 @@ impl Net {
 
     fn hello(&self, engine: &Engine, peer: Peer, handle: &Handle) -> Result<Stage, CallError> {
         // No engine is its own peer, so ranks that share a process have no express way.
-        let is_own = handle.instance == self.engine.instance();
+        let is_own = handle.instance == self.engine.instance().0;
         let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
             let batches = self.hub.batches.clone();

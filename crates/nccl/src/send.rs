@@ -99,7 +99,7 @@ impl SendEnd {
     ) {
         if let (Some(here), Some(there)) = (&self.express, express) {
             here.meet(there);
-            self.way.get_or_init(|| Way::to(here, there.instance));
+            self.way.get_or_init(|| Way::to(here, polyrail::InstanceId(there.instance)));
         }
         match self.end.engine.import(mailbox) {
             // A second welcome changes nothing.

@@ -6,7 +6,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use polyrail::InstanceId;
 use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
@@ -68,7 +67,7 @@ pub(crate) enum Body<'a> {
 /// How an engine for small messages is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpressCard<'a> {
-    pub(crate) instance: InstanceId,
+    pub(crate) instance: u128,
     pub(crate) metadata: &'a [u8],
 }
 
@@ -103,7 +102,7 @@ pub(crate) enum HandleError {
 pub(crate) struct Handle {
     pub(crate) listener: u64,
     pub(crate) nonce: u64,
-    pub(crate) instance: InstanceId,
+    pub(crate) instance: u128,
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
@@ -234,7 +233,7 @@ pub(crate) fn parts(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message<'_>
 /// What ends a message that may have a card: nothing, or the card.
 fn put_card(out: &mut Vec<u8>, card: Option<ExpressCard<'_>>) {
     if let Some(ExpressCard { instance, metadata }) = card {
-        out.extend_from_slice(&instance.0.to_le_bytes());
+        out.extend_from_slice(&instance.to_le_bytes());
         out.extend_from_slice(metadata);
     }
 }
@@ -245,7 +244,7 @@ fn card(bytes: &[u8]) -> Option<Option<ExpressCard<'_>>> {
         return Some(None);
     }
     let (instance, metadata) = bytes.split_first_chunk()?;
-    Some(Some(ExpressCard { instance: InstanceId(u128::from_le_bytes(*instance)), metadata }))
+    Some(Some(ExpressCard { instance: u128::from_le_bytes(*instance), metadata }))
 }
 
 impl Body<'_> {
@@ -272,7 +271,7 @@ impl Handle {
         out.push(VERSION);
         out.extend_from_slice(&self.listener.to_le_bytes());
         out.extend_from_slice(&self.nonce.to_le_bytes());
-        out.extend_from_slice(&self.instance.0.to_le_bytes());
+        out.extend_from_slice(&self.instance.to_le_bytes());
         let addresses = &self.addresses[..self.addresses.len().min(HANDLE_ADDRESSES)];
         out.push(addresses.len() as u8);
         for address in addresses {
@@ -301,7 +300,7 @@ impl Handle {
             word.copy_from_slice(&rest[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let instance = InstanceId(u128::from(word(17)) | u128::from(word(25)) << 64);
+        let instance = u128::from(word(17)) | u128::from(word(25)) << 64;
         let count = usize::from(rest[33]).min(HANDLE_ADDRESSES);
         let addresses: Vec<SocketAddr> = rest[34..34 + count * 18]
             .as_chunks::<18>()
@@ -353,8 +352,7 @@ mod tests {
     use super::*;
 
     fn messages() -> Vec<Body<'static>> {
-        let card =
-            ExpressCard { instance: InstanceId(u128::MAX - 5), metadata: b"where it listens" };
+        let card = ExpressCard { instance: u128::MAX - 5, metadata: b"where it listens" };
         vec![
             Body::Hello { nonce: 7, from: u64::MAX, express: None },
             Body::Hello { nonce: 7, from: u64::MAX, express: Some(card) },
@@ -471,8 +469,7 @@ mod tests {
             ["10.0.0.1:5", "[fd00::2]:65535", "10.0.0.3:1", "10.0.0.4:2", "10.0.0.5:3"]
                 .map(|text| text.parse().unwrap())
                 .to_vec();
-        let handle =
-            Handle { listener: 5, nonce: 6, instance: InstanceId(u128::MAX - 5), addresses };
+        let handle = Handle { listener: 5, nonce: 6, instance: u128::MAX - 5, addresses };
         let mut bytes = handle.encode();
         set_note(&mut bytes, 123);
         assert_eq!(note(&bytes), 123);
@@ -487,7 +484,7 @@ mod tests {
         let handle = Handle {
             listener: 1,
             nonce: 2,
-            instance: InstanceId(3),
+            instance: 3,
             addresses: vec!["10.0.0.1:5".parse().unwrap()],
         };
         let good = handle.encode();

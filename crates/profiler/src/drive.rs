@@ -121,6 +121,11 @@ impl<'a> Driver<'a> {
         self.prepared.first()
     }
 
+    /// How many requests it posts in turn.
+    pub fn slots(&self) -> u64 {
+        self.prepared.len() as u64
+    }
+
     /// Posts as many transfers as may be outstanding.
     ///
     /// # Errors
@@ -174,8 +179,8 @@ impl Running<'_> {
     /// Posts the next transfer; `false` if the engine takes no more until one ends.
     fn post(&mut self) -> Result<bool, DriveError> {
         // In the order of slots at both ends: so sends and receives of a tag are outstanding together.
-        let slots = self.driver.prepared.len() as u64;
-        let prepared = &self.driver.prepared[(self.posted % slots) as usize];
+        let slot = self.posted % self.driver.slots();
+        let prepared = &self.driver.prepared[slot as usize];
         match prepared.post() {
             Ok(transfer) => {
                 self.outstanding.push_back(transfer);

@@ -398,14 +398,17 @@ impl Joined {
         if queue.is_closed {
             return Poll::Ready(None);
         }
-        queue.tasks.note(place, waker);
+        let earlier = queue.tasks.note(place, waker);
+        drop(queue);
+        drop(earlier);
         Poll::Pending
     }
 
     pub(crate) fn forget_task(&self, place: TaskPlace) {
         // One that never waited has no place.
         if place.is_some() {
-            self.queue().tasks.forget(place);
+            let waker = self.queue().tasks.forget(place);
+            drop(waker);
         }
     }
 

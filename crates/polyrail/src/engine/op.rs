@@ -235,7 +235,9 @@ impl Op {
         if self.is_over() {
             return Poll::Ready(());
         }
-        self.task().get_or_insert_with(|| waker.clone()).clone_from(waker);
+        // Dropped when the lock is released: what a waker holds is the user's, and may end with it.
+        let earlier = self.task().replace(waker.clone());
+        drop(earlier);
         // Whoever ends it afterwards sees the bit, and then the waker.
         match self.state.fetch_or(AWAITED, Ordering::AcqRel) & OVER {
             0 => Poll::Pending,

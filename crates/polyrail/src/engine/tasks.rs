@@ -23,21 +23,29 @@ pub(crate) struct Tasks {
 pub(crate) type TaskPlace = Option<u64>;
 
 impl Tasks {
-    /// Notes the task, by the waker that it has now.
-    pub(crate) fn note(&mut self, place: &mut TaskPlace, waker: &Waker) {
+    /// Notes the task, by the waker that it has now. An earlier one is to be dropped when the lock is
+    /// released: what it holds is the user's, and may end with it.
+    #[must_use = "to be dropped when the lock is released"]
+    pub(crate) fn note(&mut self, place: &mut TaskPlace, waker: &Waker) -> Option<Waker> {
         let number = *place.get_or_insert_with(|| {
             self.last_place += 1;
             self.last_place
         });
         match self.waiting.iter_mut().find(|(other, _)| *other == number) {
-            Some((_, known)) => known.clone_from(waker),
-            None => self.waiting.push((number, waker.clone())),
+            Some((_, known)) if known.will_wake(waker) => None,
+            Some((_, known)) => Some(std::mem::replace(known, waker.clone())),
+            None => {
+                self.waiting.push((number, waker.clone()));
+                None
+            }
         }
     }
 
-    /// The future is dropped.
-    pub(crate) fn forget(&mut self, place: TaskPlace) {
-        self.waiting.retain(|(other, _)| Some(*other) != place);
+    /// The future is dropped. Its waker is to be, too, when the lock is released.
+    #[must_use = "to be dropped when the lock is released"]
+    pub(crate) fn forget(&mut self, place: TaskPlace) -> Option<Waker> {
+        let at = self.waiting.iter().position(|(other, _)| Some(*other) == place)?;
+        Some(self.waiting.swap_remove(at).1)
     }
 
     /// Everybody who waits, to be woken when the lock is released: who comes too late waits again.
@@ -75,7 +83,9 @@ impl Bells {
             self.callbacks.call("waker", || task.wake());
         }
         if self.are_used() {
-            self.list().iter().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+            // The last owner may let go meanwhile, and a bell that goes takes the lock.
+            let bells: Vec<_> = self.list().iter().filter_map(Weak::upgrade).collect();
+            bells.iter().for_each(|bell| bell.ring());
         }
     }
 
@@ -176,10 +186,14 @@ impl<T: Clone> Asked<T> {
     /// The answer, or the task is woken when it comes.
     pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<T>> {
         let mut state = self.0.state();
-        if let State::Open(tasks) = &mut *state {
-            tasks.note(place, waker);
-        }
-        Self::of(&state).map_or(Poll::Pending, Poll::Ready)
+        let earlier = match &mut *state {
+            State::Open(tasks) => tasks.note(place, waker),
+            _ => None,
+        };
+        let answer = Self::of(&state);
+        drop(state);
+        drop(earlier);
+        answer.map_or(Poll::Pending, Poll::Ready)
     }
 
     fn of(state: &State<T>) -> Option<Option<T>> {
@@ -239,7 +253,7 @@ mod tests {
         assert!(asked.poll(&mut other, &gone_waker).is_pending());
         assert!(asked.poll(&mut place, &new_waker).is_pending());
         if let State::Open(tasks) = &mut *asked.0.state() {
-            tasks.forget(other);
+            drop(tasks.forget(other));
         }
         answer.give(3);
         let woken = [&old, &new, &gone].map(|count| count.0.load(Ordering::SeqCst));
@@ -259,6 +273,24 @@ mod tests {
         let (answer, asked) = question(&Arc::default());
         answer.give(7);
         assert_eq!((asked.get(), asked.wait(Duration::ZERO)), (Some(Some(7)), Some(Some(7))));
+    }
+
+    #[test]
+    fn bells_may_go_while_they_ring() {
+        let bells = Arc::<Bells>::default();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    bells.tell([]);
+                }
+            });
+            for _ in 0..5000 {
+                drop(bells.hang().unwrap());
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(!bells.are_used());
     }
 
     #[test]

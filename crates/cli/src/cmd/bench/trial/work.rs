@@ -100,9 +100,18 @@ impl<'a> Work<'a> {
 }
 
 fn start<'w>(drivers: &'w [Driver<'_>], transfers: u64) -> Result<Vec<Running<'w>>, DriveError> {
-    let posters = drivers.len() as u64;
-    let shares = (0..posters).map(|poster| share(transfers, poster, posters));
+    let slots: Vec<u64> = drivers.iter().map(Driver::slots).collect();
+    let shares = shares(transfers, &slots);
     drivers.iter().zip(shares).map(|(driver, share)| driver.start(share)).collect()
+}
+
+/// How many transfers each poster has, given how many slots it has: those that fall to its slots
+/// when all transfers go through all slots in order. The other end receives in that order, so each
+/// send finds a receive of its slot.
+fn shares(transfers: u64, slots: &[u64]) -> Vec<u64> {
+    let (all, posters) = (slots.iter().sum::<u64>().max(1), slots.len() as u64);
+    let (rounds, rest) = (transfers / all, transfers % all);
+    (0..).zip(slots).map(|(poster, own)| rounds * own + share(rest, poster, posters)).collect()
 }
 
 /// What one of several has of something: the first ones one more if it can't be divided.
@@ -231,4 +240,26 @@ impl Maker<'_, '_> {
 /// The ends disagree about who sends.
 fn missing(what: &str) -> BenchError {
     BenchError::Protocol { ask: "set_up", answer: format!("it leaves out {what}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn posters_send_into_each_slot_as_often_as_the_other_end_receives_there() {
+        for (all, posters) in [(5u64, 3u64), (1, 1), (7, 2), (8, 8), (64, 5)] {
+            let slots: Vec<u64> = (0..posters).map(|poster| share(all, poster, posters)).collect();
+            for transfers in 0..4 * all {
+                let mut sent = vec![0; all as usize];
+                for (poster, share) in (0..).zip(shares(transfers, &slots)) {
+                    let own: Vec<u64> = (poster..all).step_by(posters as usize).collect();
+                    (0..share as usize).for_each(|i| sent[own[i % own.len()] as usize] += 1);
+                }
+                let mut received = vec![0; all as usize];
+                (0..transfers).for_each(|i| received[(i % all) as usize] += 1);
+                assert_eq!(sent, received, "{transfers} transfers, {all} slots, {posters} posters");
+            }
+        }
+    }
 }
