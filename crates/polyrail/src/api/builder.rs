@@ -14,7 +14,7 @@ use crate::engine::admission::{Admission, Hook, Incoming};
 /// Builds an [`Engine`].
 ///
 /// ```
-/// use std::sync::Arc;
+/// use std::sync::{Arc, Mutex};
 /// use std::time::Duration;
 ///
 /// use polyrail::{Config, Engine, LostReason, Observer, Peer};
