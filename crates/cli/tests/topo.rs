@@ -231,3 +231,30 @@ fn no_interface_to_bind_is_a_negative_answer() {
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("no interface with a device"), "{stderr}");
 }
+
+#[test]
+fn text_of_a_foreign_machine_does_not_steer_the_terminal() {
+    let steers = |text: &str| text.chars().any(|one| one.is_control() && one != '\n');
+    let evil = "\u{1b}]0;owned\u{7}\u{9b}2J";
+    let fixture = fixtures::a3_high();
+    fixture.write("/proc/cpuinfo", &format!("processor : 0\nmodel name : {evil}\n"));
+    fixture.write("/sys/class/net/eth1/operstate", evil);
+    let root = at(fixture.path());
+    for arguments in [&["topo"][..], &["topo", "--json"], &["doctor"], &["irq", "show"]] {
+        let (_, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
+        assert!(!steers(&stdout) && !steers(&stderr), "{arguments:?}: {stdout}{stderr}");
+    }
+    assert!(quietly(&["topo", "--sysroot", root]).contains("\\u001b]0;owned\\u0007\\u009b2J"));
+
+    fixture.write("/sys/devices/system/cpu/online", evil);
+    let file = format!("{root}/{evil}");
+    for (arguments, root) in [(&["topo"][..], root), (&["doctor"], root), (&["topo"], &file)] {
+        let (code, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
+        assert!(code != 0 && stdout.is_empty() && stderr.contains("]0;owned"), "{stderr}");
+        assert!(!steers(&stderr), "{stderr}");
+    }
+    // clap prints what this option's parser says.
+    let (code, _, stderr) = outcome(&["sample", "--sysroot", &file]);
+    assert_eq!(code, 2);
+    assert!(stderr.starts_with("polyrail: --sysroot") && !steers(&stderr), "{stderr}");
+}

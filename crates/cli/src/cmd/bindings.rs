@@ -12,7 +12,8 @@ use polyrail_report::{Align, Table, exit};
 use serde_json::json;
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
-use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
+use crate::stdout::{complain, print, tell};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -136,9 +137,9 @@ fn refuse_bindings(role: &str, text: &str, error: &BindingsError) -> ExitCode {
     complain(&format!("the value for {role} {error}"), None);
     // Tabs and the like would shift the mark.
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("  {plain}\n  {:>width$}", "^", width = error.column);
+    tell!("  {plain}\n  {:>width$}", "^", width = error.column);
     if let Some(help) = error.help() {
-        eprintln!("help: {help}");
+        tell!("help: {help}");
     }
     ExitCode::from(exit::USAGE)
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+use crate::stdout::{self, tell};
 
 /// The version of every JSON here but plans, which have their own; raised when a field changes its
 /// meaning or goes away.
@@ -176,7 +177,7 @@ pub(crate) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
         ]);
     }
     let result = print(&table.to_string());
-    eprintln!(
+    tell!(
         "polyrail: {} to change, {} right already, {} skipped",
         plan.changes.len(),
         plan.unchanged.len(),
@@ -211,7 +212,7 @@ pub(crate) fn carry_out(
         if disruptive > 0
             && let Err(error) = spawn_guard(place, session, doing.confirm_within)
         {
-            eprintln!("polyrail: nobody would take the changes back by itself: {error}");
+            tell!("polyrail: nobody would take the changes back by itself: {error}");
             unguarded.set(true);
         }
     };
@@ -224,7 +225,7 @@ pub(crate) fn carry_out(
     };
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
     if disruptive > 0 {
-        eprintln!(
+        tell!(
             "polyrail: everything is taken back in {} s unless you run: polyrail tune confirm",
             doing.confirm_within.as_secs()
         );
@@ -295,35 +296,23 @@ pub(crate) fn undo(
         false => print(&table.to_string()),
     };
     let failed = restored.iter().filter(|one| one.failure.is_some()).count();
-    eprintln!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
+    tell!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
     Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
 }
 
 /// Says on standard error what is wrong and what helps.
 pub(crate) fn refuse(error: &TuneError) -> ExitCode {
-    eprintln!("polyrail: {error}");
-    if let Some(help) = error.help() {
-        eprintln!("help: {help}");
-    }
-    ExitCode::from(match error.blame() {
+    let code = match error.blame() {
         Blame::Input => exit::USAGE,
         Blame::Environment => exit::ENVIRONMENT,
         Blame::Stop => exit::INTERRUPTED,
-    })
+    };
+    stdout::refuse(error, error.help(), code)
 }
 
 /// Writes the result of a command.
 pub(crate) fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads us, like `head`, has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
+    stdout::print(text, exit::OK)
 }
 
 /// Writes the result of a command, a structure, as JSON with the version of its form.
@@ -331,7 +320,7 @@ pub(crate) fn print_json(fields: &impl Serialize) -> ExitCode {
     match serde_json::to_string_pretty(&Document { schema_version: SCHEMA_VERSION, fields }) {
         Ok(text) => print(&(text + "\n")),
         Err(error) => {
-            eprintln!("polyrail: the result can't be written as JSON: {error}");
+            tell!("polyrail: the result can't be written as JSON: {error}");
             ExitCode::from(exit::ENVIRONMENT)
         }
     }
@@ -356,8 +345,8 @@ fn dry_run(
     }
     warn_of(plan);
     if let Err(error) = refuse_disruptive(plan, reach, doing.allow_disruptive) {
-        eprintln!("polyrail: without --dry-run this would be refused: {error}");
-        error.help().inspect(|help| eprintln!("help: {help}"));
+        let message = format!("without --dry-run this would be refused: {error}");
+        stdout::complain(&message, error.help().as_deref());
     }
     if as_json {
         return Ok(print(&plan.to_json()));
@@ -374,7 +363,7 @@ fn dry_run(
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }
     let printed = print(&table.to_string());
-    eprintln!("polyrail: nothing was changed");
+    tell!("polyrail: nothing was changed");
     Ok(printed)
 }
 
@@ -407,12 +396,12 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
         print(&table.to_string())
     };
     match &applied.session {
-        Some(session) => eprintln!("polyrail: session {session}; take it back with `reset`"),
-        None => eprintln!("polyrail: nothing to change"),
+        Some(session) => tell!("polyrail: session {session}; take it back with `reset`"),
+        None => tell!("polyrail: nothing to change"),
     }
     let count = |effect| applied.outcomes.iter().filter(|one| one.effect == effect).count();
     if count(Effect::Pending) > 0 {
-        eprintln!(
+        tell!(
             "polyrail: {} interrupts move when they come next; `verify --wait 5s` looks again",
             count(Effect::Pending)
         );
@@ -459,7 +448,7 @@ fn short_target(target: &Target) -> String {
 
 fn warn_of(plan: &Plan) {
     for warning in &plan.warnings {
-        eprintln!("polyrail: {warning}");
+        tell!("polyrail: {warning}");
     }
 }
 

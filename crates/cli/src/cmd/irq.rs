@@ -15,6 +15,7 @@ use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::tell;
 
 mod watch;
 
@@ -226,7 +227,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
         });
     }
     for (pid, name) in irq::rivals_running(&root) {
-        eprintln!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
+        tell!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
     }
     Ok(match args.json {
         true => changes::print_list("vectors", &shown),
@@ -316,7 +317,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
     if let Some(path) = &args.output
         && let Err(error) = fs::write(path, plan.to_json())
     {
-        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));
     }
     Ok(changes::show_plan(&plan, args.json))

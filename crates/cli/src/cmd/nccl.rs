@@ -9,6 +9,8 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, NCCL_RELEASES};
 use polyrail_report::{Align, Table, exit};
 
+use crate::stdout::complain;
+
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";
 const FOR_NCCL: &str = "libnccl-net-polyrail.so";
@@ -85,10 +87,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match done {
         Ok(()) => exit::OK.into(),
         Err(Refusal { code, text, help }) => {
-            eprintln!("error: {text}");
-            if let Some(help) = help {
-                eprintln!("help: {help}");
-            }
+            complain(&text, help.as_deref());
             code.into()
         }
     }

@@ -14,6 +14,7 @@ use polyrail_tune::nic::Spread;
 use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::{refuse, tell};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -131,11 +132,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("polyrail: {error}");
-        if let Some(help) = error.help() {
-            eprintln!("help: {help}");
-        }
-        ExitCode::from(if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT })
+        let code = if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT };
+        refuse(&error, error.help(), code)
     })
 }
 
@@ -227,7 +225,7 @@ fn rss(args: &RssArgs) -> Result<ExitCode, NicError> {
         return Ok(changes::print_json(&rss));
     }
     if rss.indirection.is_empty() {
-        eprintln!("polyrail: the driver of {nic} tells no table of buckets");
+        tell!("polyrail: the driver of {nic} tells no table of buckets");
         return Ok(ExitCode::SUCCESS);
     }
     let mut buckets: BTreeMap<u32, usize> = BTreeMap::new();

@@ -16,7 +16,7 @@ use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
 use crate::queue_stats::read_queues;
-use crate::stdout::refuse;
+use crate::stdout::{refuse, tell};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -101,7 +101,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         sleep(time, &stopped)
     };
     let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on)?;
-    eprintln!(
+    tell!(
         "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
         end.samples,
         end.cpu_percent,

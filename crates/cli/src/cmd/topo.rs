@@ -15,7 +15,8 @@ use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
 use serde_json::{Value, json};
 
-use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
+use crate::stdout::{complain, print, tell};
 
 mod tree;
 
@@ -249,7 +250,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     let nvml = match ask_nvml(&root, nvml, &topology) {
         Some(Ok(report)) => Some(report),
         Some(Err(absent)) => {
-            eprintln!("polyrail: {absent}");
+            tell!("polyrail: {absent}");
             None
         }
         None => None,
@@ -279,7 +280,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     };
     match written {
         Ok(summary) => {
-            eprintln!(
+            tell!(
                 "polyrail: {} files and {} links of {}; no hardware or IP addresses, names, serial \
                  numbers or keys are in it",
                 summary.files,

@@ -11,6 +11,7 @@ use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::tell;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -198,7 +199,7 @@ fn plan(
     if let Some(path) = output
         && let Err(error) = fs::write(path, plan.to_json())
     {
-        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));
     }
     Ok(changes::show_plan(&plan, as_json))
@@ -222,7 +223,7 @@ fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
         None => {
-            eprintln!("polyrail: no profile was carried out since boot");
+            tell!("polyrail: no profile was carried out since boot");
             Ok(ExitCode::from(exit::USAGE))
         }
     }
@@ -259,11 +260,11 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("")? {
         Some(session) => {
             session.confirm(&mut RealDisk)?;
-            eprintln!("polyrail: session {} stays", session.id);
+            tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
         None => {
-            eprintln!("polyrail: there is no session to confirm");
+            tell!("polyrail: there is no session to confirm");
             Ok(ExitCode::from(exit::USAGE))
         }
     }

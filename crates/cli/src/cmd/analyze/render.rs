@@ -34,17 +34,7 @@ pub(super) fn text(analysis: &Analysis) -> String {
     if let Some(judgement) = &analysis.predictions {
         judged(judgement, analysis, &mut text);
     }
-    harmless(&text)
-}
-
-/// Names of a profile that somebody else made must not steer the terminal.
-fn harmless(text: &str) -> String {
-    let show = |one: char| match one {
-        '\n' => one.to_string(),
-        _ if one.is_control() => one.escape_default().to_string(),
-        _ => one.to_string(),
-    };
-    text.chars().map(show).collect()
+    text
 }
 
 fn paths(analysis: &Analysis) -> Table {

@@ -17,6 +17,7 @@ use signal_hook::flag;
 
 use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
+use crate::stdout::{harmless, tell};
 
 #[derive(clap::Args)]
 pub(super) struct WatchArgs {
@@ -64,11 +65,11 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         // Without it a signal ends the process at once, which loses nothing.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
-    eprintln!("polyrail: watching {} values", watch.plan().wanted().count());
+    tell!("polyrail: watching {} values", watch.plan().wanted().count());
     let end = args.limit.map(|limit| Instant::now() + limit);
     let mut seen = watch.off_plan();
     if seen > 0 {
-        eprintln!(
+        tell!(
             "polyrail: {seen} of them are not as planned already; `polyrail irq verify` names them"
         );
         if args.enforce {
@@ -85,7 +86,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         let (events, writes) = ears.take();
         let sightings = watch.look(&mut machine, &events, writes.as_deref())?;
         for sighting in &sightings {
-            tell(sighting, args.json)?;
+            show(sighting, args.json)?;
         }
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
@@ -111,7 +112,7 @@ impl Ears {
         }
         let note = |what: &str, error: &dyn std::fmt::Display| {
             if say {
-                eprintln!("polyrail: {what}: {error}");
+                tell!("polyrail: {what}: {error}");
             }
         };
         let events = Events::open();
@@ -145,7 +146,7 @@ impl Ears {
     }
 }
 
-fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
+fn show(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
     let text = match as_json {
         true => {
             let (schema_version, fields) = (changes::SCHEMA_VERSION, sighting);
@@ -155,7 +156,7 @@ fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
         false => line(sighting),
     };
     let mut stdout = std::io::stdout().lock();
-    let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    let written = writeln!(stdout, "{}", harmless(&text)).and_then(|()| stdout.flush());
     written.map_err(|source| TuneError::Journal { path: "standard output".into(), source })
 }
 
@@ -185,7 +186,7 @@ fn enforce(args: &WatchArgs, machine: &mut dyn Machine, plan: &Plan) {
     match apply(machine, &mut RealDisk, &args.place.state(), plan, &options) {
         Ok(applied) => {
             let changed = applied.outcomes.len();
-            eprintln!("polyrail: carried out again: {changed} values");
+            tell!("polyrail: carried out again: {changed} values");
         }
         Err(error) => {
             changes::refuse(&error);

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::error::CommandError;
+use crate::stdout::tell;
 
 /// Clocks are locked as long as this lives.
 pub(super) struct Locked(ClockLock);
@@ -31,7 +32,7 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if let Err(why) = self.0.restore() {
-            eprintln!(
+            tell!(
                 "polyrail: warning: {why}: look whether the clocks are restored: nvidia-smi -rgc"
             );
         }
