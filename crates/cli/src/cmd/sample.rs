@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{exit, parse_duration};
+use polyrail_report::{exit, parse_duration, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -105,10 +105,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
         end.samples,
         end.cpu_percent,
-        end.peak_rss_bytes.map_or("unknown".into(), |bytes| format!(
-            "{:.1} MiB",
-            bytes as f64 / (1 << 20) as f64
-        ))
+        end.peak_rss_bytes.map_or("unknown".into(), show_memory)
     );
     Ok(exit::OK)
 }

@@ -7,7 +7,7 @@ use polyrail_config::Config;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
 use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
-use polyrail_report::{Align, Table, show_size};
+use polyrail_report::{Align, Table, show_memory, show_size};
 
 use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
@@ -146,9 +146,9 @@ impl Choice {
             Some(available) if needed > available / 10 * 9 => Err(CommandError::Usage {
                 option: "--sizes",
                 text: format!(
-                    "take {} MiB of memory, of which {} MiB are available",
-                    needed >> 20,
-                    available >> 20
+                    "need {} of memory; available: {}",
+                    show_memory(needed),
+                    show_memory(available)
                 ),
                 help: Some("measure smaller sizes, such as --sizes 1..256MiB".into()),
             }),
@@ -189,8 +189,14 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
     if spots.len() < 2 {
         return Err(CommandError::Usage {
             option: "--gpus and --host",
-            text: format!("leave {} endpoints; allowed: 2 and more", spots.len()),
-            help: Some("add endpoints in the machine's memory, --host 1 or --host 2".into()),
+            text: match spots.len() {
+                1 => "give 1 endpoint; allowed: 2 or more".into(),
+                _ => "give no endpoint; allowed: 2 or more".into(),
+            },
+            help: Some(format!(
+                "measure between endpoints in this machine's memory, too: --host {}",
+                hosts as usize + 2 - spots.len()
+            )),
         });
     }
     Ok(spots)
