@@ -223,7 +223,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
         return Err(TuneError::Argument {
             field: "interface",
             value: nic.clone(),
-            fault: format!("is not an interface with a device; allowed: {}", names.join(", ")),
+            fault: polyrail_tune::unknown_interface(&names),
         });
     }
     for (pid, name) in irq::rivals_running(&root) {
