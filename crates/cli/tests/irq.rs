@@ -230,3 +230,17 @@ fn profiles_are_listed_with_reasons_and_planned_without_root() {
         assert!(change["reason"].as_str().unwrap().contains('['), "a source: {change}");
     }
 }
+
+#[test]
+fn where_there_is_nothing_to_show_a_sentence_says_so() {
+    let fixture = fixtures::no_nics();
+    let root = fixture.path().to_str().unwrap();
+    for (arguments, sentence) in [
+        (&["irq", "show", "--interval", "0s"][..], "no network card here has interrupts\n"),
+        (&["irq", "plan"], "every value is as planned already\n"),
+        (&["irq", "apply", "--dry-run"], "every value is as planned already\n"),
+    ] {
+        let output = polyrail(&[arguments, &["--sysroot", root]].concat());
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, sentence), "{arguments:?}");
+    }
+}

@@ -176,7 +176,7 @@ pub(crate) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
             skipped.reason.clone(),
         ]);
     }
-    let result = print(&table.to_string());
+    let result = print_table(&table, "every value is as planned already");
     tell!(
         "polyrail: {} to change, {} right already, {} skipped",
         plan.changes.len(),
@@ -245,7 +245,7 @@ pub(crate) fn check(
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
     let printed = match as_json {
         true => print_list("values", &checked),
-        false => print(&checked_table(&checked).to_string()),
+        false => print_table(&checked_table(&checked), "the plan has no values to check"),
     };
     Ok(match is_good(&checked, pending_is_good) {
         true => printed,
@@ -293,7 +293,7 @@ pub(crate) fn undo(
     }
     let printed = match as_json {
         true => print_list("restored", &restored),
-        false => print(&table.to_string()),
+        false => print_table(&table, "every value is as it was before already"),
     };
     let failed = restored.iter().filter(|one| one.failure.is_some()).count();
     tell!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
@@ -313,6 +313,11 @@ pub(crate) fn refuse(error: &TuneError) -> ExitCode {
 /// Writes the result of a command.
 pub(crate) fn print(text: &str) -> ExitCode {
     stdout::print(text, exit::OK)
+}
+
+/// Writes a table, or this sentence if it has no row.
+pub(crate) fn print_table(table: &Table, nothing: &str) -> ExitCode {
+    print(&if table.is_empty() { format!("{nothing}\n") } else { table.to_string() })
 }
 
 /// Writes the result of a command, a structure, as JSON with the version of its form.
@@ -362,7 +367,7 @@ fn dry_run(
         let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }
-    let printed = print(&table.to_string());
+    let printed = print_table(&table, "every value is as planned already");
     tell!("polyrail: nothing was changed");
     Ok(printed)
 }
@@ -393,7 +398,7 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
                 effect.to_owned(),
             ]);
         }
-        print(&table.to_string())
+        print_table(&table, "every value is as planned already")
     };
     match &applied.session {
         Some(session) => tell!("polyrail: session {session}; take it back with `reset`"),

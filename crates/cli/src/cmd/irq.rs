@@ -231,7 +231,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     }
     Ok(match args.json {
         true => changes::print_list("vectors", &shown),
-        false => changes::print(&shown_table(&shown).to_string()),
+        false => changes::print_table(&shown_table(&shown), "no network card here has interrupts"),
     })
 }
 

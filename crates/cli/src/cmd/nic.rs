@@ -188,7 +188,8 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
     for one in shown {
         table.row([one.name.to_owned(), number(one.now), number(one.max)]);
     }
-    Ok(changes::print(&table.to_string()))
+    let nothing = format!("the driver of {} tells no {}", args.nic, group.name());
+    Ok(changes::print_table(&table, &nothing))
 }
 
 /// The answer of this machine's drivers would be taken for that of the machine in the copy.
@@ -265,7 +266,11 @@ fn stats(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {
     for (name, value) in counters.named.iter().filter(|(_, value)| all || **value > 0) {
         table.row([name.clone(), value.to_string()]);
     }
-    Ok(changes::print(&table.to_string()))
+    let nothing = match all {
+        true => format!("the driver of {nic} has no counters"),
+        false => format!("every counter of {nic} is zero, or its driver has none"),
+    };
+    Ok(changes::print_table(&table, &nothing))
 }
 
 /// Counters per queue, where kernel and driver have them; the driver's own say most of it, too.
