@@ -1,4 +1,4 @@
-//! The option that chooses which machine is looked at, and what its readers have in common.
+//! The option that chooses which machine to examine, and what the commands with it share.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use polyrail_tune::TuneError;
 
 use crate::stdout::complain;
 
-/// Which machine is looked at; flatten it into a subcommand's arguments.
+/// Which machine to examine; flatten it into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
     /// Look at another machine: a folder with its proc and sys, or an archive made by

@@ -125,7 +125,7 @@ impl CheckArgs {
         let rx = rx.map_err(|error| refuse_bindings("rx", texts[1], &error))?;
         if tx.is_empty() && rx.is_empty() {
             let help = "give them as arguments or settings, or see `polyrail bindings suggest`";
-            complain("there are no bindings to look at", Some(help));
+            complain("there are no bindings to check", Some(help));
             return Err(ExitCode::from(exit::USAGE));
         }
         Ok([tx, rx])

@@ -1,4 +1,4 @@
-//! What `irq`, `tune` and `nic` have in common: plans shown, carried out, checked and taken back.
+//! What `irq`, `tune` and `nic` share: showing, applying, checking and undoing plans.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub(crate) struct Where {
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 
-    /// Where backups and journals are kept.
+    /// The folder for backups and journals.
     #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT)]
     state_dir: PathBuf,
 }
@@ -58,21 +58,21 @@ pub(crate) struct Doing {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Also if the plan is of another machine or boot, or values have changed since: what matches
-    /// by PCI address, index and name is changed.
+    /// Apply a plan of another machine or boot, or one whose values have changed since, to everything
+    /// that matches by PCI address, index and name.
     #[arg(long)]
     force: bool,
 
-    /// Wait this long between writes, so that running traffic is disturbed little by little.
+    /// Wait this long between writes, so that running traffic suffers one change at a time.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pace: Duration,
 
-    /// How long to wait for interrupts to arrive at their new CPUs, before they are called pending.
+    /// How long to wait for interrupts to arrive at their new CPUs before reporting them as pending.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     settle: Duration,
 
-    /// Also if an interface may go down for a moment that this host is reached by. All is taken
-    /// back after --confirm-within, unless `polyrail tune confirm` says that it can still be.
+    /// Apply even changes that may take down, for a moment, an interface by which you reach this host.
+    /// The values are restored after --confirm-within, unless you run `polyrail tune confirm`.
     #[arg(long)]
     allow_disruptive: bool,
 
@@ -81,14 +81,14 @@ pub(crate) struct Doing {
     confirm_within: Duration,
 }
 
-/// Which session is taken back.
+/// Which session to undo.
 #[derive(clap::Args)]
 pub(crate) struct Undoing {
-    /// The session; the last one that still holds, if left out.
+    /// The session [default: the last one that still holds].
     #[arg(value_name = "ID", conflicts_with = "pristine")]
     id: Option<String>,
 
-    /// Put everything back that was changed since the machine was booted.
+    /// Restore every value that was changed since the machine was booted.
     #[arg(long)]
     pristine: bool,
 
@@ -178,7 +178,7 @@ pub(crate) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
     }
     let result = print_table(&table, "every value is as planned already");
     tell!(
-        "polyrail: {} to change, {} right already, {} skipped",
+        "polyrail: {} to change, {} as planned already, {} skipped",
         plan.changes.len(),
         plan.unchanged.len(),
         plan.skipped.len()
@@ -212,7 +212,7 @@ pub(crate) fn carry_out(
         if disruptive > 0
             && let Err(error) = spawn_guard(place, session, doing.confirm_within)
         {
-            tell!("polyrail: nobody would take the changes back by itself: {error}");
+            tell!("polyrail: the guard that would restore the values can't start: {error}");
             unguarded.set(true);
         }
     };
@@ -226,7 +226,7 @@ pub(crate) fn carry_out(
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
     if disruptive > 0 {
         tell!(
-            "polyrail: everything is taken back in {} s unless you run: polyrail tune confirm",
+            "polyrail: the old values return in {} s unless you run: polyrail tune confirm",
             doing.confirm_within.as_secs()
         );
     }
@@ -296,7 +296,7 @@ pub(crate) fn undo(
         false => print_table(&table, "every value is as it was before already"),
     };
     let failed = restored.iter().filter(|one| one.failure.is_some()).count();
-    tell!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
+    tell!("polyrail: {} values checked, {failed} could not be restored", restored.len());
     Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
 }
 
@@ -401,13 +401,13 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
         print_table(&table, "every value is as planned already")
     };
     match &applied.session {
-        Some(session) => tell!("polyrail: session {session}; take it back with `reset`"),
+        Some(session) => tell!("polyrail: session {session}; `reset` restores the old values"),
         None => tell!("polyrail: nothing to change"),
     }
     let count = |effect| applied.outcomes.iter().filter(|one| one.effect == effect).count();
     if count(Effect::Pending) > 0 {
         tell!(
-            "polyrail: {} interrupts move when they come next; `verify --wait 5s` looks again",
+            "polyrail: {} interrupts move when they fire next; `verify --wait 5s` checks again",
             count(Effect::Pending)
         );
     }

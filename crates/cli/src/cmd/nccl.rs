@@ -19,8 +19,8 @@ const FOR_RCCL: &str = "librccl-net-polyrail.so";
 /// GPUs of a machine whose buffers fit into its last cache beside each other with messages of 512 KiB.
 const FEW_GPUS: usize = 2;
 
-/// Settings of NCCL that suit the plugin on a machine with so many GPUs, and why. Measured:
-/// docs/nccl.md.
+/// Settings of NCCL that suit the plugin on a machine with this number of GPUs, and why. docs/nccl.md
+/// has the measurements.
 fn settings(gpus: usize) -> [(&'static str, &'static str, &'static str); 4] {
     let chunk = if gpus <= FEW_GPUS {
         ("524288", "send, receive, alltoall: messages of 512 KiB, as for up to 2 GPUs")
@@ -63,7 +63,7 @@ enum Command {
         #[arg(long)]
         conf: bool,
 
-        /// GPUs of the machine that it is for [those of this one; where none is seen, many].
+        /// GPUs of the machine that will run the job [default: those of this machine; many if it has none].
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         gpus: Option<u16>,
     },
@@ -221,7 +221,8 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
     Ok(())
 }
 
-/// As the system's files tell; many if none is seen, as where jobs are prepared for other machines.
+/// GPUs that the system's files show. If they show none, assumes many: people also prepare jobs on
+/// machines without GPUs.
 fn gpus_here() -> usize {
     let seen = Topology::read(&Sysroot::live()).map_or(0, |topology| topology.gpus.len());
     if seen > 0 { seen } else { usize::MAX }
@@ -294,7 +295,7 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
     };
     fs::create_dir_all(folder).map_err(fail(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
-    // A running job may have the old file mapped: it is replaced, not written to.
+    // A running job may have the old file mapped, so replace the file instead of writing into it.
     let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));
     fs::copy(&from, &draft).map_err(fail(&draft))?;
     fs::rename(&draft, &nccl).map_err(fail(&nccl))?;

@@ -47,7 +47,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put back what `channels`, `rings`, `coalesce` and `rss` have set.
+    /// Restore the values that `channels`, `rings`, `coalesce` and `rss` replaced.
     Reset {
         #[command(flatten)]
         undoing: Undoing,
@@ -188,7 +188,7 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
     for one in shown {
         table.row([one.name.to_owned(), number(one.now), number(one.max)]);
     }
-    let nothing = format!("the driver of {} tells no {}", args.nic, group.name());
+    let nothing = format!("the driver of {} does not tell its {}", args.nic, group.name());
     Ok(changes::print_table(&table, &nothing))
 }
 
@@ -198,7 +198,7 @@ fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
         changes::refuse(&TuneError::Argument {
             field,
             value: "with --sysroot".to_owned(),
-            fault: "must be asked of drivers, which a copy of a machine has not".to_owned(),
+            fault: "only a running machine's drivers tell this, and a copy has none".to_owned(),
         })
     };
     (!place.root().is_live()).then(refuse)
@@ -226,7 +226,7 @@ fn rss(args: &RssArgs) -> Result<ExitCode, NicError> {
         return Ok(changes::print_json(&rss));
     }
     if rss.indirection.is_empty() {
-        tell!("polyrail: the driver of {nic} tells no table of buckets");
+        tell!("polyrail: the driver of {nic} does not tell its table of buckets");
         return Ok(ExitCode::SUCCESS);
     }
     let mut buckets: BTreeMap<u32, usize> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! `polyrail profile`: measures every link between the endpoints of this machine.
 //!
-//! [`args`] says what was asked for, [`choice`] makes endpoints and a plan of it, [`session`] fills
-//! the folder, [`warm`] brings GPUs to a steady temperature before, [`lock`] locks their clocks, if asked, and
+//! [`args`] has the options, [`choice`] makes endpoints and a plan from them, and [`session`] fills the
+//! folder. [`warm`] first brings GPUs to a steady temperature, [`lock`] locks their clocks on request, and
 //! [`nccl`] finds NCCL.
 
 mod args;

@@ -49,7 +49,7 @@ pub(crate) enum BenchError {
     PeerStart { status: String, code: u8 },
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    #[error("the other end's device at {pci} is none of this process's")]
+    #[error("this process can't see the other end's device at {pci}")]
     Hidden { pci: String },
     /// What is measured against.
     #[error(transparent)]

@@ -70,7 +70,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
     let mut seen = watch.off_plan();
     if seen > 0 {
         tell!(
-            "polyrail: {seen} of them are not as planned already; `polyrail irq verify` names them"
+            "polyrail: {seen} of them differ from the plan already; `polyrail irq verify` names them"
         );
         if args.enforce {
             enforce(args, &mut machine, watch.plan());
@@ -98,7 +98,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
             ears = Ears::open(&machine, &watch, false)?;
         }
     }
-    // Whatever was not as planned at any time, also at the beginning, is no success.
+    // A value that differed from the plan at any time, even at the beginning, makes the verdict negative.
     Ok(match seen {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(exit::VERDICT),
@@ -172,7 +172,7 @@ fn line(sighting: &Sighting) -> String {
         Writer::Kernel { because: None } => {
             "by the kernel or a driver: no process wrote".to_owned()
         }
-        Writer::Unknown => "by somebody".to_owned(),
+        Writer::Unknown => "by an unknown writer".to_owned(),
     };
     match is_good {
         true => format!("{what}, {target}: {found} again, as planned, {by}"),
@@ -180,13 +180,13 @@ fn line(sighting: &Sighting) -> String {
     }
 }
 
-/// Carries the plan out from what is there now. A failure is told, and the watch goes on.
+/// Applies the plan to the present values. Reports a failure, and the watch goes on.
 fn enforce(args: &WatchArgs, machine: &mut dyn Machine, plan: &Plan) {
     let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
     match apply(machine, &mut RealDisk, &args.place.state(), plan, &options) {
         Ok(applied) => {
             let changed = applied.outcomes.len();
-            tell!("polyrail: carried out again: {changed} values");
+            tell!("polyrail: set again as planned: {changed} values");
         }
         Err(error) => {
             changes::refuse(&error);

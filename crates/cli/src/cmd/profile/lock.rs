@@ -46,7 +46,7 @@ pub(super) fn guard(names: &[String]) -> Result<(), CommandError> {
         flag::register(signal, Arc::default())
             .map_err(|source| CommandError::System { what: "catching signals", source })?;
     }
-    // However reading ends, it is over.
+    // An error of reading ends the wait as well as the end of the input does.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     unlock_clocks(names)
         .map_err(|why| CommandError::Lock(format!("can't restore the clocks: {why}")))

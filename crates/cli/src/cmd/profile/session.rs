@@ -112,7 +112,7 @@ pub(super) fn fill(
     finish(recorder, run_file, outcome, begin.elapsed())
 }
 
-/// Warming again takes somebody who tells temperatures, and transfers between GPUs.
+/// Warming again needs NVML, which tells temperatures, and transfers between GPUs.
 fn refuse_rewarm(
     args: &Args,
     station: &Station,
@@ -280,7 +280,7 @@ fn measure_timers(
 
 /// Goes on with a folder whose clock is still this machine's.
 fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
-    // Going on begins missing tables anew; what the first part of the samples lacks is to be known.
+    // Resuming begins missing tables anew. Note which ones, because the first samples lack them.
     let lost: Vec<String> = Folder::open(dir)?
         .missing()?
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the command is to be: which options make it a server, a client, or both.
+//! The role of the command: which options make it a server, a client, or both.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,7 +7,7 @@ use polyrail_lab::Rate;
 use super::args::{Args, Rates};
 use crate::cmd::bench::error::BenchError;
 
-/// What the command is to be.
+/// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
     Listen { address: Option<SocketAddr> },
