@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use polyrail_config::{Config, ConfigBuilder, ConfigError};
 use polyrail_report::exit;
 
+use crate::stdout::{self, tell};
+
 /// Options that choose settings; flatten them into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Settings")]
@@ -44,16 +46,12 @@ impl ConfigArgs {
 
 /// Says on standard error what is wrong, and how to mend it.
 pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
-    eprintln!("polyrail: {error}");
-    if let Some(help) = error.help() {
-        eprintln!("help: {help}");
-    }
-    ExitCode::from(exit::USAGE)
+    stdout::refuse(error, error.help(), exit::USAGE)
 }
 
 /// Says on standard error what the user should know about the settings.
 pub(crate) fn print_warnings(config: &Config) {
     for warning in config.warnings() {
-        eprintln!("polyrail: warning: {warning}");
+        tell!("polyrail: warning: {warning}");
     }
 }

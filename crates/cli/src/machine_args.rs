@@ -1,6 +1,5 @@
-//! The option that chooses which machine is looked at, and what its readers have in common.
+//! The option that chooses which machine to examine, and what the commands with it share.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +8,9 @@ use polyrail_host::{ReadError, Sysroot};
 use polyrail_report::exit;
 use polyrail_tune::TuneError;
 
-/// Which machine is looked at; flatten it into a subcommand's arguments.
+use crate::stdout::complain;
+
+/// Which machine to examine; flatten it into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
     /// Look at another machine: a folder with its proc and sys, or an archive made by
@@ -78,26 +79,4 @@ pub(crate) fn refuse_machine(error: &SnapshotError) -> ExitCode {
 /// As [`refuse_machine`], for an error of a reader.
 pub(crate) fn refuse_read(error: ReadError) -> ExitCode {
     refuse_machine(&error.into())
-}
-
-/// A message and its remedy on standard error.
-pub(crate) fn complain(message: &str, help: Option<&str>) {
-    eprintln!("polyrail: {message}");
-    if let Some(help) = help {
-        eprintln!("help: {help}");
-    }
-}
-
-/// Writes the result to standard output; `code` is the exit code if that succeeds.
-pub(crate) fn print(text: &str, code: u8) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::from(code),
-        // Whoever reads us, like `head`, has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
-        Err(error) => {
-            complain(&format!("can't write to standard output: {error}"), None);
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod logging;
 mod machine_args;
 mod queue_stats;
 mod stdout;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -52,7 +53,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli: Cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match cli.command {
         Command::Analyze(args) => cmd::analyze::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),

@@ -208,7 +208,7 @@ fn names_in_a_folder_do_not_steer_the_terminal() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replacen("hostname: synthetic", "hostname: \"\\e[2Jgone\"", 1)).unwrap();
     let output = analyze(&[&dir]);
-    assert!(text(&output.stdout).contains(": \\u{1b}[2Jgone, 3 endpoints"));
+    assert!(text(&output.stdout).contains(": \\u001b[2Jgone, 3 endpoints"));
     assert!(!output.stdout.contains(&0x1b));
 }
 

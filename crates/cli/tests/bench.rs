@@ -196,7 +196,7 @@ fn csv_has_a_line_for_each_size() {
 fn wrong_options_are_refused_with_field_value_and_range() {
     for (options, code, parts) in [
         ("--sizes 64K", exit::USAGE, vec!["--sizes", "64K", "64KiB (1024) or 64kB (1000)"]),
-        ("--sizes -1", exit::USAGE, vec!["-1"]),
+        ("--sizes -1", exit::USAGE, vec!["--sizes <LIST> `-1`", "1 to 1024GiB"]),
         ("--sizes 2048GiB", exit::USAGE, vec!["2048GiB", "too large", "1024GiB"]),
         ("--depth 0", exit::USAGE, vec!["--depth `0`", "1 to 4096"]),
         ("--segments 3", exit::USAGE, vec!["--sizes `65536`", "multiples of --segments (3)"]),
@@ -206,9 +206,10 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ("--congestion nope", exit::USAGE, vec!["congestion", "nope", "cubic"]),
         ("--rails 99", exit::USAGE, vec!["--rails `99`", "1 to 64"]),
         ("--rails nosuch7", exit::ENVIRONMENT, vec!["nosuch7", "usable here", "lo"]),
-        ("--sizes 512GiB", exit::ENVIRONMENT, vec!["bytes of memory are needed"]),
+        ("--sizes 512GiB", exit::ENVIRONMENT, vec!["needs ", " TiB of memory; available: "]),
         ("--json /nonexistent/x.json", exit::ENVIRONMENT, vec!["/nonexistent/x.json"]),
         ("--connect 127.0.0.1", exit::USAGE, vec!["--connect `127.0.0.1`", "has no port"]),
+        ("--connect 127.0.0.1:x", exit::USAGE, vec!["has the port `x`", "0 to 65535"]),
         ("--connect 127.0.0.1:9", exit::PEER, vec!["127.0.0.1:9", "refused"]),
         ("--listen 203.0.113.1:0 --rails 1", exit::ENVIRONMENT, vec!["203.0.113.1", "127.0.0.1"]),
     ] {

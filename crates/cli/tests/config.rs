@@ -104,7 +104,7 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
 
     assert_eq!(
         refusal(polyrail(&["show", "--set", "chunk_bytes=512K"])),
-        "polyrail: chunk_bytes = `512K` (set) has the unit `K`, which is ambiguous; \
+        "polyrail: chunk_bytes = `512K` (from an option or the program) has the unit `K`, which is ambiguous; \
          allowed: 4KiB to 64MiB\n\
          help: write 512KiB (1024) or 512kB (1000)\n"
     );

@@ -147,7 +147,7 @@ fn watch_says_at_once_what_is_not_as_planned_already() {
     let watched =
         polyrail(&["irq", "watch", &plan, "--sysroot", &root, "--for", "200ms", "--every", "50ms"]);
     assert_eq!(code(&watched), 1);
-    assert!(stderr(&watched).contains("8 of them are not as planned already"), "{watched:?}");
+    assert!(stderr(&watched).contains("8 of them differ from the plan already"), "{watched:?}");
 
     // What changes while it looks is a line of its own.
     let mut watching = Command::new(env!("CARGO_BIN_EXE_polyrail"));
@@ -182,7 +182,7 @@ fn with_nothing_to_take_back_reset_says_so_and_is_content() {
     for args in [["irq", "reset"].as_slice(), &["tune", "reset"], &["tune", "reset", "latency"]] {
         let output = polyrail(args);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        assert!(stderr(&output).contains("0 values looked at"));
+        assert!(stderr(&output).contains("0 values checked"));
     }
 }
 
@@ -228,5 +228,19 @@ fn profiles_are_listed_with_reasons_and_planned_without_root() {
     assert_eq!(plan["name"], "tune throughput");
     for change in plan["changes"].as_array().unwrap() {
         assert!(change["reason"].as_str().unwrap().contains('['), "a source: {change}");
+    }
+}
+
+#[test]
+fn where_there_is_nothing_to_show_a_sentence_says_so() {
+    let fixture = fixtures::no_nics();
+    let root = fixture.path().to_str().unwrap();
+    for (arguments, sentence) in [
+        (&["irq", "show", "--interval", "0s"][..], "no network card here has interrupts\n"),
+        (&["irq", "plan"], "every value is as planned already\n"),
+        (&["irq", "apply", "--dry-run"], "every value is as planned already\n"),
+    ] {
+        let output = polyrail(&[arguments, &["--sysroot", root]].concat());
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, sentence), "{arguments:?}");
     }
 }

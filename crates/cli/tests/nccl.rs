@@ -53,6 +53,56 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     assert!(text(&none.stderr).contains("/ holds no libnccl-net-polyrail.so"));
 }
 
+/// As after `cargo install`: the program is in one folder, the library in another.
+#[test]
+fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let [bin, home, work, other] =
+        ["bin", "home", "work", "other"].map(|name| root.path().join(name));
+    let [lib, target] = [home.join(".local/lib"), work.join("target/release")];
+    for folder in [&bin, &lib, &target, &other] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let program = bin.join("polyrail");
+    fs::copy(env!("CARGO_BIN_EXE_polyrail"), &program).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("nccl").args(arguments).current_dir(&work).env("HOME", &home);
+        command.env_remove("NCCL_NET_PLUGIN").env("LD_LIBRARY_PATH", &other).output().unwrap()
+    };
+    let goal = root.path().join("goal");
+    let goal = goal.to_str().unwrap();
+
+    let refused = run(&["install", goal]);
+    assert_eq!(refused.status.code(), Some(2));
+    let error = text(&refused.stderr);
+    assert!(error.starts_with("polyrail: there is no libnccl_net_polyrail.so in "), "{error}");
+    let lib_beside = root.path().join("lib");
+    for sought in [&bin, &lib_beside, &lib, &other] {
+        assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    }
+    let error = text(&run(&["check"]).stderr);
+    for sought in [&bin, &lib_beside, &lib, &other] {
+        assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    }
+    for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
+        fs::write(folder.join("libnccl_net_polyrail.so"), content).unwrap();
+        let output = run(&["install", goal]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let installed = fs::read_to_string(format!("{goal}/libnccl-net-polyrail.so"));
+        assert_eq!(installed.unwrap(), content);
+    }
+
+    assert!(!text(&run(&["env"]).stdout).contains("LD_LIBRARY_PATH"));
+    assert_eq!(run(&["install", lib.to_str().unwrap()]).status.code(), Some(0));
+    let exported =
+        format!("export LD_LIBRARY_PATH='{}'", fs::canonicalize(&lib).unwrap().display());
+    assert!(text(&run(&["env"]).stdout).starts_with(&exported));
+    // The file there is no library, which only somebody can tell who found it.
+    let error = text(&run(&["check"]).stderr);
+    assert!(error.contains(".local/lib/libnccl-net-polyrail.so"), "{error}");
+}
+
 #[test]
 fn what_env_prints_is_for_a_shell() {
     let env = text(&polyrail(&["env"]).stdout);

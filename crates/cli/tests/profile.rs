@@ -163,6 +163,25 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
 }
 
 #[test]
+fn a_folder_in_use_is_refused_before_anything_else() {
+    let (_root, dir) = folder();
+    let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
+    assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
+    let files = || {
+        let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+        [read("samples.csv"), read("run.yml")]
+    };
+    let (before, recorder) = (files(), Folder::resume(&dir).unwrap());
+    // Endpoints would be refused next: they come after the lock, like warming and calibration.
+    let output = profile(&["--resume", path(&dir), "--host", "3"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("another process is writing"), "{output:?}");
+    assert_eq!(files(), before);
+    drop(recorder);
+    assert!(profile(&["--resume", path(&dir)]).status.success());
+}
+
+#[test]
 fn a_standard_error_that_is_full_ends_nothing() {
     let (_root, dir) = folder();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -204,18 +223,21 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
             &["--out", out, "--paths", "peer"][..],
             "--paths has peer, which these endpoints don't; they have tcp, host",
         ),
-        (&["--out", out, "--host", "1"], "leave 1 endpoints; allowed: 2 and more"),
+        (
+            &["--out", out, "--host", "1"],
+            "give 1 endpoint; allowed: 2 or more\nhelp: measure between endpoints in this machine's memory, too: --host 2",
+        ),
         (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
         (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
         (&["--out", out, "--lock-clocks", "1500"], "has no GPU to lock"),
         (&["--out", out, "--rewarm", "5"], "needs NVML"),
-        (&["--out", out, "--rewarm", "0"], "1..=50"),
+        (&["--out", out, "--rewarm", "0"], "1 to 50"),
         (&["--out", out, "--sizes", "0"], "is zero"),
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
         (&["--out", out, "--pairs", "0-1,0-9"], "has 0-9, which is no pair of"),
         (&["--out", out, "--pairs", "0-1,0-1"], "names 0-1 twice; allowed: each once"),
         (&["--out", out, "--paths", "tcp,host,tcp"], "names tcp twice; allowed: each once"),
-        (&["--out", out, "--sizes", "1024GiB"], "of memory, of which"),
+        (&["--out", out, "--sizes", "1024GiB"], " TiB of memory; available: "),
         (&["--out", out, "--nccl-mode", "socket"], "for the path nccl, which needs GPUs"),
         (&["--out", out, "--paths", "nccl", "--load", "same-sink"], "not there for the path nccl"),
         (&[], "--out"),

@@ -100,7 +100,7 @@ fn topo_shows_what_nvml_told_when_the_snapshot_was_taken() {
                 GPU-1\n";
     assert!(text.contains(line), "{text}");
     assert!(text.contains("GPU 0  X      PIX    NV18   NODE"), "{text}");
-    assert!(text.contains("NV#   over so many NVLinks\n"), "{text}");
+    assert!(text.contains("NV#   over # NVLinks\n"), "{text}");
     assert!(text.contains("NVLinks of GPU 1: NVML does not list it"), "{text}");
     // Without a report nothing is said of NVLinks.
     let plain = quietly(&["topo", "--sysroot", at(fixtures::a3_high().path())]);
@@ -229,5 +229,32 @@ fn no_interface_to_bind_is_a_negative_answer() {
     let fixture = fixtures::no_nics();
     let (code, stdout, stderr) = outcome(&["bindings", "suggest", "--sysroot", at(fixture.path())]);
     assert_eq!((code, stdout.as_str()), (1, ""));
-    assert!(stderr.contains("no interface with a device"), "{stderr}");
+    assert!(stderr.contains("no network card of this machine is up"), "{stderr}");
+}
+
+#[test]
+fn text_of_a_foreign_machine_does_not_steer_the_terminal() {
+    let steers = |text: &str| text.chars().any(|one| one.is_control() && one != '\n');
+    let evil = "\u{1b}]0;owned\u{7}\u{9b}2J";
+    let fixture = fixtures::a3_high();
+    fixture.write("/proc/cpuinfo", &format!("processor : 0\nmodel name : {evil}\n"));
+    fixture.write("/sys/class/net/eth1/operstate", evil);
+    let root = at(fixture.path());
+    for arguments in [&["topo"][..], &["topo", "--json"], &["doctor"], &["irq", "show"]] {
+        let (_, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
+        assert!(!steers(&stdout) && !steers(&stderr), "{arguments:?}: {stdout}{stderr}");
+    }
+    assert!(quietly(&["topo", "--sysroot", root]).contains("\\u001b]0;owned\\u0007\\u009b2J"));
+
+    fixture.write("/sys/devices/system/cpu/online", evil);
+    let file = format!("{root}/{evil}");
+    for (arguments, root) in [(&["topo"][..], root), (&["doctor"], root), (&["topo"], &file)] {
+        let (code, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
+        assert!(code != 0 && stdout.is_empty() && stderr.contains("]0;owned"), "{stderr}");
+        assert!(!steers(&stderr), "{stderr}");
+    }
+    // clap prints what this option's parser says.
+    let (code, _, stderr) = outcome(&["sample", "--sysroot", &file]);
+    assert_eq!(code, 2);
+    assert!(stderr.starts_with("polyrail: --sysroot") && !steers(&stderr), "{stderr}");
 }

@@ -48,10 +48,11 @@ impl Origin {
         !matches!(self, Self::Default | Self::Proposal { .. } | Self::Preset(_))
     }
 
-    /// As [`fmt::Display`], with the column: for messages about the text itself.
+    /// As [`fmt::Display`], but for messages: with the column, and a phrase in place of `set`.
     pub(crate) fn place(&self) -> String {
         match self {
             Self::File { path, line, column } => format!("file {path}:{line}:{column}"),
+            Self::Set => "from an option or the program".to_owned(),
             other => other.to_string(),
         }
     }

@@ -152,7 +152,7 @@ pub struct Party {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = `{}` ({})", self.name, excerpt(&self.value), self.origin)
+        write!(f, "{} = `{}` ({})", self.name, excerpt(&self.value), self.origin.place())
     }
 }
 

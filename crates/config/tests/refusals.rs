@@ -22,7 +22,7 @@ fn env_refusal(name: &str, value: &str) -> ConfigError {
 fn a_value_out_of_range_names_field_value_range_and_origin() {
     assert_eq!(
         refusal("chunk_bytes", "1KiB").to_string(),
-        "chunk_bytes = `1KiB` (set) is out of range; allowed: 4KiB to 64MiB"
+        "chunk_bytes = `1KiB` (from an option or the program) is out of range; allowed: 4KiB to 64MiB"
     );
     assert_eq!(
         env_refusal("POLYRAIL_WINDOW_CHUNKS", "0").to_string(),
@@ -126,7 +126,7 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
 #[test]
 fn unknown_names_are_refused_everywhere_with_the_nearest() {
     let error = refusal("chunk_byte", "1");
-    assert_eq!(error.to_string(), "unknown setting `chunk_byte` (set)");
+    assert_eq!(error.to_string(), "unknown setting `chunk_byte` (from an option or the program)");
     assert_eq!(error.help().as_deref(), Some("did you mean `chunk_bytes`?"));
 
     let error = Config::builder().yaml("sockets: 1\n  \nchunks: 1\n", "f").unwrap_err();
@@ -177,7 +177,7 @@ fn conflicts_name_both_settings_with_their_origins() {
     let error = set(&[("reconnect_min_ms", "5s")]).unwrap().build().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "reconnect_min_ms = `5000` (set) conflicts with reconnect_max_ms = `1000` (default): \
+        "reconnect_min_ms = `5000` (from an option or the program) conflicts with reconnect_max_ms = `1000` (default): \
          the first pause can't be longer than the longest"
     );
     assert!(error.help().is_some());

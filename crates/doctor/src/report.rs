@@ -192,12 +192,12 @@ impl Report {
                 say(line);
             }
             let rights = match (check.needs_root, check.reversible) {
-                (true, true) => "needs root, can be undone",
-                (true, false) => "needs root, can't be undone from here",
-                (false, true) => "needs no root, can be undone",
-                (false, false) => "needs no root, can't be undone from here",
+                (true, true) => " (needs root, can be undone)",
+                (true, false) => " (needs root, can't be undone from here)",
+                // What needs no root is no setting: a cable, a machine type, an option of a program.
+                (false, _) => "",
             };
-            for line in wrapped(&format!("{} ({rights})", check.remedy), "    mend: ", "    ") {
+            for line in wrapped(&format!("{}{rights}", check.remedy), "    mend: ", "    ") {
                 say(line);
             }
             if check.findings.iter().any(|finding| !finding.changes.is_empty()) {

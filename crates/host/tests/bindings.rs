@@ -196,7 +196,7 @@ fn an_interface_of_unknown_node_gets_cpus_only_where_there_is_one_node() {
         Options { interfaces: vec!["enp0s31f6".into(), "eth7".into()], ..Options::default() };
     let suggestion = suggest(&topology, &options);
     assert_eq!(suggestion.tx.to_string(), "enp0s31f6:1-1,5-5");
-    assert_eq!(suggestion.notes, ["there is no interface eth7 with a device here"]);
+    assert_eq!(suggestion.notes, ["eth7 is not a network card of this machine"]);
 }
 
 #[test]

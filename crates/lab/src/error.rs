@@ -1,4 +1,4 @@
-//! What can go wrong with a lab, by whose hand, and what helps.
+//! What can go wrong with a lab, whether arguments or machine must change, and what helps.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ pub enum LabError {
     },
 }
 
-/// Whose hand a failure needs.
+/// Whether the arguments or the machine must change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// The arguments: another value would work.

@@ -21,7 +21,7 @@ use crate::privilege;
 use crate::processes;
 use crate::spec::Side;
 
-/// How to find a holder again, and not a stranger that got its process id later.
+/// Identifies a holder, so that nobody takes a later process with its id for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HolderId {
     pid: i32,
@@ -39,7 +39,7 @@ pub(crate) struct Holder {
     channel: Option<OwnedFd>,
 }
 
-/// How long a process may take to end once it has begun to.
+/// How long a process may take to end after it was told to.
 const DYING_TIME: Duration = Duration::from_secs(1);
 /// The name that `ps -o comm` shows.
 const NAME: &std::ffi::CStr = c"polyrail-lab";
@@ -88,7 +88,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Makes the user root inside the namespace, and nobody else anything.
+    /// Maps this user to root inside the namespace, and no other user.
     fn map_user(&self) -> Result<(), LabError> {
         let write = |file: &str, text: String| {
             let path = PathBuf::from(format!("/proc/{}/{file}", self.id.pid));
@@ -119,7 +119,7 @@ impl Drop for Holder {
         if self.channel.take().is_some()
             && let Some(pid) = Pid::from_raw(self.id.pid)
         {
-            // It ends by itself once its channel is closed; this takes it off the process table.
+            // It ends once its channel is closed; waiting for it removes it from the process table.
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
         }
     }
@@ -145,7 +145,7 @@ impl HolderId {
         let deadline = Instant::now() + DYING_TIME;
         loop {
             match self.try_open() {
-                // A process on its way out still has its number, but lets nobody look any more.
+                // An ending process keeps its number for a moment, but its entries can no longer be read.
                 Err(LabError::System { errno, .. })
                     if errno.kind() == PermissionDenied && Instant::now() < deadline =>
                 {
@@ -163,7 +163,7 @@ impl HolderId {
         let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid)))?;
         let a = namespaces::open(&self.path(Side::A))?;
         let b = namespaces::open(&self.path(Side::B))?;
-        // Asked again: had the process been replaced, what was opened would be a stranger's.
+        // Check again: if another process took its place meanwhile, the opened file is that process's.
         let (Some(user), Some(a), Some(b), true) = (user, a, b, self.is_alive()) else {
             return Ok(None);
         };
@@ -174,7 +174,7 @@ impl HolderId {
     pub(crate) fn end(&self) -> Result<(), LabError> {
         let Some(pid) = self.process() else { return Ok(()) };
         processes::kill(pid).during(|| format!("ending the holder, process {}", self.pid))?;
-        // If it is this process's own child, it stays in the table until somebody asks for it.
+        // A child of this process stays in the process table until this process waits for it.
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         Ok(())
     }
@@ -198,7 +198,7 @@ pub(crate) fn running() -> Vec<(HolderId, PathBuf)> {
     processes::all().into_iter().filter(own).filter_map(inspect).collect()
 }
 
-/// What the holder reports as the step that failed; 0 is none.
+/// The step that failed, as the holder reports it; 0 if none did.
 const STEP_CLOSE: i32 = 1;
 const STEP_USER: i32 = 2;
 const STEP_SECOND: i32 = 3;
@@ -209,7 +209,7 @@ fn hold(channel: BorrowedFd<'_>, keep: [i32; 2]) -> i32 {
     os::reset_signals();
     let open = || rustix::fs::open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let set_up = || -> Result<(OwnedFd, OwnedFd), (i32, Errno)> {
-        // SAFETY: this copy uses the two it keeps, and what it opens from here on.
+        // SAFETY: this copy uses only the two descriptors that it keeps, and those that it opens later.
         unsafe { os::close_all_but(keep) }.map_err(|errno| (STEP_CLOSE, errno))?;
         os::unshare_user_and_network().map_err(|errno| (STEP_USER, errno))?;
         let a = open().map_err(|errno| (STEP_OPEN, errno))?;

@@ -49,7 +49,7 @@ pub struct LabInfo {
     pub name: String,
     /// Whether it can be used.
     pub state: LabState,
-    /// By which right it was built.
+    /// Which privilege built it.
     pub privilege: Privilege,
     /// The files that stand for the namespaces a and b, where they exist.
     pub namespaces: [Option<PathBuf>; 2],
@@ -63,14 +63,14 @@ pub struct LabInfo {
     pub processes: usize,
 }
 
-/// What a listed lab is good for.
+/// Whether a listed lab can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabState {
     /// Everything is in place.
     Ready,
     /// Another process is building or removing it right now.
     Changing,
-    /// A crash or a reboot left this much; `down` removes it and `up` builds anew.
+    /// A crash or a reboot left a part of it; `down` removes that, and `up` builds the lab anew.
     Broken {
         /// What is missing.
         because: String,
@@ -78,7 +78,7 @@ pub enum LabState {
 }
 
 impl Lab {
-    /// Builds a lab. On failure nothing of it remains.
+    /// Builds a lab. If that fails, it removes every part that it built.
     ///
     /// Remains of a lab of the same name that a crash or reboot left are removed first; see
     /// [`Lab::replaced`].
@@ -175,13 +175,13 @@ impl Lab {
     /// Reads a rail's name (`rail2`) or number (`2`).
     ///
     /// # Errors
-    /// [`LabError::UnknownRail`] when this lab has none such.
+    /// [`LabError::UnknownRail`] if this lab has no such rail.
     pub fn rail(&self, text: &str) -> Result<usize, LabError> {
         let index = rail_index(text).filter(|index| *index < self.rails.len());
         index.ok_or_else(|| self.unknown_rail(text.to_owned()))
     }
 
-    /// A command that will run on `side`; everything else about it is the caller's, as usual.
+    /// A command that will run on `side`; the caller chooses everything else, as usual.
     ///
     /// The calling process stays where it is. The program sees the machine's `/sys`, in which
     /// the lab's interfaces do not appear.

@@ -110,7 +110,7 @@ struct Remains {
 }
 
 impl Remains {
-    /// `None` when there is nothing of this name.
+    /// `None` if no part of a lab of this name exists.
     fn find(registry: &Registry, name: &str) -> Result<Option<Self>, LabError> {
         let entry = registry.read(name)?;
         if registry.privileged() {

@@ -30,7 +30,7 @@ pub(crate) fn create(lab: &str) -> Result<Namespaces, LabError> {
     Ok(Namespaces { user: None, net: [create_one(lab, Side::A)?, create_one(lab, Side::B)?] })
 }
 
-/// What exists of a lab, by side.
+/// Which names of a lab exist, by side.
 pub(crate) fn open(lab: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
     Ok([namespaces::open(&path(lab, Side::A))?, namespaces::open(&path(lab, Side::B))?])
 }
@@ -78,7 +78,7 @@ pub(crate) fn may_mount() -> Result<(), Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match open_tree(CWD, namespaces::OWN_NETWORK, flags) {
         Err(errno @ (Errno::PERM | Errno::ACCESS)) => Err(errno),
-        // Kernels before 5.2 have no such call; the mount itself will tell.
+        // Kernels before 5.2 lack this call; there the mount itself will fail.
         _ => Ok(()),
     }
 }
@@ -89,7 +89,7 @@ pub(crate) fn may_mount() -> Result<(), Errno> {
 /// copies of all mounts below, and the namespaces underneath can't be reached to be removed.
 pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
     let directory = Path::new(DIRECTORY);
-    // The note comes first, so that a crash in between does not leave anything unknown behind;
+    // The note comes first, so that a crash in between leaves nothing without a note;
     // one that such a crash left says more than what is found now.
     let write_note = |text| match note.exists() {
         true => Ok(()),
@@ -117,7 +117,7 @@ pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     let directory = Path::new(DIRECTORY);
     let in_use = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
     if !in_use() {
-        // Another program may step in between these calls; then they fail, and it keeps its own.
+        // If another program uses the directory between these calls, they fail and change nothing of its.
         // One that only lists the directory just now is done in a moment.
         for _ in 0..50 {
             match unmount(directory, UnmountFlags::NOFOLLOW) {

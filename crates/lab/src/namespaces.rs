@@ -20,7 +20,7 @@ use crate::netlink::{self, Netlink};
 use crate::os;
 use crate::spec::Side;
 
-/// Open references; they keep the namespaces alive, named or not.
+/// Open references, which keep the namespaces alive even if their names are removed.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     /// The user namespace that rules both, unless the machine's root does.
@@ -28,7 +28,7 @@ pub(crate) struct Namespaces {
     pub(crate) net: [OwnedFd; 2],
 }
 
-/// What tells one namespace from another: device and inode.
+/// Device and inode, which identify a namespace.
 pub(crate) type Identity = (u64, u64);
 
 impl Namespaces {
@@ -82,7 +82,7 @@ impl Namespaces {
         let child = forked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         drop(theirs);
         let received = receive_descriptor(ours.as_fd());
-        // Somebody else may have reaped the child; then its errno is lost, but not the verdict.
+        // If another thread has waited for the child already, its errno is lost, but not the result.
         let status = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
         let exit = status.ok().flatten().and_then(|(_, status)| status.exit_status());
         match (received?, exit) {

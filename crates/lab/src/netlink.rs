@@ -12,7 +12,7 @@ pub(crate) use route::{Link, PeerLink};
 
 /// A netlink socket, bound for its life to the network namespace it was opened in.
 ///
-/// Any thread of any namespace may use it; one request at a time is under way.
+/// Threads of any namespace may share it; it carries one request at a time.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     /// A request and its answers must not mix with another thread's.
@@ -43,7 +43,7 @@ impl Netlink {
         &self,
         ask: impl FnOnce(&mut Socket) -> Result<T, Error>,
     ) -> Result<T, Errno> {
-        // Answers left over by a thread that panicked carry a number that nobody waits for.
+        // If a thread panicked, its unread answers carry a number for which no thread waits.
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         ask(&mut socket).map_err(|error| match error {
             Error::Refused { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::BADMSG),

@@ -1,4 +1,4 @@
-//! What this process may do, and what is missing where it may not.
+//! Which privileges this process has, and which it lacks.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::error::{During, LabError};
 use crate::holder::Holder;
 use crate::named;
 
-/// By which right a lab is built.
+/// Which privilege builds a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
     /// Namespaces with names in `/run/netns`, seen by everybody.
@@ -38,7 +38,7 @@ pub fn availability() -> Result<Privilege, LabError> {
     if is_root() {
         return Ok(Privilege::Root);
     }
-    // Only trying tells: sysctls, security modules and seccomp filters all have a say.
+    // Only trying shows it: sysctls, security modules and seccomp filters can all refuse.
     let nothing = fs::File::open("/dev/null").during(|| "opening /dev/null".into())?;
     Holder::spawn(std::os::fd::AsFd::as_fd(&nothing))?;
     Ok(Privilege::UserNamespace)

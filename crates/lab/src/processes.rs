@@ -33,7 +33,7 @@ pub(crate) fn inside(namespaces: &[Identity]) -> Vec<Pid> {
     all().into_iter().filter(|pid| *pid != getpid() && is_inside(*pid, namespaces)).collect()
 }
 
-/// Ends all processes inside: asks first, then does not ask.
+/// Ends all processes inside: SIGTERM first, then SIGKILL.
 pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Result<(), LabError> {
     let deadline = Instant::now() + GRACE + KILL_TIME;
     let mut signal = Signal::TERM;
@@ -51,7 +51,7 @@ pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Res
         }
         let mut handles = Vec::new();
         for pid in found {
-            // The handle pins the process down; only then it is certain who gets the signal.
+            // The handle stays with this process, so the signal can reach no other one.
             if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
                 && is_inside(pid, namespaces)
                 && pidfd_send_signal(&handle, signal).is_ok()
@@ -89,12 +89,12 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 }
 
 fn is_inside(pid: Pid, namespaces: &[Identity]) -> bool {
-    // What cannot be read belongs to another user, or has just ended.
+    // An unreadable entry is another user's, or its process has just ended.
     rustix::fs::stat(format!("/proc/{}/ns/net", pid.as_raw_pid()))
         .is_ok_and(|stat| namespaces.contains(&(stat.st_dev, stat.st_ino)))
 }
 
-/// Whether all ended in time.
+/// Waits; returns whether all ended in time.
 fn wait_all(handles: &[OwnedFd], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     handles.iter().all(|handle| {

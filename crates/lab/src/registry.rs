@@ -25,7 +25,7 @@ use crate::spec::validate_name;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) schema_version: u32,
-    /// Tells labs of before the last boot, of which nothing but files is left.
+    /// Tells apart labs from before the last boot, of which only files are left.
     pub(crate) boot_id: String,
     /// False while the lab is being built.
     pub(crate) ready: bool,
@@ -113,14 +113,14 @@ impl Registry {
     /// Removes the directory if a crash left it empty.
     pub(crate) fn tidy(&self) {
         if self.directory.exists() {
-            // Dropping a lock does it; somebody else's lock will be dropped by them.
+            // Dropping our lock removes it; another process removes its own.
             let _ = self.try_lock();
         }
     }
 
     /// Whether some process is changing labs right now.
     pub(crate) fn is_locked(&self) -> bool {
-        // A shared lock, so that two who only look do not take each other for somebody at work.
+        // A shared lock, so that two readers do not take each other for a writer.
         let free = File::open(&self.directory).is_ok_and(|directory| {
             flock(&directory, FlockOperation::NonBlockingLockShared).is_ok()
         });
@@ -164,7 +164,7 @@ impl Registry {
         let mut builder = DirBuilder::new();
         builder.mode(mode).recursive(true);
         builder.create(&self.directory).during_path("making", &self.directory)?;
-        // In a directory like /tmp somebody else could have been first, with ideas of their own.
+        // In a directory like /tmp another user could have made it first, with other permissions.
         for path in [self.directory.parent(), Some(&*self.directory)].into_iter().flatten() {
             let found = fs::symlink_metadata(path).during_path("looking at", path)?;
             let strangers = if self.privileged { 0o022 } else { 0o077 };
@@ -181,7 +181,7 @@ impl Registry {
         Ok(())
     }
 
-    /// `None` when somebody else has it, or has just removed the directory.
+    /// `None` if another process has the lock, or has just removed the directory.
     fn try_lock(&self) -> Result<Option<Lock<'_>>, LabError> {
         let directory = match File::open(&self.directory) {
             Err(error) if error.kind() == NotFound => return Ok(None),

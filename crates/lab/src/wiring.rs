@@ -41,7 +41,7 @@ impl Wiring {
         for index in 0..spec.rails.len() {
             let name = rail_name(index);
             let peer_namespace = namespaces.net(Side::B);
-            // The kernel tells links with a far end by numbers that differ. Only of those it
+            // The kernel recognizes a link with a far end by its two different numbers. Only for those it
             // notices at once that they came up; others may wait for a second.
             let indices = Side::BOTH.map(|side| FIRST_INDEX[side.index()] + index as u32);
             let hardware = Side::BOTH.map(|side| hardware_of(index, side));
@@ -136,7 +136,7 @@ impl Wiring {
         self.wait_for_carrier(rail..rail + 1)
     }
 
-    /// Removes every rail; what is gone already does not matter.
+    /// Removes every rail that is still there.
     pub(crate) fn remove_rails(socket: &Netlink) -> Result<(), LabError> {
         let step = || "removing links".into();
         for link in socket.links().during(step)? {
@@ -174,8 +174,8 @@ impl Wiring {
     /// IPv4 routes come back by themselves, the rest does not; adding what is there changes
     /// nothing.
     ///
-    /// Neighbours are told, not asked for: after a question that nobody answered, as on a rail
-    /// that is cut, the kernel would let traffic wait for seconds.
+    /// It sets the neighbours itself. If the kernel had to ask for them on a cut rail, nobody would
+    /// answer, and the kernel would hold traffic back for seconds.
     fn switch_on(&self, rail: usize, side: Side) -> Result<(), LabError> {
         let socket = self.socket(side);
         let link = self.find(side, &rail_name(rail))?;
@@ -215,7 +215,7 @@ impl Wiring {
             }
         }
         // The kernel says that a link is up a moment before its queue takes packets, and would drop
-        // the first. Any change, even one to what is so already, waits until it is done.
+        // the first. Any change, even one without effect, waits until the kernel has finished.
         for side in Side::BOTH {
             let loopback = self.find(side, "lo")?;
             self.set_up(side, &loopback, true)?;

@@ -1,16 +1,16 @@
-//! Netlink, the kernel's way to be asked about networks and told to change them.
+//! Netlink: how programs ask the kernel about networks, and change them.
 //!
-//! * [`Message`] builds a request; [`replies`] and [`attributes`] read an answer, of which they
-//!   trust no length.
+//! * [`Message`] builds a request; [`replies`] and [`attributes`] read an answer, and check
+//!   every length in it.
 //! * [`Socket`] holds conversations: [`Socket::request`] and [`Socket::dump`].
 //!
-//! What a message means is known by those who send it: `polyrail-nic` asks about interfaces,
+//! This crate does not know what a message means; its users do: `polyrail-nic` asks about interfaces,
 //! `polyrail-lab` makes some, and `polyrail-sample` asks about TCP connections.
 //!
-//! Written by hand. `netlink-bindings` is generated from the kernel's own descriptions and knows
+//! We wrote it by hand. `netlink-bindings` is generated from the kernel's own descriptions and knows
 //! every message used here. But it would bring 113,000 lines and a library of 20 MB for thirty kinds
-//! of messages, compiles for 8 seconds where this crate takes less than one, and leaves sockets to
-//! others.
+//! of messages, compiles for 8 seconds where this crate takes less than one, and has no
+//! sockets.
 #![deny(unsafe_code)]
 
 mod socket;

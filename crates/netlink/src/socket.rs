@@ -31,7 +31,7 @@ pub enum Protocol {
     SockDiag,
 }
 
-/// A question that has no answer.
+/// Why the kernel did not answer a question.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refuses, or can't be reached.
@@ -49,9 +49,9 @@ pub enum Error {
 
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// Changes during a dump make the kernel ask for another one; it can't go on forever here.
+/// If something changes during a dump, the kernel asks for another one; this bounds how often.
 const DUMP_ATTEMPTS: usize = 16;
-/// No dump that is kept comes near: the largest has a few hundred bytes per queue.
+/// Bounds the answers that are kept. The largest dump has a few hundred bytes per queue.
 const DUMP_REPLIES: usize = 1 << 20;
 
 /// Opens a socket in the calling thread's network namespace.
@@ -59,10 +59,10 @@ const DUMP_REPLIES: usize = 1 << 20;
 /// Bare system calls only, so fit for a forked child; [`Socket::from`] takes the result.
 ///
 /// # Errors
-/// The system's, if no such socket can be had.
+/// The system's error, if it gives no such socket.
 pub fn open(protocol: Protocol) -> Result<OwnedFd, Errno> {
     let protocol = match protocol {
-        // The first protocol has the number 0, which is spelt as none.
+        // The number of rtnetlink is 0, which this call spells `None`.
         Protocol::Route => None,
         Protocol::Generic => Some(netlink::GENERIC),
         Protocol::SockDiag => Some(netlink::SOCK_DIAG),
@@ -70,7 +70,7 @@ pub fn open(protocol: Protocol) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-    // Asks for the kernel's own words when it refuses; kernels without have none.
+    // Asks the kernel to explain refusals in words; old kernels don't know the option.
     let _ = set_option(socket.as_fd(), libc::NETLINK_EXT_ACK, 1);
     Ok(socket)
 }
@@ -79,12 +79,12 @@ impl Socket {
     /// As [`open`], ready for conversations.
     ///
     /// # Errors
-    /// The system's, if no such socket can be had.
+    /// The system's error, if it gives no such socket.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         Ok(Self::from(open(protocol)?))
     }
 
-    /// Sends one request and returns the bodies of its answers, of which a change has none.
+    /// Sends one request and returns the bodies of its answers. The answer to a change has no body.
     /// `flags` such as [`NLM_F_CREATE`](crate::NLM_F_CREATE) say how to change something.
     ///
     /// # Errors
@@ -106,12 +106,12 @@ impl Socket {
         }
     }
 
-    /// Asks for all objects of a kind and hands each answer to `each`. What that refuses ends the
-    /// whole, once the kernel is through. Says whether the answers are of one mind: `false` when
-    /// something changed on the way.
+    /// Asks for all objects of a kind and hands each answer to `each`. An error of `each` becomes the
+    /// result, after the kernel has sent the rest. Returns whether the answers are consistent: `false`
+    /// if something changed meanwhile.
     ///
     /// # Errors
-    /// As [`Socket::request`], and what `each` answers.
+    /// As [`Socket::request`], and the errors of `each`.
     pub fn dump(
         &mut self,
         request: Message,
@@ -119,12 +119,12 @@ impl Socket {
     ) -> Result<bool, Error> {
         let sequence = self.send(request, NLM_F_REQUEST | NLM_F_DUMP)?;
         let mut is_torn = false;
-        // The kernel takes no other request for a dump before it is through with this one.
+        // The kernel refuses another dump until this one is complete.
         let mut outcome = Ok(());
         loop {
             for reply in replies(self.receive()?) {
                 let reply = reply?;
-                // Left over from a request whose answer was given up.
+                // An answer to an earlier request, which stopped waiting for it.
                 if reply.sequence != sequence {
                     continue;
                 }
@@ -139,7 +139,7 @@ impl Socket {
         }
     }
 
-    /// Asks for all objects of a kind until nothing changes on the way; returns the bodies of the
+    /// Asks for all objects of a kind, again if something changes meanwhile; returns the bodies of the
     /// answers of type `wanted`.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Socket {
     /// Joins a group whose messages arrive unasked.
     ///
     /// # Errors
-    /// The system's, if there is no such group.
+    /// The system's error, if there is no such group.
     pub fn join(&self, group: u32) -> io::Result<()> {
         set_option(self.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, group)
     }
@@ -178,7 +178,7 @@ impl Socket {
     /// Takes a datagram if there is one.
     ///
     /// # Errors
-    /// `ENOBUFS` if messages were lost, and whatever else the system says.
+    /// `ENOBUFS` if messages were lost, or another error of the system.
     pub fn try_receive(&mut self) -> io::Result<Option<&[u8]>> {
         let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
         match net::recv(&self.socket, self.buffer.as_mut_slice(), flags) {

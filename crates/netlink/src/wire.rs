@@ -11,9 +11,9 @@ pub struct Message {
 pub struct Reply<'a> {
     /// What it is about; each protocol has its own numbers.
     pub kind: u16,
-    /// Flags, some of them of that kind.
+    /// Flags; what some of them mean depends on the kind.
     pub flags: u16,
-    /// The number of the request that it answers; 0 for what comes unasked.
+    /// The number of the request that it answers; 0 if the kernel sends it unasked.
     pub sequence: u32,
     /// Without the header.
     pub body: &'a [u8],
@@ -39,11 +39,11 @@ pub(crate) const NLM_F_DUMP: u16 = 0x300;
 pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
 
-/// Replaces what is there.
+/// Replaces an object that exists.
 pub const NLM_F_REPLACE: u16 = 0x100;
-/// Refuses to touch what is there.
+/// Makes the kernel refuse if the object exists.
 pub const NLM_F_EXCL: u16 = 0x200;
-/// Makes what is not there.
+/// Creates the object if it does not exist.
 pub const NLM_F_CREATE: u16 = 0x400;
 
 const HEADER: usize = 16;
@@ -52,7 +52,7 @@ const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLA_F_NESTED: u16 = 0x8000;
 const NLA_TYPE_MASK: u16 = 0x3fff;
-/// An explanation is a sentence; what is longer is none.
+/// The longest explanation that is kept. The kernel writes one sentence; anything longer is not one.
 const SAID_CHARS: usize = 200;
 
 impl Message {
@@ -114,7 +114,7 @@ impl Message {
     }
 }
 
-/// Walks over the messages of a datagram; the first that does not fit is the last that comes.
+/// Walks over the messages of a datagram; returns the first one that does not fit, and then stops.
 pub fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Result<Reply<'_>, BadMessage>> {
     std::iter::from_fn(move || {
         let here = std::mem::take(&mut bytes);
@@ -159,7 +159,7 @@ pub fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
     u32_at(find(bytes, kind)?, 0)
 }
 
-/// A number of whatever width the kernel chose: it shortens to 32 bits what fits.
+/// A number of any width: the kernel sends a 64-bit number in 32 bits if it fits.
 pub fn any_uint(value: &[u8]) -> Option<u64> {
     match value.len() {
         1 => Some(u64::from(value[0])),
@@ -185,7 +185,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Text up to its terminating zero; empty if it is no UTF-8.
+/// Text up to its terminating zero; empty if it is not UTF-8.
 pub fn text(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or_default()
@@ -312,7 +312,7 @@ mod tests {
         fn whatever_is_read_of_any_bytes_is_within_them(
             bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..24u8, Just(0)], 0..300),
         ) {
-            // Each takes its own head and value, so that there is an end.
+            // Each attribute takes up its own head and value, so the walk ends.
             let attributes = attributes(&bytes).take(bytes.len() + 1);
             let of_attributes: usize = attributes.map(|(_, value)| 4 + value.len()).sum();
             prop_assert!(of_attributes <= bytes.len(), "{} bytes", of_attributes);
@@ -323,7 +323,7 @@ mod tests {
             let faults = found.iter().filter(|reply| reply.is_err()).count();
             prop_assert!(faults == 0 || faults == 1 && found.last().unwrap().is_err());
             prop_assert!(text(&bytes).len() <= bytes.len() && !text(&bytes).contains('\0'));
-            // One whole message is one reply, whatever is in it, and any of it may be a verdict.
+            // One whole message makes one reply, whatever it holds, and each reply may be a verdict.
             for kind in [NLMSG_ERROR, NLMSG_DONE] {
                 for flags in [0, NLM_F_ACK_TLVS, NLM_F_ACK_TLVS | NLM_F_CAPPED] {
                     let framed = Message::new(kind, &bytes).finish(flags, 1);

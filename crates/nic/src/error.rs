@@ -4,14 +4,14 @@ use std::io;
 
 use polyrail_netlink::{Error, refusal};
 
-/// A question to the kernel about a network interface that has no answer.
+/// Why the kernel did not answer a question about a network interface.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicError {
     /// No conversation with the kernel is possible.
     #[error("{what} can't be opened: {source}")]
     Open {
-        /// What was to be opened, such as a netlink socket.
+        /// What this process tried to open, such as a netlink socket.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -22,10 +22,10 @@ pub enum NicError {
         /// The name of the family.
         family: &'static str,
     },
-    /// The kernel has understood and refuses.
+    /// The kernel understood the request and refused it.
     #[error("{asked}: {}", refusal(source, said.as_deref()))]
     Refused {
-        /// What it was asked, with the interface.
+        /// The request, with the interface.
         asked: String,
         /// The error code.
         source: io::Error,
@@ -35,7 +35,7 @@ pub enum NicError {
     /// The answer can't be understood.
     #[error("{asked}: the kernel's answer has {fault}")]
     Malformed {
-        /// What it was asked.
+        /// The request.
         asked: String,
         /// What is wrong with the answer.
         fault: &'static str,
@@ -60,7 +60,7 @@ impl NicError {
         }
     }
 
-    /// Whether the driver or the kernel simply has no such thing, which is no fault.
+    /// Whether the driver or the kernel lacks the feature. That is not a fault of the machine.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::NoFamily { .. }) || self.raw_os_error() == Some(libc::EOPNOTSUPP)
     }
@@ -75,7 +75,7 @@ impl NicError {
         matches!(self.raw_os_error(), Some(libc::EPERM | libc::EACCES))
     }
 
-    /// What can be done about it, where that is known.
+    /// The remedy, where one is known.
     pub fn help(&self) -> Option<String> {
         if self.is_permission() {
             return Some("run as root, or with CAP_NET_ADMIN in this network namespace".into());

@@ -62,7 +62,7 @@ pub struct Rss {
     pub function: Option<u32>,
 }
 
-/// What a setting belongs to: all of a group are read and written in one request.
+/// A group of settings, which one request reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -77,7 +77,7 @@ pub enum Group {
 /// A number of an interface that can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What it belongs to.
+    /// Its group.
     pub group: Group,
     /// Its name in the group, as `ethtool` spells it.
     pub name: &'static str,
@@ -130,7 +130,7 @@ const RSS_INDIRECTION: u16 = 4;
 const RSS_KEY: u16 = 5;
 
 impl Ethtool {
-    /// Opens the conversation.
+    /// Opens a socket to the `ethtool` family.
     ///
     /// # Errors
     /// [`NicError::NoFamily`] on kernels without, and if no netlink socket can be had.
@@ -286,7 +286,7 @@ const fn flag(group: Group, name: &'static str, attribute: u16) -> Setting {
 }
 
 fn header(message: &mut Message, nic: &str) {
-    // A longer name is none; the kernel says so about what is left of it.
+    // No interface has a longer name, and the kernel refuses the shortened one.
     let end = nic.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= 127);
     let name = &nic[..end.last().unwrap_or(0)];
     message.nested(HEADER, |header| header.attribute_text(HEADER_DEV_NAME, name));

@@ -13,11 +13,11 @@ use crate::generic::{self, Family, GENERIC_HEADER};
 #[derive(Debug)]
 pub struct Events {
     links: Socket,
-    /// With the number of the `ethtool` family; kernels before 5.6 have none.
+    /// With the number of the `ethtool` family, which kernels before 5.6 lack.
     settings: Option<(Socket, u16)>,
 }
 
-/// What has changed.
+/// A change that the kernel announced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
@@ -33,14 +33,14 @@ pub enum Event {
         /// The interface.
         nic: String,
     },
-    /// Somebody changed settings, by whatever program.
+    /// A program changed settings.
     Changed {
         /// The interface.
         nic: String,
         /// Such as `channels`.
         what: &'static str,
     },
-    /// So much happened that the kernel has dropped some of it: look at everything again.
+    /// The kernel dropped some announcements, because there were too many: look at everything again.
     Overflow,
 }
 
@@ -67,7 +67,7 @@ impl Events {
     /// Subscribes to both kinds of announcements.
     ///
     /// # Errors
-    /// [`NicError::Open`] if netlink can't be had.
+    /// [`NicError::Open`] if the system gives no netlink socket.
     pub fn open() -> Result<Self, NicError> {
         let joining = |source| NicError::Open { what: "a subscription to changes", source };
         let links = generic::open(Protocol::Route)?;
@@ -87,13 +87,13 @@ impl Events {
         Ok(Self { links, settings })
     }
 
-    /// What to poll for input.
+    /// The descriptors to poll for input.
     pub fn sources(&self) -> Vec<BorrowedFd<'_>> {
         let settings = self.settings.as_ref().map(|(socket, _)| socket.as_fd());
         [Some(self.links.as_fd()), settings].into_iter().flatten().collect()
     }
 
-    /// What has come since the last call, without waiting.
+    /// The announcements since the last call, without waiting.
     ///
     /// # Errors
     /// [`NicError::Refused`] if the kernel ends the subscription.

@@ -1,4 +1,4 @@
-//! What only the old ethtool call tells: the driver, its own counters, its flow rules and receiving
+//! Only the old ethtool call tells these: the driver, its own counters, its flow rules and receiving
 //! queues.
 
 use std::net::UdpSocket;
@@ -73,7 +73,7 @@ pub fn driver_info(nic: &str) -> Result<DriverInfo, NicError> {
 /// The counters that the driver of `nic` has names for, as `ethtool -S` shows them.
 ///
 /// # Errors
-/// [`NicError::Refused`] if there is no such interface. No counters is an empty answer.
+/// [`NicError::Refused`] if there is no such interface. Without counters the answer is empty.
 pub fn driver_stats(nic: &str) -> Result<Vec<(String, u64)>, NicError> {
     // `struct ethtool_sset_info`: command, reserved, a mask of 64 bits, one count per bit.
     let mut request = command(GSSET_INFO, 20);

@@ -14,7 +14,7 @@ pub struct Netdev {
     family: Family,
 }
 
-/// A NAPI instance: what polls a queue, or several.
+/// A NAPI instance, which polls one queue or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Napi {
     /// Its number, by which sockets know it as `SO_INCOMING_NAPI_ID`.
@@ -95,7 +95,7 @@ const COUNTERS: &[(u16, &str)] = &[
 ];
 
 impl Netdev {
-    /// Opens the conversation.
+    /// Opens a socket to the `netdev` family.
     ///
     /// # Errors
     /// [`NicError::NoFamily`] on kernels without, and if no netlink socket can be had.

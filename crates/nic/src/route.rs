@@ -14,7 +14,7 @@ pub struct Routes {
     socket: Socket,
 }
 
-/// A packet to be.
+/// A packet that a program would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
     /// Where it goes.
@@ -25,7 +25,7 @@ pub struct RouteQuery {
     pub interface: Option<u32>,
 }
 
-/// The way it would take.
+/// The way that the packet would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Route {
     /// The number of the interface it leaves by.
@@ -45,7 +45,7 @@ const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 
 impl Routes {
-    /// Opens the conversation.
+    /// Opens a socket to rtnetlink.
     ///
     /// # Errors
     /// [`NicError::Open`] if no netlink socket can be had.
@@ -56,7 +56,7 @@ impl Routes {
     /// Asks for the way of one packet.
     ///
     /// # Errors
-    /// [`NicError::Refused`] if there is none, or the source is not an address of this machine.
+    /// [`NicError::Refused`] if there is no way, or the source is not an address of this machine.
     pub fn get(&mut self, query: &RouteQuery) -> Result<Route, NicError> {
         let asked = match query.source {
             Some(source) => format!("the route from {source} to {}", query.destination),

@@ -1,6 +1,6 @@
 //! The table that spreads received packets over queues: read, computed, and written.
 //!
-//! Over the old ethtool call, for netlink can write the table since Linux 6.17 only.
+//! It uses the old ethtool call, because netlink writes the table only since Linux 6.17.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ pub struct RssTable {
     buckets: Vec<u32>,
 }
 
-/// A table that can't be, as text or by its parts.
+/// A text or a choice of queues that makes no valid table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadRssTable(String);
@@ -48,7 +48,7 @@ impl RssTable {
     /// `size` buckets in proportion to the weights of queue 0, 1 and so on.
     ///
     /// # Errors
-    /// [`BadRssTable`] if all weights are 0, or one that is not gets no bucket.
+    /// [`BadRssTable`] if all weights are 0, or a queue with a weight above 0 gets no bucket.
     pub fn weighted(size: usize, weights: &[u32]) -> Result<Self, BadRssTable> {
         check_count(size, weights.len())?;
         let sum: u64 = weights.iter().copied().map(u64::from).sum();
@@ -78,14 +78,14 @@ impl RssTable {
         &self.buckets
     }
 
-    /// How many buckets a queue has, for the queues that have any.
+    /// How many buckets each queue has; without queues that have none.
     pub fn counts(&self) -> Vec<(u32, usize)> {
         let mut queues = self.buckets.clone();
         queues.sort_unstable();
         queues.chunk_by(|a, b| a == b).map(|queue| (queue[0], queue.len())).collect()
     }
 
-    /// Whether it is what the kernel sets up by itself on a device with so many queues.
+    /// Whether the kernel would set up this table by itself on a device with `queues` queues.
     fn is_default(&self, queues: u32) -> bool {
         queues > 0 && self.buckets.iter().zip((0..queues).cycle()).all(|(is, would)| *is == would)
     }
@@ -115,11 +115,11 @@ pub fn rss_table(nic: &str) -> Result<RssTable, NicError> {
 
 /// Writes the table of `nic`. Hash function and key stay as they are.
 ///
-/// The kernel's own table is asked for by its name, so that the kernel goes on adapting it when the
-/// number of queues changes; any other table makes it refuse fewer queues than the table uses.
+/// For the kernel's own table it asks by name, so that the kernel keeps adapting the table when the
+/// number of queues changes. With any other table, the kernel refuses fewer queues than the table uses.
 ///
 /// # Errors
-/// [`NicError::Refused`] if the driver can't do it, has another number of buckets, or has not so many
+/// [`NicError::Refused`] if the driver can't do it, has another number of buckets, or has fewer
 /// queues. Then nothing has changed.
 pub fn set_rss_table(nic: &str, table: &RssTable) -> Result<(), NicError> {
     let head = head(nic)?;
@@ -138,7 +138,7 @@ pub fn set_rss_table(nic: &str, table: &RssTable) -> Result<(), NicError> {
     let buckets: &[u32] = if is_default { &[] } else { &table.buckets };
     let mut request = command(SRSSH, (HEAD_WORDS + buckets.len()) * 4);
     request[TABLE_SIZE] = buckets.len() as u32;
-    // A function of 0 is left alone; the transformation would be taken at its word.
+    // The kernel keeps its hash function where this says 0, but it would apply a transformation of 0.
     request[FUNCTION] = only_transformation(head[FUNCTION]);
     request[HEAD_WORDS..].copy_from_slice(buckets);
     call(nic, "a new RSS table", &mut request)

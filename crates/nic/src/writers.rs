@@ -1,6 +1,6 @@
 //! Which process writes to a file of `/proc`: fanotify names it.
 //!
-//! What the kernel or a driver changes by itself makes no such event, and that tells the two apart.
+//! A change by the kernel or a driver makes no such event, and that tells it from a process's.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use polyrail_netlink::{u16_at, u32_at};
 #[derive(Debug)]
 pub struct WriteWatch {
     queue: OwnedFd,
-    /// Held open: the kernel forgets what it has marked when nothing else uses a file of `/proc`.
+    /// Kept open, because the kernel forgets the mark on a file of `/proc` that nobody has open.
     _held: Vec<File>,
 }
 
@@ -28,7 +28,7 @@ pub struct Written {
     pub path: PathBuf,
     /// The process.
     pub pid: u32,
-    /// Its name; empty if it was gone before it could be looked at.
+    /// Its name; empty if it ended before this process looked.
     pub name: String,
     /// Its command line, at most 200 characters; empty if it was gone.
     pub command: String,
@@ -58,7 +58,7 @@ impl WriteWatch {
         Ok(Self { queue, _held: held })
     }
 
-    /// What to poll for input.
+    /// The descriptor to poll for input.
     pub fn source(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }

@@ -72,7 +72,7 @@ pub enum ProfileError {
         fault: String,
     },
     /// One field of a JSON or YAML file.
-    #[error("{file}:{line}, field {field}: {fault}")]
+    #[error("{file}:{line}{}: {fault}", of_field(field))]
     Field {
         /// The file as it was named.
         file: String,
@@ -132,4 +132,11 @@ impl ProfileError {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }
+}
+
+/// Empty where the fault is of the file as a whole: the reader then gives `.`, or `?` for what it did
+/// not come to.
+fn of_field(path: &str) -> String {
+    let path = path.trim_end_matches('?').trim_end_matches('.');
+    if path.is_empty() { String::new() } else { format!(", field {path}") }
 }

@@ -38,6 +38,13 @@ pub enum Part {
     },
 }
 
+/// The lock on a profile that nobody fills yet: see [`Folder::claim`].
+#[derive(Debug)]
+pub struct Claim {
+    /// Closing it ends the lock.
+    _file: File,
+}
+
 /// A folder that is being filled, by one process at a time. All methods but
 /// [`refine`](Self::refine) take `&self` and may be called from several threads at once.
 #[derive(Debug)]
@@ -97,6 +104,21 @@ impl Folder {
             let _ = fs::remove_dir(dir);
         }
         tried.map_err(ProfileError::io("write", &file))
+    }
+
+    /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing.
+    ///
+    /// Drop the claim right before [`Self::resume`], which takes the same lock for itself.
+    ///
+    /// # Errors
+    /// A folder that is no profile, that another process fills, or that can't be opened for writing.
+    pub fn claim(dir: impl AsRef<Path>) -> Result<Claim, ProfileError> {
+        let folder = Self::open(dir)?;
+        let path = folder.dir.join(SAMPLES);
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = file.map_err(ProfileError::io("open", &path))?;
+        lock_table(&file, &path, &folder.dir)?;
+        Ok(Claim { _file: file })
     }
 
     /// Goes on with a profile that ended early. Removes a line that was cut short.
@@ -430,15 +452,7 @@ impl Appender {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let mut file = file.map_err(ProfileError::io("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(ProfileError::Busy { dir: dir.into() });
-            }
-            Err(fs::TryLockError::Error(source)) => {
-                return Err(ProfileError::io("lock", &path)(source));
-            }
-        }
+        lock_table(&file, &path, dir)?;
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(ProfileError::io("read", &path))?;
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -490,6 +504,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
         // A leftover temporary file only takes space.
         let _ = fs::remove_file(&new);
         ProfileError::io("write", path)(source)
+    })
+}
+
+fn lock_table(file: &File, path: &Path, dir: &Path) -> Result<(), ProfileError> {
+    file.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => ProfileError::Busy { dir: dir.into() },
+        fs::TryLockError::Error(source) => ProfileError::io("lock", path)(source),
     })
 }
 

@@ -315,7 +315,9 @@ fn faults_of_the_plan_and_the_run_name_the_field() {
     assert!(wrong.contains("field order_fnv1a64: "), "{wrong}");
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, PLAN, |text| text[..text.len() / 2].to_owned());
-    assert!(wrong.contains("plan.json:"), "{wrong}");
+    assert!(wrong.contains("plan.json:") && !wrong.contains('?'), "{wrong}");
+    let wrong = fault(&dir, PLAN, |_| "no JSON".to_owned());
+    assert!(wrong.starts_with("DIR/plan.json:1: expected"), "{wrong}");
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, RUN, |text| text.replace("state: running", "state: walking"));
     assert!(wrong.contains("field state: unknown variant `walking`"), "{wrong}");

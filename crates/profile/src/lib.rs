@@ -59,7 +59,7 @@ mod yaml;
 
 pub use clock::{Aligned, Alignment, Anchor, AnchorMethod, Clock, ClockFit, Triangle, Window};
 pub use error::ProfileError;
-pub use folder::{Folder, Part, Recorder};
+pub use folder::{Claim, Folder, Part, Recorder};
 pub use order::SplitMix64;
 pub use plan::{
     Configuration, Endpoint, EndpointKind, Load, PLAN_VERSION, PathKind, Plan, PlanBuilder,

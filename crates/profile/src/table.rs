@@ -198,7 +198,7 @@ impl<'a> Table<'a> {
                 Some(place) => fields[place] = Some(at),
                 None if unknown == Unknown::Refuse => {
                     return Err(fault(format!(
-                        "`{}` is no column of this table",
+                        "`{}` is not a column of this table",
                         excerpt(heading)
                     )));
                 }

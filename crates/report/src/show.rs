@@ -34,6 +34,20 @@ pub fn show_rate(rate: f64) -> String {
     }
 }
 
+/// Memory in the unit of 1024 that keeps it short: `512 B`, `2.00 TiB`.
+pub fn show_memory(bytes: u64) -> String {
+    let scale = |unit: &str, shift: u32| {
+        format!("{} {unit}", three_digits(bytes as f64 / (1_u64 << shift) as f64))
+    };
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        _ if bytes < 1 << 20 => scale("KiB", 10),
+        _ if bytes < 1 << 30 => scale("MiB", 20),
+        _ if bytes < 1 << 40 => scale("GiB", 30),
+        _ => scale("TiB", 40),
+    }
+}
+
 fn three_digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -62,5 +76,8 @@ mod tests {
         assert_eq!(show_rate(12.25), "12.2");
         assert_eq!(show_count(9_999_999), "9999999");
         assert_eq!(show_count(12_345_678), "12.3M");
+        assert_eq!([0, 1023].map(show_memory), ["0 B", "1023 B"]);
+        assert_eq!([1536, 12_800 << 20].map(show_memory), ["1.50 KiB", "12.5 GiB"]);
+        assert_eq!(show_memory(2 << 40), "2.00 TiB");
     }
 }

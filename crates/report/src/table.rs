@@ -32,6 +32,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// Whether there is no row: headings alone say nothing.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| &row[column]);

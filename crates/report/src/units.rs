@@ -122,8 +122,8 @@ mod tests {
             ("", "is empty"),
             ("0", "is zero"),
             ("1025GiB", "is too large"),
-            ("99999999999999999999", "is too large"),
-            ("99999999999GiB", "is too large"),
+            ("99999999999999999999", "is above every allowed number"),
+            ("99999999999GiB", "is above every allowed number"),
         ] {
             assert_eq!(reason(text), fault, "{text}");
         }

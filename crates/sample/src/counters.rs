@@ -1,5 +1,5 @@
-//! Tables of counters that nobody else reads: protocols, and interrupts by CPU. They take bytes,
-//! and leave out what is no number.
+//! Tables of counters that only this crate reads: protocols, and interrupts by CPU. The readers take
+//! bytes, and leave out values that are not numbers.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) fn protocols(text: &[u8], wanted: &[&str], sums: &mut BTreeMap<String
             continue;
         };
         for (name, value) in names.zip(values) {
-            // Some are no counters: limits, which may be below zero, and what is open now.
+            // Some values are not counters: limits, which may be negative, and numbers of open connections.
             if NO_COUNTERS.contains(&name) {
                 continue;
             }

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 
 use polyrail_host::ReadError;
 
-/// Why sampling can't begin or go on. What is merely missing is no error: the records say so.
+/// Why sampling can't begin or go on. A missing source is not an error; the records list it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// The kernel's account of CPU time, without which a sample says nothing, can't be read.
+    /// The kernel's account of CPU time can't be read, and every sample needs it.
     #[error(transparent)]
     Cpus(#[from] ReadError),
     /// An interval that is too short for the grain of CPU times, or too long to notice its end.
     #[error("interval of {given_ms} ms is out of range; allowed: 100ms to 1h")]
     Interval {
-        /// The interval that was asked for.
+        /// The requested interval.
         given_ms: u128,
     },
     /// An interface that is not there.
@@ -40,7 +40,7 @@ pub enum SampleError {
         /// The system's answer.
         source: io::Error,
     },
-    /// There is a file already, which may hold what can't be measured again.
+    /// The file exists already, and may hold measurements that nobody can repeat.
     #[error("{} is there already", path.display())]
     Exists {
         /// The file.
@@ -55,7 +55,7 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    /// What can be done about it, where that is known.
+    /// The remedy, where one is known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Cpus(error) => error.help(),

@@ -7,7 +7,7 @@ use polyrail_host::Sysroot;
 
 use crate::diag::{Connection, SockDiag};
 
-/// A connection and who holds it.
+/// A connection, and the process that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) pid: u32,
@@ -37,7 +37,7 @@ impl Flows {
         let owners = &self.owners;
         self.diag.connections(|connection| {
             all.insert(connection.cookie);
-            // Others' connections are dropped at once: there may be a hundred thousand.
+            // Drop connections of other processes at once, because there may be a hundred thousand.
             if owners.get(&connection.cookie) != Some(&None) {
                 connections.push(connection);
             }

@@ -56,8 +56,8 @@ impl Hot {
     /// half of it on interrupts and softirqs; `None` if there is no such CPU, or if other programs
     /// have most of it.
     ///
-    /// A thread counts for a CPU only if the scheduler left it there: of one that wanders, nobody
-    /// can tell afterwards what it did where.
+    /// A thread counts for a CPU only if the scheduler left it there. The counters of a thread that
+    /// moved do not say what it did on which CPU.
     pub fn find(sample: &Sample) -> Option<Self> {
         let works = sample.cpus.iter().filter_map(|cpu| Some((cpu, work(sample, cpu)?)));
         let (cpu, work) =
@@ -110,11 +110,11 @@ impl fmt::Display for Work {
     }
 }
 
-/// What is below is noise in a sentence.
+/// Shares below this are left out of the sentence.
 const SHOWN_PERCENT: f64 = 5.0;
 const THREAD_PERCENT: f64 = 10.0;
 const SOFTIRQ_PERCENT: f64 = 50.0;
-/// A thread that is bound, or that nobody disturbs, is moved seldom.
+/// The scheduler rarely moves a thread that is bound, or whose CPU no other thread wants.
 const MIGRATIONS_PER_SECOND: f64 = 5.0;
 
 fn work(sample: &Sample, cpu: &CpuSample) -> Option<Work> {

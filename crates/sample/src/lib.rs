@@ -4,8 +4,8 @@
 //! JSON per interval, and [`Attached`] does so in a thread of its own. [`Hot`] says from a sample
 //! which CPU limits and what runs there.
 //!
-//! Sampling is meant to run beside what it watches: files are held open, only what moved is
-//! written, and each line says what it cost. Nothing here changes anything.
+//! Sampling runs beside the work that it watches, so it must cost little: it keeps files open, writes
+//! only counters that moved, and each line says what it cost. It changes nothing on the machine.
 #![forbid(unsafe_code)]
 
 mod counters;

@@ -15,7 +15,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
-    /// The first line: the machine, and what can be seen of it.
+    /// The first line: the machine, and which of its counters can be read.
     Start(Start),
     /// What happened during one interval.
     Sample(Box<Sample>),
@@ -23,7 +23,7 @@ pub enum Record {
     End(End),
 }
 
-/// The machine, and what can be seen of it.
+/// The machine, and which of its counters can be read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// [`SCHEMA_VERSION`].
@@ -38,7 +38,7 @@ pub struct Start {
     pub boot_id: Option<String>,
     /// The kernel's release.
     pub kernel: Option<String>,
-    /// The time between two samples that was asked for.
+    /// The requested time between two samples.
     pub interval_ms: u64,
     /// The grain of CPU times, in milliseconds.
     pub tick_ms: f64,
@@ -60,7 +60,7 @@ pub struct Start {
 pub struct NicStart {
     /// The interface.
     pub name: String,
-    /// Its interrupts; none where they could not be told.
+    /// Its interrupts; empty if the kernel does not tell them.
     pub vectors: Vec<VectorStart>,
 }
 
@@ -98,7 +98,7 @@ pub struct Sample {
     pub threads: Vec<ThreadSample>,
     /// What sampling itself cost.
     pub cost: Cost,
-    /// What could be read before and could not be read this time.
+    /// Sources that could be read before, but not this time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
 }
@@ -179,7 +179,7 @@ pub struct NicSample {
     /// Packets dropped on the way in, for want of buffers or by the kernel.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rx_dropped: u64,
-    /// Packets that the device had no room for.
+    /// Packets that did not fit into the device's buffers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rx_overruns: u64,
     /// Bytes sent.
@@ -219,9 +219,9 @@ pub struct FlowSample {
     pub retransmits: u64,
     /// There was something to send.
     pub busy_percent: f64,
-    /// There was, and the receiver's window was full: the reader there is slow.
+    /// There was something to send, but the receiver's window was full: the reader there is slow.
     pub rwnd_limited_percent: f64,
-    /// There was, and the send buffer was too small to keep more on its way.
+    /// There was something to send, but the send buffer was too small to keep more on its way.
     pub sndbuf_limited_percent: f64,
     /// Smoothed round-trip time, at the end of the interval.
     pub rtt_us: u32,
@@ -279,7 +279,7 @@ pub struct End {
     pub ended_unix_ms: u64,
     /// Samples written.
     pub samples: u64,
-    /// Samples that came too late to be taken.
+    /// Samples that the sampler skipped because it was late.
     pub skipped: u64,
     /// CPU time of the sampling thread altogether.
     pub cpu_us: u64,

@@ -49,7 +49,7 @@ pub fn run(
             end.samples += 1;
             last = next;
             due += interval;
-            // After a halt of the machine the lost samples are not made up for.
+            // After a halt of the machine, skip the samples that were missed.
             while due < Instant::now() {
                 due += interval;
                 end.skipped += 1;
@@ -96,9 +96,9 @@ impl Attached {
     /// Ends the thread and waits for its last line.
     ///
     /// # Errors
-    /// What ended the thread before.
+    /// The error that ended the thread earlier.
     pub fn stop(mut self) -> Result<End, SampleError> {
-        // It is gone already if it had an error, which is what it returns.
+        // If the thread failed, it has ended already, and returns its error.
         let _ = self.stop.send(());
         let Some(thread) = self.thread.take() else { return Ok(End::default()) };
         match thread.join() {

@@ -67,7 +67,7 @@ impl Default for Options {
 }
 
 impl Sampler {
-    /// Opens what there is to read. What is missing is listed in [`Self::start`].
+    /// Opens every source that exists; [`Self::start`] lists the missing ones.
     ///
     /// # Errors
     /// [`SampleError`]: no account of CPU time, an interval out of range, an interface or process
@@ -90,11 +90,11 @@ impl Sampler {
         let net_dev = open("/proc/net/dev");
         let protocols = PROTOCOLS.iter().filter_map(|(path, wanted)| Some((open(path)?, *wanted)));
         let protocols = protocols.collect();
-        // Sockets can only be asked about where the kernel runs.
+        // Only the running kernel answers questions about sockets.
         let flows = if root.is_live() {
             Flows::open().map_err(|error| missing.push(format!("flows: {error}"))).ok()
         } else {
-            missing.push("flows: there are none in a copy of /proc".into());
+            missing.push("flows: a copy of /proc does not have them".into());
             None
         };
         let mut nics = nics(root, &mut missing);
@@ -143,7 +143,7 @@ impl Sampler {
         };
         sampler.find_named();
         sampler.start.pids = sampler.pids();
-        // Says at once whether the account of CPU time is one.
+        // Fails at once if the account of CPU time is unreadable.
         Stat::read(root)?;
         Ok(sampler)
     }
@@ -160,7 +160,7 @@ impl Sampler {
         &self.start
     }
 
-    /// The time between two samples that was asked for.
+    /// The requested time between two samples.
     pub fn interval(&self) -> Duration {
         self.options.interval
     }
@@ -175,7 +175,7 @@ impl Sampler {
         let pids = self.pids();
         let mut missing = Vec::new();
         let buffer = &mut self.buffer;
-        // First what reading changes most.
+        // First the counters that reading itself changes most.
         let softirqs = table(&self.softirqs, buffer, &mut missing, Softirqs::parse);
         let softnet = table(&self.softnet, buffer, &mut missing, Softnet::parse);
         let interfaces = table(&self.net_dev, buffer, &mut missing, NetDev::parse).interfaces;
@@ -236,7 +236,7 @@ impl Sampler {
         pids
     }
 
-    /// Looks for the processes that are followed by name; this one is none of them.
+    /// Looks for the processes that the options name, except this process.
     fn find_named(&mut self) {
         let Some(wanted) = &self.options.process_name else { return };
         let names = self.root.list("/proc").unwrap_or_default();
@@ -250,7 +250,7 @@ impl Sampler {
 }
 
 const STAT: &str = "/proc/stat";
-/// Samples between two looks for processes by name: the look costs a read per process.
+/// How many samples pass between two looks for processes by name; each look reads a file per process.
 const LOOK_EVERY: u64 = 30;
 const PROTOCOLS: [(&str, &[&str]); 2] = [
     ("/proc/net/snmp", &["Tcp"]),

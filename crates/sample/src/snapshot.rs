@@ -62,14 +62,14 @@ impl Snapshot {
 
     fn cpus_until(&self, later: &Self) -> Vec<CpuSample> {
         let cpu = |(cpu, now): &(u32, CpuTicks)| {
-            // A CPU that came online meanwhile has nothing to be compared with.
+            // A CPU that came online meanwhile has no earlier counts.
             let (_, then) = find(&self.cpus, *cpu, |(cpu, _)| *cpu)?;
             let spent = now.since(then);
             let (user, idle) = (spent.user + spent.nice, spent.idle + spent.iowait);
             let ticks = [user, spent.system, spent.irq, spent.softirq, spent.steal, idle];
             let ticks = ticks.map(|ticks| ticks as f64);
             let all: f64 = ticks.iter().sum();
-            // A CPU that sleeps without ticks may have none at all to show for an interval.
+            // The counters of a CPU that sleeps without ticks may stand still for a whole interval.
             let [user, system, irq, softirq, steal, idle] = if all > 0.0 {
                 ticks.map(|t| percent(t / all))
             } else {
@@ -103,7 +103,7 @@ impl Snapshot {
         let since = |name: &str| Some(wrapped(softirqs(self, name)?, softirqs(later, name)?));
         sample.net_rx = since("NET_RX").unwrap_or(0);
         sample.net_tx = since("NET_TX").unwrap_or(0);
-        // A row that does not say its CPU, of a kernel before 5.10, is nobody's.
+        // Kernels before 5.10 write rows without a CPU; skip them.
         let row = |snapshot: &Self| {
             snapshot.softnet.rows.iter().find(|row| row.cpu == Some(cpu)).cloned()
         };
@@ -173,7 +173,7 @@ impl Snapshot {
         let flow = |now: &Flow| {
             let (pid, now) = (now.pid, &now.connection);
             let then = self.flows.iter().map(|flow| &flow.connection);
-            // A flow that was made meanwhile began at nothing.
+            // A new flow began at zero.
             let then = then.clone().find(|then| then.cookie == now.cookie);
             let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(0));
             let share = |now: u64, then: Option<u64>| {
@@ -207,7 +207,7 @@ impl Snapshot {
     fn threads_until(&self, later: &Self, seconds: f64) -> Vec<ThreadSample> {
         let thread = |now: &ThreadTimes| {
             let same = |then: &&ThreadTimes| (then.pid, then.tid) == (now.pid, now.tid);
-            // A thread that was made meanwhile began at nothing.
+            // A new thread began at zero.
             let zero = ThreadTimes::default();
             let then = self.threads.iter().find(same);
             let is_new = then.is_none();

@@ -45,7 +45,7 @@ struct Files {
 }
 
 impl Threads {
-    /// All threads of `pids`; a process that is gone has none.
+    /// All threads of `pids`, without processes that ended.
     pub(crate) fn read(&mut self, root: &Sysroot, pids: &[u32]) -> Vec<ThreadTimes> {
         let mut threads = Vec::new();
         let mut seen = BTreeMap::new();
@@ -152,7 +152,7 @@ mod tests {
         let worker = std::thread::Builder::new().name("busy-bee".into());
         let worker = worker
             .spawn(move || {
-                // Its own time and not the clock's, for others may want the CPU, too.
+                // Count the thread's CPU time, not the clock's, because other threads may use the CPU, too.
                 while crate::sampler::thread_cpu().as_millis() < 200 {
                     std::hint::spin_loop();
                 }

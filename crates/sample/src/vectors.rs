@@ -54,7 +54,7 @@ impl Vectors {
         }
         let mut vectors = BTreeMap::new();
         for (irq, file) in &self.files {
-            // A vector that its driver gave back has no counts any more.
+            // If the driver has freed a vector, its file of counts is gone.
             if file.read(buffer).is_ok()
                 && let Some(counts) = per_cpu_counts(buffer)
             {

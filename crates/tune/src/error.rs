@@ -222,3 +222,9 @@ fn known(ids: &[String]) -> String {
         false => format!("; there are {}", ids.join(", ")),
     }
 }
+
+/// Why a name is not one of `known`, the interfaces that have interrupts and queues to set.
+pub fn unknown_interface(known: &[&str]) -> String {
+    let known = if known.is_empty() { "none here".to_owned() } else { known.join(", ") };
+    format!("not a network card of this machine (virtual interfaces don't count); allowed: {known}")
+}

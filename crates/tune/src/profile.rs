@@ -5,7 +5,7 @@ mod rule;
 use polyrail_host::{CpuSet, Sysroot, Topology};
 use polyrail_yaml::{Entry, Fault, excerpt};
 
-use crate::error::TuneError;
+use crate::error::{TuneError, unknown_interface};
 use crate::machine::Machine;
 use crate::plan::{Plan, Skipped};
 use crate::target::Target;
@@ -103,7 +103,7 @@ pub fn plan(
         return Err(TuneError::Argument {
             field: "interface",
             value: nic.clone(),
-            fault: format!("is not an interface with a device; allowed: {}", known.join(", ")),
+            fault: unknown_interface(&known),
         });
     }
     let mut plan = Plan::begin(format!("tune {}", profile.name), machine.root())?;

@@ -1,8 +1,7 @@
 //! A small part of YAML with the place of each value: mappings, lists and text.
 //!
-//! [`parse`] reads one document; anchors, aliases and tags are refused, and so is what is nested
-//! deeper than people write. What the values mean is for those who ask; with [`Fault::new`] they say
-//! what is wrong where.
+//! [`parse`] reads one document. It refuses anchors, aliases and tags, and values nested deeper than
+//! people write. The caller knows what the values mean, and reports a wrong one with [`Fault::new`].
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,7 +12,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// The value itself.
     pub value: Value,
     /// Where it begins.
     pub at: Place,
@@ -69,19 +68,19 @@ pub struct Fault {
 /// What can be wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultKind {
-    /// No YAML at all.
+    /// The text is not YAML.
     #[error("is not YAML: {0}")]
     Syntax(String),
-    /// A mapping in a list in a mapping, and so on.
+    /// Mappings and lists nested too deep.
     #[error("is nested too deeply")]
     TooDeep,
-    /// What few people know, and what lets a small file become a large one.
+    /// Anchors, aliases and tags: few people know them, and they let a small file become a large one.
     #[error("has an anchor, an alias or a tag")]
     Marked,
     /// A list, such as `list`, where the name of something is expected.
     #[error("has a {0} where a name must be")]
     NoName(&'static str),
-    /// A name for the second time.
+    /// A name that the mapping has already.
     #[error("is there twice")]
     Twice {
         /// The name.
@@ -92,7 +91,7 @@ pub enum FaultKind {
     /// More than one document.
     #[error("has a second document")]
     SecondDocument,
-    /// What a caller found.
+    /// A fault that the caller found.
     #[error("{0}")]
     Other(String),
 }
@@ -100,10 +99,10 @@ pub enum FaultKind {
 /// How deep values may be nested.
 pub const DEPTH_MAX: usize = 32;
 
-/// The longest text that is put into a message.
+/// The longest excerpt of a text in a message.
 const EXCERPT_CHARS: usize = 80;
 
-/// Reads one document; `None` if there is nothing but comments. The caller limits the size of the
+/// Reads one document; `None` if it has only comments. The caller limits the size of the
 /// text.
 ///
 /// # Errors
@@ -174,7 +173,7 @@ impl From<&Marker> for Place {
 }
 
 impl Fault {
-    /// What a caller found at a place.
+    /// A fault that the caller found at this place.
     pub fn new(at: Place, fault: impl Into<String>) -> Self {
         Self { at, path: String::new(), kind: FaultKind::Other(fault.into()) }
     }
@@ -191,8 +190,8 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// The parser hands out one event at a time, and the first that is out of place ends the reading:
-/// neither depth nor size of the text costs more than the text itself.
+/// The parser hands out one event at a time, and the first wrong one ends the reading. So neither the
+/// depth nor the size of the text costs more than the text itself.
 struct Reader<'a> {
     events: Parser<'a, StrInput<'a>>,
     /// What is being read, as [`Fault::path`].

@@ -182,7 +182,7 @@ fn word<W: Word + Send + Sync>(text: &str) -> Result<W, String> {
 fn time(text: &str) -> Result<Metric, String> {
     let metric = word(text)?;
     if metric == Metric::Bandwidth {
-        return Err("is no time; allowed: t_gpu, t_oneway, t_rtt2, t_host".into());
+        return Err("is not a time; allowed: t_gpu, t_oneway, t_rtt2, t_host".into());
     }
     Ok(metric)
 }

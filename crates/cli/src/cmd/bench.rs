@@ -36,18 +36,13 @@ use self::memory::Bank;
 use self::options::Role;
 pub(crate) use self::options::{Args, place_together};
 use crate::config_args::print_warnings;
+use crate::stdout::{refuse, tell};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match start(args) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("polyrail: {error}");
-            if let Some(help) = error.help() {
-                eprintln!("help: {help}");
-            }
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => refuse(&error, error.help(), error.exit_code()),
     }
 }
 
@@ -64,7 +59,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     crate::logging::start(&config)?;
     match role {
         Role::Listen { address } => {
-            eprintln!("threads: {}", placed.why);
+            tell!("threads: {}", placed.why);
             ends::listen(config, Bank::open(args.mem)?, address)
         }
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),

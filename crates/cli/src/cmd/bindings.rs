@@ -12,7 +12,8 @@ use polyrail_report::{Align, Table, exit};
 use serde_json::json;
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
-use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
+use crate::stdout::{complain, print, tell};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -124,7 +125,7 @@ impl CheckArgs {
         let rx = rx.map_err(|error| refuse_bindings("rx", texts[1], &error))?;
         if tx.is_empty() && rx.is_empty() {
             let help = "give them as arguments or settings, or see `polyrail bindings suggest`";
-            complain("there are no bindings to look at", Some(help));
+            complain("there are no bindings to check", Some(help));
             return Err(ExitCode::from(exit::USAGE));
         }
         Ok([tx, rx])
@@ -136,9 +137,9 @@ fn refuse_bindings(role: &str, text: &str, error: &BindingsError) -> ExitCode {
     complain(&format!("the value for {role} {error}"), None);
     // Tabs and the like would shift the mark.
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("  {plain}\n  {:>width$}", "^", width = error.column);
+    tell!("  {plain}\n  {:>width$}", "^", width = error.column);
     if let Some(help) = error.help() {
-        eprintln!("help: {help}");
+        tell!("help: {help}");
     }
     ExitCode::from(exit::USAGE)
 }

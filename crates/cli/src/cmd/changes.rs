@@ -1,9 +1,9 @@
-//! What `irq`, `tune` and `nic` have in common: plans shown, carried out, checked and taken back.
+//! What `irq`, `tune` and `nic` share: showing, applying, checking and undoing plans.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+use crate::stdout::{self, tell};
 
 /// The version of every JSON here but plans, which have their own; raised when a field changes its
 /// meaning or goes away.
@@ -45,7 +46,7 @@ pub(crate) struct Where {
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 
-    /// Where backups and journals are kept.
+    /// The folder for backups and journals.
     #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT)]
     state_dir: PathBuf,
 }
@@ -57,21 +58,21 @@ pub(crate) struct Doing {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Also if the plan is of another machine or boot, or values have changed since: what matches
-    /// by PCI address, index and name is changed.
+    /// Apply a plan of another machine or boot, or one whose values have changed since, to everything
+    /// that matches by PCI address, index and name.
     #[arg(long)]
     force: bool,
 
-    /// Wait this long between writes, so that running traffic is disturbed little by little.
+    /// Wait this long between writes, so that running traffic suffers one change at a time.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pace: Duration,
 
-    /// How long to wait for interrupts to arrive at their new CPUs, before they are called pending.
+    /// How long to wait for interrupts to arrive at their new CPUs before reporting them as pending.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     settle: Duration,
 
-    /// Also if an interface may go down for a moment that this host is reached by. All is taken
-    /// back after --confirm-within, unless `polyrail tune confirm` says that it can still be.
+    /// Apply even changes that may take down, for a moment, an interface by which you reach this host.
+    /// The values are restored after --confirm-within, unless you run `polyrail tune confirm`.
     #[arg(long)]
     allow_disruptive: bool,
 
@@ -80,14 +81,14 @@ pub(crate) struct Doing {
     confirm_within: Duration,
 }
 
-/// Which session is taken back.
+/// Which session to undo.
 #[derive(clap::Args)]
 pub(crate) struct Undoing {
-    /// The session; the last one that still holds, if left out.
+    /// The session [default: the last one that still holds].
     #[arg(value_name = "ID", conflicts_with = "pristine")]
     id: Option<String>,
 
-    /// Put everything back that was changed since the machine was booted.
+    /// Restore every value that was changed since the machine was booted.
     #[arg(long)]
     pristine: bool,
 
@@ -175,9 +176,9 @@ pub(crate) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
             skipped.reason.clone(),
         ]);
     }
-    let result = print(&table.to_string());
-    eprintln!(
-        "polyrail: {} to change, {} right already, {} skipped",
+    let result = print_table(&table, "every value is as planned already");
+    tell!(
+        "polyrail: {} to change, {} as planned already, {} skipped",
         plan.changes.len(),
         plan.unchanged.len(),
         plan.skipped.len()
@@ -211,7 +212,7 @@ pub(crate) fn carry_out(
         if disruptive > 0
             && let Err(error) = spawn_guard(place, session, doing.confirm_within)
         {
-            eprintln!("polyrail: nobody would take the changes back by itself: {error}");
+            tell!("polyrail: the guard that would restore the values can't start: {error}");
             unguarded.set(true);
         }
     };
@@ -224,8 +225,8 @@ pub(crate) fn carry_out(
     };
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
     if disruptive > 0 {
-        eprintln!(
-            "polyrail: everything is taken back in {} s unless you run: polyrail tune confirm",
+        tell!(
+            "polyrail: the old values return in {} s unless you run: polyrail tune confirm",
             doing.confirm_within.as_secs()
         );
     }
@@ -244,7 +245,7 @@ pub(crate) fn check(
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
     let printed = match as_json {
         true => print_list("values", &checked),
-        false => print(&checked_table(&checked).to_string()),
+        false => print_table(&checked_table(&checked), "the plan has no values to check"),
     };
     Ok(match is_good(&checked, pending_is_good) {
         true => printed,
@@ -292,38 +293,31 @@ pub(crate) fn undo(
     }
     let printed = match as_json {
         true => print_list("restored", &restored),
-        false => print(&table.to_string()),
+        false => print_table(&table, "every value is as it was before already"),
     };
     let failed = restored.iter().filter(|one| one.failure.is_some()).count();
-    eprintln!("polyrail: {} values looked at, {failed} could not be put back", restored.len());
+    tell!("polyrail: {} values checked, {failed} could not be restored", restored.len());
     Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
 }
 
 /// Says on standard error what is wrong and what helps.
 pub(crate) fn refuse(error: &TuneError) -> ExitCode {
-    eprintln!("polyrail: {error}");
-    if let Some(help) = error.help() {
-        eprintln!("help: {help}");
-    }
-    ExitCode::from(match error.blame() {
+    let code = match error.blame() {
         Blame::Input => exit::USAGE,
         Blame::Environment => exit::ENVIRONMENT,
         Blame::Stop => exit::INTERRUPTED,
-    })
+    };
+    stdout::refuse(error, error.help(), code)
 }
 
 /// Writes the result of a command.
 pub(crate) fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads us, like `head`, has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
+    stdout::print(text, exit::OK)
+}
+
+/// Writes a table, or this sentence if it has no row.
+pub(crate) fn print_table(table: &Table, nothing: &str) -> ExitCode {
+    print(&if table.is_empty() { format!("{nothing}\n") } else { table.to_string() })
 }
 
 /// Writes the result of a command, a structure, as JSON with the version of its form.
@@ -331,7 +325,7 @@ pub(crate) fn print_json(fields: &impl Serialize) -> ExitCode {
     match serde_json::to_string_pretty(&Document { schema_version: SCHEMA_VERSION, fields }) {
         Ok(text) => print(&(text + "\n")),
         Err(error) => {
-            eprintln!("polyrail: the result can't be written as JSON: {error}");
+            tell!("polyrail: the result can't be written as JSON: {error}");
             ExitCode::from(exit::ENVIRONMENT)
         }
     }
@@ -356,8 +350,8 @@ fn dry_run(
     }
     warn_of(plan);
     if let Err(error) = refuse_disruptive(plan, reach, doing.allow_disruptive) {
-        eprintln!("polyrail: without --dry-run this would be refused: {error}");
-        error.help().inspect(|help| eprintln!("help: {help}"));
+        let message = format!("without --dry-run this would be refused: {error}");
+        stdout::complain(&message, error.help().as_deref());
     }
     if as_json {
         return Ok(print(&plan.to_json()));
@@ -373,8 +367,8 @@ fn dry_run(
         let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }
-    let printed = print(&table.to_string());
-    eprintln!("polyrail: nothing was changed");
+    let printed = print_table(&table, "every value is as planned already");
+    tell!("polyrail: nothing was changed");
     Ok(printed)
 }
 
@@ -404,16 +398,16 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
                 effect.to_owned(),
             ]);
         }
-        print(&table.to_string())
+        print_table(&table, "every value is as planned already")
     };
     match &applied.session {
-        Some(session) => eprintln!("polyrail: session {session}; take it back with `reset`"),
-        None => eprintln!("polyrail: nothing to change"),
+        Some(session) => tell!("polyrail: session {session}; `reset` restores the old values"),
+        None => tell!("polyrail: nothing to change"),
     }
     let count = |effect| applied.outcomes.iter().filter(|one| one.effect == effect).count();
     if count(Effect::Pending) > 0 {
-        eprintln!(
-            "polyrail: {} interrupts move when they come next; `verify --wait 5s` looks again",
+        tell!(
+            "polyrail: {} interrupts move when they fire next; `verify --wait 5s` checks again",
             count(Effect::Pending)
         );
     }
@@ -459,7 +453,7 @@ fn short_target(target: &Target) -> String {
 
 fn warn_of(plan: &Plan) {
     for warning in &plan.warnings {
-        eprintln!("polyrail: {warning}");
+        tell!("polyrail: {warning}");
     }
 }
 

@@ -1,6 +1,5 @@
 //! `polyrail config`: the settings, their values and where each came from.
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -9,6 +8,7 @@ use polyrail_report::exit;
 use serde_json::{Map, Value, json};
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
+use crate::stdout::print;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -52,7 +52,7 @@ struct ShowArgs {
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     match output(&args.command) {
-        Ok(text) => print(&text),
+        Ok(text) => print(&text, exit::OK),
         Err(error) => refuse(&error),
     }
 }
@@ -113,17 +113,4 @@ fn value_cell(row: &Row) -> String {
     let meaning =
         if row.meaning.is_empty() { String::new() } else { format!(" ({})", row.meaning) };
     format!("{value}{unit}{meaning}")
-}
-
-fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads us, like `head`, has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
 }

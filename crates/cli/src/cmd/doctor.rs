@@ -221,7 +221,7 @@ fn undo(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> 
     for restored in &restored {
         text += &match &restored.failure {
             None => format!("{}: {} -> {}\n", restored.target, restored.found, restored.value),
-            Some(why) => format!("{}: could not be put back: {why}\n", restored.target),
+            Some(why) => format!("{}: could not be restored: {why}\n", restored.target),
         };
     }
     if restored.is_empty() {
@@ -250,7 +250,7 @@ impl Failure {
                 Blame::Environment => exit::ENVIRONMENT,
                 Blame::Stop => exit::INTERRUPTED,
             },
-            // The host is no worse for it, and no better.
+            // The host stays as it was.
             Self::Doctor(DoctorError::ByHand { .. } | DoctorError::NothingToFix { .. }) => {
                 exit::VERDICT
             }

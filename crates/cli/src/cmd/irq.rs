@@ -15,6 +15,7 @@ use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::tell;
 
 mod watch;
 
@@ -38,9 +39,9 @@ enum Command {
     /// The exit code is 1 if anything is not ok. An interrupt is pending until it comes the next
     /// time, which on an idle queue may be long; `--wait` gives it time, `--allow-pending` accepts it.
     Verify(VerifyArgs),
-    /// Put back what was changed, from the journal; also after a crash in the middle.
+    /// Restore the changed values, from the journal; also after a crash in the middle.
     Reset(ResetArgs),
-    /// Look on, and tell who changes a plan back: process, driver or kernel.
+    /// Watch, and tell who undoes a plan: process, driver or kernel.
     Watch(watch::WatchArgs),
 }
 
@@ -95,8 +96,8 @@ struct Planning {
     #[arg(long, requires = "map")]
     include_others: bool,
 
-    /// What becomes of irqbalance, which moves interrupts by itself: `leave` warns of it, `stop`
-    /// stops it until `irq reset` starts it again (or the next boot does).
+    /// What to do with irqbalance, which moves interrupts by itself: `leave` warns of it, `stop` stops it
+    /// until `irq reset` or the next boot starts it again.
     #[arg(long, value_enum, value_name = "WHAT", default_value = "leave")]
     irqbalance: Irqbalance,
 }
@@ -152,14 +153,14 @@ struct ApplyArgs {
 
 #[derive(clap::Args)]
 struct VerifyArgs {
-    /// The plan file; the one that was carried out last, if left out.
+    /// The plan file [default: the plan applied last].
     plan: Option<PathBuf>,
 
     /// Give pending interrupts this long to come.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     wait: Duration,
 
-    /// Interrupts that did not come yet are no reason for exit code 1.
+    /// Exit with 0 even if some interrupts have not fired yet.
     #[arg(long)]
     allow_pending: bool,
 
@@ -222,15 +223,15 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
         return Err(TuneError::Argument {
             field: "interface",
             value: nic.clone(),
-            fault: format!("is not an interface with a device; allowed: {}", names.join(", ")),
+            fault: polyrail_tune::unknown_interface(&names),
         });
     }
     for (pid, name) in irq::rivals_running(&root) {
-        eprintln!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
+        tell!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
     }
     Ok(match args.json {
         true => changes::print_list("vectors", &shown),
-        false => changes::print(&shown_table(&shown).to_string()),
+        false => changes::print_table(&shown_table(&shown), "no network card here has interrupts"),
     })
 }
 
@@ -316,7 +317,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
     if let Some(path) = &args.output
         && let Err(error) = fs::write(path, plan.to_json())
     {
-        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));
     }
     Ok(changes::show_plan(&plan, args.json))

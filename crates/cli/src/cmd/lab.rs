@@ -1,13 +1,15 @@
 //! `polyrail lab`: a multi-rail cluster on one machine.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Subcommand, value_parser};
 use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Rate, Side};
 use polyrail_report::exit;
+
+use crate::stdout::{self, print, tell};
 
 mod show;
 
@@ -128,7 +130,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Down(args) => return down(&args),
     };
     match result {
-        Ok(text) => print(&text),
+        Ok(text) => print(&text, exit::OK),
         Err(error) => refuse(&error),
     }
 }
@@ -142,12 +144,12 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
     };
     let lab = Lab::up(&spec)?;
     if let Some(because) = lab.replaced() {
-        eprintln!("polyrail: removed what was left of an earlier lab `{}`: {because}", lab.name());
+        tell!("polyrail: removed what was left of an earlier lab `{}`: {because}", lab.name());
     }
     if lab.rails().iter().any(|rail| rail.a.ipv6.is_none()) {
-        eprintln!("polyrail: this kernel runs without IPv6, so the rails have IPv4 only");
+        tell!("polyrail: this kernel runs without IPv6, so the rails have IPv4 only");
     }
-    eprint!("{}", show::next_steps(&lab));
+    tell!("{}", show::next_steps(&lab));
     Ok(show::table(lab.rails()))
 }
 
@@ -162,7 +164,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
         return ExitCode::from(exit::USAGE);
     };
     let error = lab.command(side, program).args(rest).exec();
-    eprintln!("polyrail: {} could not be started: {error}", program.display());
+    tell!("polyrail: {} could not be started: {error}", program.display());
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(127),
         io::ErrorKind::PermissionDenied => ExitCode::from(126),
@@ -180,7 +182,7 @@ fn set(args: &SetArgs) -> Result<String, LabError> {
     }
     if args.down {
         lab.cut_at(rail, side)?;
-        eprintln!(
+        tell!(
             "polyrail: rail{rail} is switched off on side {side}; side {} has lost its carrier",
             side.other()
         );
@@ -211,25 +213,9 @@ fn down(args: &DownArgs) -> ExitCode {
 }
 
 fn refuse(error: &LabError) -> ExitCode {
-    eprintln!("polyrail: {error}");
-    if let Some(help) = error.help() {
-        eprintln!("help: {help}");
-    }
-    ExitCode::from(match error.blame() {
+    let code = match error.blame() {
         Blame::Input => exit::USAGE,
         Blame::Environment => exit::ENVIRONMENT,
-    })
-}
-
-fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads us, like `head`, has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
+    };
+    stdout::refuse(error, error.help(), code)
 }

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::{Library, NCCL_RELEASES};
+use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES};
 use polyrail_report::{Align, Table, exit};
+
+use crate::stdout::complain;
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";
@@ -17,8 +19,8 @@ const FOR_RCCL: &str = "librccl-net-polyrail.so";
 /// GPUs of a machine whose buffers fit into its last cache beside each other with messages of 512 KiB.
 const FEW_GPUS: usize = 2;
 
-/// Settings of NCCL that suit the plugin on a machine with so many GPUs, and why. Measured:
-/// docs/nccl.md.
+/// Settings of NCCL that suit the plugin on a machine with this number of GPUs, and why. docs/nccl.md
+/// has the measurements.
 fn settings(gpus: usize) -> [(&'static str, &'static str, &'static str); 4] {
     let chunk = if gpus <= FEW_GPUS {
         ("524288", "send, receive, alltoall: messages of 512 KiB, as for up to 2 GPUs")
@@ -46,13 +48,14 @@ pub(crate) struct Args {
 enum Command {
     /// Load the plugin as NCCL does, and tell what NCCL will find.
     Check {
-        /// The library, or what NCCL_NET_PLUGIN is to be; that variable's value if not given, else
-        /// `polyrail`.
+        /// The library, or a value for NCCL_NET_PLUGIN [default: that variable's value, else
+        /// `polyrail`].
         library: Option<String>,
     },
     /// Print what to set for NCCL, for a shell or for NCCL's own file.
     Env {
-        /// Folder of the library, if it is not where the dynamic loader looks.
+        /// Folder of the library [default: where `polyrail nccl install` put it, if that is beside this
+        /// program, in ../lib or in ~/.local/lib; else the dynamic loader finds it].
         #[arg(long)]
         folder: Option<PathBuf>,
 
@@ -60,16 +63,17 @@ enum Command {
         #[arg(long)]
         conf: bool,
 
-        /// GPUs of the machine that it is for [those of this one; where none is seen, many].
+        /// GPUs of the machine that will run the job [default: those of this machine; many if it has none].
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         gpus: Option<u16>,
     },
     /// Copy the plugin to a folder under the names that NCCL and RCCL look for.
     Install {
-        /// The folder; it must exist.
+        /// The folder; made if it is not there.
         folder: PathBuf,
 
-        /// The library that cargo built; the one beside this program if not given.
+        /// The library that cargo built [default: the first one beside this program, in ../lib, in
+        /// ~/.local/lib, in LD_LIBRARY_PATH or in ./target/release].
         #[arg(long)]
         from: Option<PathBuf>,
     },
@@ -85,10 +89,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match done {
         Ok(()) => exit::OK.into(),
         Err(Refusal { code, text, help }) => {
-            eprintln!("error: {text}");
-            if let Some(help) = help {
-                eprintln!("help: {help}");
-            }
+            complain(&text, help.as_deref());
             code.into()
         }
     }
@@ -107,11 +108,7 @@ fn refuse(code: u8, text: String, help: &str) -> Refusal {
 fn check(library: Option<String>) -> Result<(), Refusal> {
     let from_env = || std::env::var("NCCL_NET_PLUGIN").ok().filter(|name| !name.is_empty());
     let name = library.or_else(from_env).unwrap_or_else(|| "polyrail".to_owned());
-    let library = Library::open(&name).map_err(|error| {
-        let help = "install it with `polyrail nccl install FOLDER`, and name the folder in \
-                    LD_LIBRARY_PATH";
-        refuse(exit::ENVIRONMENT, error.to_string(), help)
-    })?;
+    let (library, hidden) = load(&name)?;
     println!("{} is a plugin; its tables:", library.name());
     let mut tables = Table::default().column("version", Align::Right).column("name", Align::Left);
     for (version, name) in library.tables() {
@@ -147,7 +144,61 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
     if devices.is_empty() {
         return Err(refuse(exit::VERDICT, "NCCL will find no device".to_owned(), ""));
     }
-    Ok(())
+    match hidden {
+        Some(folder) => {
+            let folder = quoted(&folder);
+            let text = format!("NCCL will not find the plugin: LD_LIBRARY_PATH lacks {folder}");
+            Err(refuse(
+                exit::VERDICT,
+                text,
+                &format!("eval \"$(polyrail nccl env --folder {folder})\""),
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Loads the plugin as NCCL would. Where the dynamic loader does not find it, loads an installed one,
+/// and returns its folder, too.
+fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
+    let fault = match Library::open(name) {
+        Ok(library) => return Ok((library, None)),
+        Err(fault) => fault,
+    };
+    let file = format!("libnccl-net-{name}.so");
+    let folders = near_folders();
+    let installed = folders.iter().find(|folder| folder.join(&file).exists());
+    if let Some(folder) = installed.filter(|_| matches!(fault, LoadError::Open { .. })) {
+        let path = folder.join(&file).display().to_string();
+        let library = Library::open(&path);
+        let library = library.map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), ""))?;
+        return Ok((library, Some(folder.clone())));
+    }
+    let help = format!(
+        "install it with `polyrail nccl install FOLDER`, and name the folder in LD_LIBRARY_PATH; sought \
+         where the dynamic loader looks ({}), in {}",
+        match std::env::var("LD_LIBRARY_PATH") {
+            Ok(path) if !path.is_empty() => format!("LD_LIBRARY_PATH={path}"),
+            _ => "LD_LIBRARY_PATH is empty".to_owned(),
+        },
+        listed(&folders)
+    );
+    Err(refuse(exit::ENVIRONMENT, fault.to_string(), &help))
+}
+
+/// Where an installation puts libraries: beside this program, in `../lib` and in `~/.local/lib`.
+fn near_folders() -> Vec<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let bin = program.as_deref().and_then(Path::parent);
+    let lib = bin.and_then(Path::parent).map(|parent| parent.join("lib"));
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let of_user = home.map(|home| PathBuf::from(home).join(".local/lib"));
+    bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
+}
+
+fn listed(folders: &[PathBuf]) -> String {
+    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    folders.join(", ")
 }
 
 fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refusal> {
@@ -158,8 +209,10 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
         let help = "install it with `polyrail nccl install FOLDER`";
         return Err(refuse(exit::USAGE, text, help));
     }
+    let installed = || near_folders().into_iter().find(|folder| folder.join(FOR_NCCL).exists());
+    let folder = folder.map(Path::to_owned).or_else(installed);
     // A job may be started from elsewhere.
-    let folder = folder.map(|folder| fs::canonicalize(folder).unwrap_or_else(|_| folder.into()));
+    let folder = folder.map(|folder| fs::canonicalize(&folder).unwrap_or(folder));
     let gpus = gpus.map_or_else(gpus_here, usize::from);
     if conf {
         return print_conf(folder.as_deref(), gpus);
@@ -168,7 +221,8 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
     Ok(())
 }
 
-/// As the system's files tell; many if none is seen, as where jobs are prepared for other machines.
+/// GPUs that the system's files show. If they show none, assumes many: people also prepare jobs on
+/// machines without GPUs.
 fn gpus_here() -> usize {
     let seen = Topology::read(&Sysroot::live()).map_or(0, |topology| topology.gpus.len());
     if seen > 0 { seen } else { usize::MAX }
@@ -212,20 +266,36 @@ fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
 }
 
 fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(BUILT));
-    let from = from.or_else(beside).unwrap_or_else(|| BUILT.into());
-    if !from.exists() {
-        let text = format!("there is no {}", from.display());
-        let help = "build it with `cargo build --release -p polyrail-nccl`, or name it with --from";
-        return Err(refuse(exit::USAGE, text, help));
-    }
+    let help = "build it with `cargo build --release -p polyrail-nccl`, or name it with --from";
+    let from = match from {
+        Some(from) if from.exists() => from,
+        Some(from) => {
+            return Err(refuse(
+                exit::USAGE,
+                format!("--from {} does not exist", from.display()),
+                help,
+            ));
+        }
+        None => {
+            let mut folders = near_folders();
+            let paths = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+            folders
+                .extend(std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()));
+            // The documentation builds the library in the repository and installs it from there.
+            folders.push("target/release".into());
+            let built = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.exists());
+            built.ok_or_else(|| {
+                refuse(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)), help)
+            })?
+        }
+    };
     let fail = |what: &Path| {
         let what = what.display().to_string();
         move |error: std::io::Error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
     };
     fs::create_dir_all(folder).map_err(fail(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
-    // A running job may have the old file mapped: it is replaced, not written to.
+    // A running job may have the old file mapped, so replace the file instead of writing into it.
     let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));
     fs::copy(&from, &draft).map_err(fail(&draft))?;
     fs::rename(&draft, &nccl).map_err(fail(&nccl))?;

@@ -14,6 +14,7 @@ use polyrail_tune::nic::Spread;
 use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::{refuse, tell};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -46,7 +47,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put back what `channels`, `rings`, `coalesce` and `rss` have set.
+    /// Restore the values that `channels`, `rings`, `coalesce` and `rss` replaced.
     Reset {
         #[command(flatten)]
         undoing: Undoing,
@@ -131,11 +132,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("polyrail: {error}");
-        if let Some(help) = error.help() {
-            eprintln!("help: {help}");
-        }
-        ExitCode::from(if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT })
+        let code = if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT };
+        refuse(&error, error.help(), code)
     })
 }
 
@@ -190,7 +188,8 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
     for one in shown {
         table.row([one.name.to_owned(), number(one.now), number(one.max)]);
     }
-    Ok(changes::print(&table.to_string()))
+    let nothing = format!("the driver of {} does not tell its {}", args.nic, group.name());
+    Ok(changes::print_table(&table, &nothing))
 }
 
 /// The answer of this machine's drivers would be taken for that of the machine in the copy.
@@ -199,7 +198,7 @@ fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
         changes::refuse(&TuneError::Argument {
             field,
             value: "with --sysroot".to_owned(),
-            fault: "must be asked of drivers, which a copy of a machine has not".to_owned(),
+            fault: "only a running machine's drivers tell this, and a copy has none".to_owned(),
         })
     };
     (!place.root().is_live()).then(refuse)
@@ -227,7 +226,7 @@ fn rss(args: &RssArgs) -> Result<ExitCode, NicError> {
         return Ok(changes::print_json(&rss));
     }
     if rss.indirection.is_empty() {
-        eprintln!("polyrail: the driver of {nic} tells no table of buckets");
+        tell!("polyrail: the driver of {nic} does not tell its table of buckets");
         return Ok(ExitCode::SUCCESS);
     }
     let mut buckets: BTreeMap<u32, usize> = BTreeMap::new();
@@ -267,7 +266,11 @@ fn stats(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {
     for (name, value) in counters.named.iter().filter(|(_, value)| all || **value > 0) {
         table.row([name.clone(), value.to_string()]);
     }
-    Ok(changes::print(&table.to_string()))
+    let nothing = match all {
+        true => format!("the driver of {nic} has no counters"),
+        false => format!("every counter of {nic} is zero, or its driver has none"),
+    };
+    Ok(changes::print_table(&table, &nothing))
 }
 
 /// Counters per queue, where kernel and driver have them; the driver's own say most of it, too.

@@ -1,7 +1,7 @@
 //! `polyrail profile`: measures every link between the endpoints of this machine.
 //!
-//! [`args`] says what was asked for, [`choice`] makes endpoints and a plan of it, [`session`] fills
-//! the folder, [`warm`] brings GPUs to a steady temperature before, [`lock`] locks their clocks, if asked, and
+//! [`args`] has the options, [`choice`] makes endpoints and a plan from them, and [`session`] fills the
+//! folder. [`warm`] first brings GPUs to a steady temperature, [`lock`] locks their clocks on request, and
 //! [`nccl`] finds NCCL.
 
 mod args;
@@ -15,7 +15,7 @@ mod warm;
 
 use std::process::ExitCode;
 
-use polyrail_profile::PathKind;
+use polyrail_profile::{Folder, PathKind};
 use polyrail_report::exit;
 
 pub(crate) use self::args::Args;
@@ -38,6 +38,8 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     if !args.restore_clocks.is_empty() {
         return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
     }
+    // Finding devices and warming them takes long; who can't have the folder learns it before.
+    let claim = args.resume.as_ref().map(Folder::claim).transpose()?;
     let choice = Choice::make(args)?;
     if args.plan {
         return Ok((choice.describe(args), exit::OK));
@@ -46,5 +48,5 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
         nccl::settle(choice.nccl_mode)?;
     }
     crate::logging::start(&choice.options.config)?;
-    session::fill(args, choice)
+    session::fill(args, choice, claim)
 }

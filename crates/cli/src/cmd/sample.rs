@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{exit, parse_duration};
+use polyrail_report::{exit, parse_duration, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
 use crate::queue_stats::read_queues;
-use crate::stdout::refuse;
+use crate::stdout::{refuse, tell};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -101,14 +101,11 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         sleep(time, &stopped)
     };
     let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on)?;
-    eprintln!(
+    tell!(
         "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
         end.samples,
         end.cpu_percent,
-        end.peak_rss_bytes.map_or("unknown".into(), |bytes| format!(
-            "{:.1} MiB",
-            bytes as f64 / (1 << 20) as f64
-        ))
+        end.peak_rss_bytes.map_or("unknown".into(), show_memory)
     );
     Ok(exit::OK)
 }

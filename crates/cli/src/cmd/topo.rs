@@ -15,7 +15,8 @@ use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
 use serde_json::{Value, json};
 
-use crate::machine_args::{MachineArgs, complain, print, refuse_machine, refuse_read};
+use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
+use crate::stdout::{complain, print, tell};
 
 mod tree;
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write an archive of what the machine tells about itself, to look at elsewhere.
+    /// Write an archive of what the machine tells about itself, to examine it elsewhere.
     ///
     /// It holds no hardware or IP addresses, host names, serial numbers or keys, but the limits and
     /// rights of whoever takes it. `polyrail topo --sysroot FILE` shows it, `polyrail doctor --sysroot
@@ -104,7 +105,7 @@ fn show(args: &ShowArgs) -> ExitCode {
     if root.is_live() {
         add_details(&mut topology);
     }
-    // The file for NCCL has nothing of it: NCCL asks the library itself.
+    // The file for NCCL needs no answers of NVML: NCCL asks the library itself.
     if !args.nccl_xml {
         match ask_nvml(&root, &args.nvml, &topology) {
             Some(Ok(report)) => topology.add_nvml(&report),
@@ -146,7 +147,7 @@ fn ask_nvml(
 }
 
 /// Rings, coalescing and RSS, as far as the driver of each interface tells. What it does not tell
-/// stays unknown; that it does not is no error.
+/// stays unknown, without an error.
 fn add_details(topology: &mut Topology) {
     let Ok(mut ethtool) = Ethtool::open() else { return };
     for nic in &mut topology.nics {
@@ -213,8 +214,8 @@ fn matrix(topology: &Topology) -> String {
     let legend = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys]
         .map(|distance| format!("{:<4}  {}\n", distance.word(), distance.meaning()));
     let gpus = gpu_matrix(topology).map(|table| format!("{table}\n")).unwrap_or_default();
-    let nvlink = if gpus.is_empty() { "" } else { "NV#   over so many NVLinks\n" };
-    format!("{gpus}{table}\n{}{nvlink}?     the machine does not tell\n", legend.concat())
+    let nvlink = if gpus.is_empty() { "" } else { "NV#   over # NVLinks\n" };
+    format!("{gpus}{table}\n{}{nvlink}?     unknown: the machine does not tell\n", legend.concat())
 }
 
 /// How GPUs reach each other. Only where NVML was asked: without it NVLinks are unknown, and words
@@ -249,7 +250,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     let nvml = match ask_nvml(&root, nvml, &topology) {
         Some(Ok(report)) => Some(report),
         Some(Err(absent)) => {
-            eprintln!("polyrail: {absent}");
+            tell!("polyrail: {absent}");
             None
         }
         None => None,
@@ -279,7 +280,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     };
     match written {
         Ok(summary) => {
-            eprintln!(
+            tell!(
                 "polyrail: {} files and {} links of {}; no hardware or IP addresses, names, serial \
                  numbers or keys are in it",
                 summary.files,

@@ -11,6 +11,7 @@ use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::stdout::tell;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -54,7 +55,7 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Tell whether what was carried out last still holds.
+    /// Tell whether the values of the last `tune apply` still hold.
     Verify {
         /// Print JSON.
         #[arg(long)]
@@ -62,14 +63,14 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Put back what a profile has changed, from the journal.
+    /// Restore the values that a profile changed, from the journal.
     Reset {
-        /// The profile; the last one that still holds, if left out.
+        /// The profile [default: the last one that still holds].
         profile: Option<String>,
         /// One session.
         #[arg(long, value_name = "ID", conflicts_with = "pristine")]
         session: Option<String>,
-        /// Put everything back that was changed since the machine was booted.
+        /// Restore every value that was changed since the machine was booted.
         #[arg(long)]
         pristine: bool,
         /// Also sessions of another boot, and the readable lines of a damaged journal.
@@ -81,12 +82,12 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Say that the machine can still be reached: the last session is not taken back by itself.
+    /// Keep the last session: its guard then restores nothing. Use it if you can still reach the machine.
     Confirm {
         #[command(flatten)]
         place: Where,
     },
-    /// Take a session back after a while, unless it was confirmed.
+    /// Restore the values of a session after a while, unless somebody confirms it.
     #[command(hide = true)]
     Revert {
         session: String,
@@ -102,7 +103,7 @@ struct Choice {
     /// The profile: throughput, latency or zerocopy.
     profile: Option<String>,
 
-    /// A profile in a YAML file of one's own.
+    /// Your own profile, from a YAML file.
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     profile_file: Option<PathBuf>,
 
@@ -198,7 +199,7 @@ fn plan(
     if let Some(path) = output
         && let Err(error) = fs::write(path, plan.to_json())
     {
-        eprintln!("polyrail: {} can't be written: {error}", path.display());
+        tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));
     }
     Ok(changes::show_plan(&plan, as_json))
@@ -222,7 +223,7 @@ fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
         None => {
-            eprintln!("polyrail: no profile was carried out since boot");
+            tell!("polyrail: no profile was carried out since boot");
             Ok(ExitCode::from(exit::USAGE))
         }
     }
@@ -238,7 +239,7 @@ fn put_back(
         return changes::undo(place, "tune", undoing, as_json);
     };
     let name = format!("tune {profile}");
-    // A profile of one's own is known by what was done with it.
+    // The sessions know the user's own profiles that were applied.
     let sessions = place.state().sessions()?;
     let mut known: Vec<String> = Profile::built_in()?.into_iter().map(|one| one.name).collect();
     let used = sessions.iter().filter_map(|session| session.name.strip_prefix("tune "));
@@ -259,18 +260,18 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("")? {
         Some(session) => {
             session.confirm(&mut RealDisk)?;
-            eprintln!("polyrail: session {} stays", session.id);
+            tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
         None => {
-            eprintln!("polyrail: there is no session to confirm");
+            tell!("polyrail: there is no session to confirm");
             Ok(ExitCode::from(exit::USAGE))
         }
     }
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {
-    // The terminal of whoever started this may hang up together with the link.
+    // If the link fails, the terminal that started this may hang up, and must not end this process.
     let _ = rustix::process::setsid();
     std::thread::sleep(after);
     let state = place.state();

@@ -90,7 +90,9 @@ pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
         suggestion.nodes.push(share);
     }
     if suggestion.tx.is_empty() && suggestion.notes.is_empty() {
-        suggestion.notes.push("there is no interface with a device that is up".to_owned());
+        suggestion
+            .notes
+            .push("no network card of this machine is up, so there is nothing to bind".to_owned());
     }
     suggestion
 }
@@ -110,7 +112,7 @@ fn group<'a>(
             topology.nics.iter().filter(|nic| nic.is_up()).map(|nic| nic.name.clone()).collect();
     }
     for name in wanted.iter().filter(|name| topology.nic(name).is_none()) {
-        notes.push(format!("there is no interface {name} with a device here"));
+        notes.push(format!("{name} is not a network card of this machine"));
     }
     let mut groups: Vec<(Option<u32>, Vec<&Nic>)> = Vec::new();
     for nic in topology.nics.iter().filter(|nic| wanted.contains(&nic.name)) {

@@ -18,7 +18,7 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// Switched on by the administrator.
     pub(crate) up: bool,
-    /// The kernel has seen that both ends are on, and lets packets out.
+    /// The kernel noticed that both ends are on, and sends packets.
     pub(crate) operational: bool,
 }
 
@@ -109,14 +109,14 @@ impl Netlink {
         self.change(Message::new(RTM_NEWLINK, &link_header(index, flags, IFF_UP)), 0)
     }
 
-    /// Removes an interface, and with one end of a pair the other.
+    /// Removes an interface; for one end of a pair, the kernel removes the other, too.
     pub(crate) fn delete_link(&self, index: u32) -> Result<(), Errno> {
         self.change(Message::new(RTM_DELLINK, &link_header(index, 0, 0)), 0)
     }
 
     /// Adds an address, and with it the route to its subnet; harmless when it is there already.
     ///
-    /// An IPv6 address is usable at once: nobody else on a wire with two ends could have it.
+    /// An IPv6 address is usable at once, without a search for duplicates: the wire has two ends only.
     pub(crate) fn add_address(
         &self,
         index: u32,
@@ -133,7 +133,7 @@ impl Netlink {
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Says for good which hardware address an IP address has, so that nobody needs to ask.
+    /// Sets the hardware address of an IP address permanently, so that the kernel need not ask for it.
     pub(crate) fn set_neighbour(
         &self,
         index: u32,
@@ -151,7 +151,7 @@ impl Netlink {
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Puts a token bucket on everything the interface sends, in place of what was there.
+    /// Puts a token bucket on everything that the interface sends; replaces an earlier one.
     pub(crate) fn set_token_bucket(&self, index: u32, shape: Shape) -> Result<(), Errno> {
         let mut message = Message::new(RTM_NEWQDISC, &queue_header(index, HANDLE));
         message.attribute_text(TCA_KIND, "tbf");
@@ -204,7 +204,7 @@ fn read_link(body: &[u8]) -> Option<Link> {
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value).to_owned(),
-            // Not the flags: those call a link running that the kernel has not looked at yet.
+            // The state, and not the flags: a link's flags say `running` before the kernel has looked at it.
             IFLA_OPERSTATE => link.operational = value == [IF_OPER_UP],
             _ => {}
         }

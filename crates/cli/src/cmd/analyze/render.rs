@@ -34,17 +34,7 @@ pub(super) fn text(analysis: &Analysis) -> String {
     if let Some(judgement) = &analysis.predictions {
         judged(judgement, analysis, &mut text);
     }
-    harmless(&text)
-}
-
-/// Names of a profile that somebody else made must not steer the terminal.
-fn harmless(text: &str) -> String {
-    let show = |one: char| match one {
-        '\n' => one.to_string(),
-        _ if one.is_control() => one.escape_default().to_string(),
-        _ => one.to_string(),
-    };
-    text.chars().map(show).collect()
+    text
 }
 
 fn paths(analysis: &Analysis) -> Table {
@@ -124,7 +114,7 @@ fn links(analysis: &Analysis) -> Table {
     table
 }
 
-/// Why one line, or any model, says nothing of some links, and the pieces that stand in its place.
+/// Why some links have no model, or none of one line, and the pieces of those that have several.
 fn refused(analysis: &Analysis, text: &mut String) {
     let link_name =
         |link: &Link| format!("{} over {}", name(analysis, link.src, link.dst), link.path);
@@ -170,14 +160,14 @@ fn refused(analysis: &Analysis, text: &mut String) {
     more(pieces.len(), text);
 }
 
-/// That a list goes on.
+/// Says that a list goes on.
 fn more(count: usize, text: &mut String) {
     if count > ROWS {
         let _ = writeln!(text, "and {} more, which --json and --html have", count - ROWS);
     }
 }
 
-/// What transfers take more at times, and how often.
+/// How much longer some transfers take than others, and how often.
 fn states(analysis: &Analysis, text: &mut String) {
     let share = |state: &State| format!("{:.0}%", state.share_percent);
     for one in &analysis.states {
@@ -332,7 +322,7 @@ fn judged(judgement: &Judgement, analysis: &Analysis, text: &mut String) {
     let _ = write!(text, "{table}");
 }
 
-/// Rows of lists of which the worst is of interest.
+/// How many rows a list has that begins with the worst.
 const ROWS: usize = 10;
 
 /// A table whose first column is names, and the rest numbers.

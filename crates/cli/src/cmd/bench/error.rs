@@ -12,7 +12,7 @@ use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
 use polyrail_nccl_ref::RefError;
 use polyrail_profiler::drive::DriveError;
-use polyrail_report::exit;
+use polyrail_report::{exit, show_memory};
 
 pub(crate) use self::mismatch::{Mismatch, POISON};
 use crate::logging::LogError;
@@ -33,7 +33,11 @@ pub(crate) enum BenchError {
     Log(#[from] LogError),
     #[error(transparent)]
     Sample(#[from] polyrail_sample::SampleError),
-    #[error("{needed_bytes} bytes of memory are needed and {available_bytes} are available")]
+    #[error(
+        "this bench needs {} of memory; available: {}",
+        show_memory(*needed_bytes),
+        show_memory(*available_bytes)
+    )]
     Memory { needed_bytes: u64, available_bytes: u64 },
     #[error("{step} failed: {source}")]
     System { step: String, source: io::Error },
@@ -45,7 +49,7 @@ pub(crate) enum BenchError {
     PeerStart { status: String, code: u8 },
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    #[error("the other end's device at {pci} is none of this process's")]
+    #[error("this process can't see the other end's device at {pci}")]
     Hidden { pci: String },
     /// What is measured against.
     #[error(transparent)]

@@ -17,6 +17,7 @@ use signal_hook::flag;
 
 use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
+use crate::stdout::{harmless, tell};
 
 #[derive(clap::Args)]
 pub(super) struct WatchArgs {
@@ -64,12 +65,12 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         // Without it a signal ends the process at once, which loses nothing.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
-    eprintln!("polyrail: watching {} values", watch.plan().wanted().count());
+    tell!("polyrail: watching {} values", watch.plan().wanted().count());
     let end = args.limit.map(|limit| Instant::now() + limit);
     let mut seen = watch.off_plan();
     if seen > 0 {
-        eprintln!(
-            "polyrail: {seen} of them are not as planned already; `polyrail irq verify` names them"
+        tell!(
+            "polyrail: {seen} of them differ from the plan already; `polyrail irq verify` names them"
         );
         if args.enforce {
             enforce(args, &mut machine, watch.plan());
@@ -85,7 +86,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         let (events, writes) = ears.take();
         let sightings = watch.look(&mut machine, &events, writes.as_deref())?;
         for sighting in &sightings {
-            tell(sighting, args.json)?;
+            show(sighting, args.json)?;
         }
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
@@ -97,7 +98,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
             ears = Ears::open(&machine, &watch, false)?;
         }
     }
-    // Whatever was not as planned at any time, also at the beginning, is no success.
+    // A value that differed from the plan at any time, even at the beginning, makes the verdict negative.
     Ok(match seen {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(exit::VERDICT),
@@ -111,7 +112,7 @@ impl Ears {
         }
         let note = |what: &str, error: &dyn std::fmt::Display| {
             if say {
-                eprintln!("polyrail: {what}: {error}");
+                tell!("polyrail: {what}: {error}");
             }
         };
         let events = Events::open();
@@ -145,7 +146,7 @@ impl Ears {
     }
 }
 
-fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
+fn show(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
     let text = match as_json {
         true => {
             let (schema_version, fields) = (changes::SCHEMA_VERSION, sighting);
@@ -155,7 +156,7 @@ fn tell(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
         false => line(sighting),
     };
     let mut stdout = std::io::stdout().lock();
-    let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+    let written = writeln!(stdout, "{}", harmless(&text)).and_then(|()| stdout.flush());
     written.map_err(|source| TuneError::Journal { path: "standard output".into(), source })
 }
 
@@ -171,7 +172,7 @@ fn line(sighting: &Sighting) -> String {
         Writer::Kernel { because: None } => {
             "by the kernel or a driver: no process wrote".to_owned()
         }
-        Writer::Unknown => "by somebody".to_owned(),
+        Writer::Unknown => "by an unknown writer".to_owned(),
     };
     match is_good {
         true => format!("{what}, {target}: {found} again, as planned, {by}"),
@@ -179,13 +180,13 @@ fn line(sighting: &Sighting) -> String {
     }
 }
 
-/// Carries the plan out from what is there now. A failure is told, and the watch goes on.
+/// Applies the plan to the present values. Reports a failure, and the watch goes on.
 fn enforce(args: &WatchArgs, machine: &mut dyn Machine, plan: &Plan) {
     let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
     match apply(machine, &mut RealDisk, &args.place.state(), plan, &options) {
         Ok(applied) => {
             let changed = applied.outcomes.len();
-            eprintln!("polyrail: carried out again: {changed} values");
+            tell!("polyrail: set again as planned: {changed} values");
         }
         Err(error) => {
             changes::refuse(&error);

@@ -55,7 +55,7 @@ pub(super) fn next_steps(lab: &Lab) -> String {
         "polyrail: lab `{name}` is up; its namespaces are {} and {}\n\
          try:  polyrail lab exec {name} a -- cat /proc/net/dev\n      \
          polyrail lab set {name} rail0 --down\n      \
-         polyrail lab down {name}\n",
+         polyrail lab down {name}",
         paths[0], paths[1]
     )
 }

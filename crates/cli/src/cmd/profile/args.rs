@@ -1,4 +1,4 @@
-//! What was asked for.
+//! The options of `polyrail profile`.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(super) host: Option<u32>,
 
-    /// Only these ways [default: all that the endpoints have; nccl where its library is].
+    /// Only these paths [default: all that the endpoints have; nccl if its library is found].
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(super) paths: Vec<Way>,
 
@@ -54,15 +54,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(super) warmups: Option<u32>,
 
-    /// Where the order and the data come from [default: 42].
+    /// The seed of the order and of the data [default: 42].
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
 
-    /// Measure each configuration also with something in the background.
+    /// Measure each configuration also with other transfers in the background.
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(super) load: Vec<Background>,
 
-    /// Measure more sizes around each break that was found.
+    /// Measure more sizes around each break that the analysis finds.
     #[arg(long)]
     pub(super) refine: bool,
 
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub(super) verify: Switch,
 
-    /// Measure though another process uses a GPU; every sample is flagged then.
+    /// Measure even if another process uses a GPU; every sample then has a flag.
     #[arg(long)]
     pub(super) allow_busy: bool,
 
@@ -82,20 +82,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) nccl_lib: Option<PathBuf>,
 
-    /// How GPUs are warmed before the first sample.
+    /// How to warm GPUs before the first sample.
     #[arg(long, value_name = "HOW", default_value = "slope")]
     pub(super) thermal_warmup: Warmup,
 
-    /// Warm GPUs again when one is so many degrees colder than after the first time, 1 to 50.
+    /// Warm GPUs again when one is this many degrees colder than after the first warming, 1 to 50.
     #[arg(long, value_name = "DEGREES", value_parser = clap::value_parser!(u32).range(1..=50))]
     pub(super) rewarm: Option<u32>,
 
-    /// Lock the processors' clocks of the GPUs meanwhile, in MHz; takes root. Without this nothing of a
-    /// device is changed.
+    /// Lock the clocks of the GPUs' processors during the run, in MHz; needs root. Without this option
+    /// the run changes no setting of a GPU.
     #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(100..=10_000))]
     pub(super) lock_clocks: Option<u32>,
 
-    /// What the second process of --lock-clocks is for.
+    /// Set by --lock-clocks for the process that restores the clocks.
     #[arg(long, hide = true, value_delimiter = ',', exclusive = true)]
     pub(super) restore_clocks: Vec<String>,
 
@@ -125,7 +125,7 @@ pub(super) enum Gpus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sizes(pub(super) Vec<u64>);
 
-/// How bytes travel, in the words of the command.
+/// A path, as the command line spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Way {
     /// GPU to GPU by copy engines.
@@ -140,7 +140,7 @@ pub(super) enum Way {
     Host,
 }
 
-/// What else moves.
+/// The transfers in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Background {
     /// From the same source.

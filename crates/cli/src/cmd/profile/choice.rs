@@ -1,4 +1,4 @@
-//! Endpoints and a plan of what was asked for.
+//! Makes endpoints and a plan from the options.
 
 use std::fs;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use polyrail_config::Config;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
 use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
-use polyrail_report::{Align, Table, show_size};
+use polyrail_report::{Align, Table, show_memory, show_size};
 
 use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
@@ -15,7 +15,7 @@ use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
 use crate::host::{available_memory_bytes, hostname};
 
-/// One sentinel after so many other steps.
+/// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
 const DEFAULT_HOSTS: u32 = 2;
 /// Both ends are in this process, so the loopback is a rail to all of them: the rails of `polyrail bench`.
@@ -25,9 +25,9 @@ const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 pub(super) struct Choice {
     pub(super) options: StationOptions,
     pub(super) plan: Plan,
-    /// The ways that the plan has.
+    /// The paths in the plan.
     pub(super) paths: Vec<PathKind>,
-    /// What differs from what one might expect.
+    /// Where the run differs from what the user might expect.
     pub(super) notes: Vec<String>,
     /// How NCCL moves bytes, if it does.
     pub(super) nccl_mode: Mode,
@@ -122,7 +122,7 @@ impl Choice {
         text
     }
 
-    /// What comes on top and can't be reckoned.
+    /// Work whose time the estimate can't tell.
     fn beside(&self, args: &Args) -> String {
         let mut beside = Vec::new();
         match args.thermal_warmup {
@@ -146,9 +146,9 @@ impl Choice {
             Some(available) if needed > available / 10 * 9 => Err(CommandError::Usage {
                 option: "--sizes",
                 text: format!(
-                    "take {} MiB of memory, of which {} MiB are available",
-                    needed >> 20,
-                    available >> 20
+                    "need {} of memory; available: {}",
+                    show_memory(needed),
+                    show_memory(available)
                 ),
                 help: Some("measure smaller sizes, such as --sizes 1..256MiB".into()),
             }),
@@ -189,14 +189,20 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
     if spots.len() < 2 {
         return Err(CommandError::Usage {
             option: "--gpus and --host",
-            text: format!("leave {} endpoints; allowed: 2 and more", spots.len()),
-            help: Some("add endpoints in the machine's memory, --host 1 or --host 2".into()),
+            text: match spots.len() {
+                1 => "give 1 endpoint; allowed: 2 or more".into(),
+                _ => "give no endpoint; allowed: 2 or more".into(),
+            },
+            help: Some(format!(
+                "measure between endpoints in this machine's memory, too: --host {}",
+                hosts as usize + 2 - spots.len()
+            )),
         });
     }
     Ok(spots)
 }
 
-/// The engine's settings; whatever they say, the path is tcp, or it would not be what it is called.
+/// The engine's settings, but always with `path = tcp`: otherwise the path `tcp` would measure another one.
 fn config(args: &Args) -> Result<Config, CommandError> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?.set("path", "tcp")?;
@@ -248,7 +254,7 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
             return Err(CommandError::Usage {
                 option: "--load",
                 text: "has no meaning for the path host".into(),
-                help: Some("say which others are to be measured, such as --paths tcp".into()),
+                help: Some("name the other paths, such as --paths tcp".into()),
             });
         }
         let wanted = |pair: &(u32, u32)| args.pairs.is_empty() || args.pairs.contains(pair);
@@ -258,7 +264,7 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     Ok(builder.build()?)
 }
 
-/// What is named twice is a slip more often than a wish.
+/// Refuses a list that names something twice: mostly a slip of the pen.
 fn refuse_twice<T: PartialEq>(
     option: &'static str,
     given: &[T],
@@ -273,7 +279,7 @@ fn refuse_twice<T: PartialEq>(
     }
 }
 
-/// A pair that no path has would be left out in silence.
+/// Refuses pairs that no path has; the plan would leave them out silently.
 fn refuse_absent_pairs(
     args: &Args,
     options: &StationOptions,
@@ -283,8 +289,10 @@ fn refuse_absent_pairs(
     let Some((src, dst)) = args.pairs.iter().find(|pair| !has(pair)) else { return Ok(()) };
     let last = options.spots.len() - 1;
     let words: Vec<String> = paths.iter().map(ToString::to_string).collect();
-    let text =
-        format!("has {src}-{dst}, which is no pair of {}; ranks are 0 to {last}", words.join(", "));
+    let text = format!(
+        "has {src}-{dst}, which is not a pair of {}; ranks are 0 to {last}",
+        words.join(", ")
+    );
     Err(CommandError::usage("--pairs", text))
 }
 

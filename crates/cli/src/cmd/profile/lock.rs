@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::error::CommandError;
+use crate::stdout::tell;
 
 /// Clocks are locked as long as this lives.
 pub(super) struct Locked(ClockLock);
@@ -31,7 +32,7 @@ impl Locked {
 impl Drop for Locked {
     fn drop(&mut self) {
         if let Err(why) = self.0.restore() {
-            eprintln!(
+            tell!(
                 "polyrail: warning: {why}: look whether the clocks are restored: nvidia-smi -rgc"
             );
         }
@@ -45,7 +46,7 @@ pub(super) fn guard(names: &[String]) -> Result<(), CommandError> {
         flag::register(signal, Arc::default())
             .map_err(|source| CommandError::System { what: "catching signals", source })?;
     }
-    // However reading ends, it is over.
+    // An error of reading ends the wait as well as the end of the input does.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     unlock_clocks(names)
         .map_err(|why| CommandError::Lock(format!("can't restore the clocks: {why}")))

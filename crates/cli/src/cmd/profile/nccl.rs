@@ -21,17 +21,17 @@ pub(super) enum Mode {
     Socket,
 }
 
-/// Under which name the mode is in a folder.
+/// The name of the setting in a folder.
 pub(super) const MODE: &str = "nccl_mode";
 
-/// What the two modes need. Multicast is used by no send, and there is no other machine to find.
+/// Variables for both modes. No send uses multicast, and NCCL has no other machine to find.
 const ALWAYS: [(&str, &str); 3] =
     [("NCCL_NVLS_ENABLE", "0"), ("NCCL_NET_PLUGIN", "none"), ("NCCL_SOCKET_IFNAME", "lo")];
 const SOCKET: [(&str, &str); 3] =
     [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NET", "Socket")];
 
 impl Mode {
-    /// As in the folder that is gone on with, or as asked for.
+    /// The mode of the resumed folder, else the one of the options.
     pub(super) fn of(args: &Args, resumed: Option<&Folder>) -> Self {
         let before = resumed.and_then(|folder| folder.run().settings.get(MODE)?.as_str());
         let before = before.and_then(|word| Self::from_str(word, true).ok());

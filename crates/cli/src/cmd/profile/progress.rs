@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::choice::show_time;
 use crate::stdout::tell;
 
-/// How often it is said where there is no terminal.
+/// How often to print a line if standard error is not a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(15);
 
 /// A bar on a terminal, a line now and then elsewhere.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
-    Folder, Metric, Part, PathKind, Recorder, Run, State, Temperature, Word, allowed_environment,
+    Claim, Folder, Metric, Part, PathKind, Recorder, Run, State, Temperature, Word,
+    allowed_environment,
 };
 use polyrail_profiler::{
     Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices,
@@ -35,8 +36,13 @@ const LOST: &str = "was missing when the profile was resumed";
 /// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
 const RESUME_APART_NS: i64 = 1_000_000_000;
 
-/// Measures what the folder lacks; returns what to print and the exit code.
-pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandError> {
+/// Measures what the folder lacks; returns what to print and the exit code. `claim` is on the folder
+/// that is resumed.
+pub(super) fn fill(
+    args: &Args,
+    choice: Choice,
+    claim: Option<Claim>,
+) -> Result<(String, u8), CommandError> {
     let interrupted = catch_signals()?;
     let devices = choice.options.devices();
     let identities: Vec<_> = devices.iter().map(|(_, identity)| identity.clone()).collect();
@@ -61,6 +67,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
 
+    drop(claim);
     let mut recorder = match &args.resume {
         Some(dir) => resume(dir, &mut run_file)?,
         None => {
@@ -105,7 +112,7 @@ pub(super) fn fill(args: &Args, choice: Choice) -> Result<(String, u8), CommandE
     finish(recorder, run_file, outcome, begin.elapsed())
 }
 
-/// Warming again takes somebody who tells temperatures, and transfers between GPUs.
+/// Warming again needs NVML, which tells temperatures, and transfers between GPUs.
 fn refuse_rewarm(
     args: &Args,
     station: &Station,
@@ -273,7 +280,7 @@ fn measure_timers(
 
 /// Goes on with a folder whose clock is still this machine's.
 fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
-    // Going on begins missing tables anew; what the first part of the samples lacks is to be known.
+    // Resuming begins missing tables anew. Note which ones, because the first samples lack them.
     let lost: Vec<String> = Folder::open(dir)?
         .missing()?
         .into_iter()

@@ -22,7 +22,7 @@ pub(super) fn render(topology: &Topology) -> String {
         put(&mut text, &format!("\n{}\n", node_line(topology, node)));
         branch(&mut text, entries.iter().filter(|entry| entry.node == Some(node.id)));
     }
-    // A node that does not exist is as good as none.
+    // Treat a node that does not exist like an unknown one.
     let is_elsewhere = |entry: &&Entry<'_>| entry.node.is_none_or(|id| topology.node(id).is_none());
     if entries.iter().any(|entry| is_elsewhere(&entry)) {
         let name = match topology.nodes_with_cpus() {

@@ -10,6 +10,7 @@ use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
+use crate::stdout::tell;
 
 /// Serves clients until Ctrl-C, which is the usual end and no failure.
 pub(crate) fn listen(
@@ -30,12 +31,12 @@ pub(crate) fn listen(
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
         println!("listening on {address}");
-        eprintln!("measure with `polyrail bench --connect {address}`; end with Ctrl-C");
+        tell!("measure with `polyrail bench --connect {address}`; end with Ctrl-C");
     }
     serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
         match result {
-            Ok(()) => eprintln!("served {}", peer.name()),
-            Err(error) => eprintln!("served {}, which ended early: {error}", peer.name()),
+            Ok(()) => tell!("served {}", peer.name()),
+            Err(error) => tell!("served {}, which ended early: {error}", peer.name()),
         }
         true
     });

@@ -62,7 +62,7 @@ impl Bench<'_> {
     fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
         let schedule = self.schedule;
         let depth = schedule.depth(size);
-        // Who says how many transfers are to be made wants no others.
+        // With --iters the user chose the number of transfers, so run no others.
         if !(MESSAGE_BYTES + 1..=SMALL_BYTES).contains(&size)
             || depth == 1
             || schedule.iters.is_some()

@@ -109,7 +109,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
     decide(candidates)
 }
 
-/// What is passed by more than that is no limit.
+/// A limit that the transfer exceeds by more than this did not limit it.
 const PASSED_SHARE: f64 = 1.05;
 
 fn decide(candidates: Vec<Candidate>) -> Limit {

@@ -49,7 +49,7 @@ pub(crate) struct Reader<'s> {
 }
 
 impl Bank {
-    /// Opens the driver where the memory is to be on a device.
+    /// Opens the driver if the memory is on a device.
     pub(crate) fn open(kind: MemoryKind) -> Result<Self, BenchError> {
         let MemoryKind::Cuda(index) = kind else { return Ok(Self::Host) };
         let device = Cuda::load()?.device(index)?;
@@ -117,7 +117,7 @@ impl DeviceBank {
         &self.device
     }
 
-    /// New memory, of which no region is made.
+    /// New memory that is not registered.
     pub(crate) fn memory(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         (self.allocate)(bytes)
     }

@@ -57,8 +57,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
     segments: u64,
 
-    /// So many blocks of --block-bytes in each transfer, scattered at both ends like a paged cache,
-    /// in turn with as many bytes in one piece.
+    /// Blocks of --block-bytes in each transfer, scattered at both ends like a paged cache; measured in
+    /// turn with as many bytes in one piece.
     #[arg(long, value_name = "N", requires = "block_bytes",
         value_parser = clap::value_parser!(u64).range(1..=1 << 20),
         conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", conflicts_with = "time", help_heading = HOW)]
     iters: Option<u64>,
 
-    /// Time that is run before the samples of a size and not counted.
+    /// How long to transfer before the first sample of a size, without counting.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration, help_heading = HOW)]
     warmup: Duration,
 
@@ -108,8 +108,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', help_heading = HOW)]
     against: Vec<Against>,
 
-    /// How NCCL is to move the bytes for --against nccl: p2p, or sockets as threads x sockets of
-    /// each, where 0x0 is its default.
+    /// How NCCL moves the bytes for --against nccl: p2p, or over sockets as THREADSxSOCKETS, where 0x0 is
+    /// its default.
     #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
         help_heading = HOW)]
     nccl_modes: Vec<NcclMode>,
@@ -137,7 +137,7 @@ pub(crate) struct Args {
         conflicts_with = "listen", help_heading = OUTPUT)]
     pub(crate) sample: Option<OsString>,
 
-    /// Print which ways the bytes could take, which one they take, and why.
+    /// Print which paths the bytes could take, which one they take, and why.
     #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]
     pub(crate) explain_path: bool,
 
@@ -194,7 +194,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "auto", help_heading = SETTINGS)]
     pub(crate) place: PlaceThreads,
 
-    /// Print the CPUs that each progress thread should run on and those that it does (setting
+    /// Print the CPUs that each progress thread should run on and those that it runs on (setting
     /// `verbose_bindings`).
     #[arg(long, help_heading = SETTINGS)]
     pub(crate) verbose_bindings: bool,

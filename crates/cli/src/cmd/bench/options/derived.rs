@@ -52,7 +52,7 @@ pub(crate) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, B
     Ok(builder.build()?)
 }
 
-/// The settings for another engine like this one, with so many channels if that is told.
+/// The settings for another engine like this one, with this number of channels if one is given.
 pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, BenchError> {
     let mut builder = like(engine.config())?;
     if let Some(channels) = channels {

@@ -1,4 +1,4 @@
-//! What the command is to be: which options make it a server, a client, or both.
+//! The role of the command: which options make it a server, a client, or both.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,7 +7,7 @@ use polyrail_lab::Rate;
 use super::args::{Args, Rates};
 use crate::cmd::bench::error::BenchError;
 
-/// What the command is to be.
+/// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
     Listen { address: Option<SocketAddr> },
@@ -53,8 +53,13 @@ fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
     let bad = |reason: String| BenchError::usage(option, text, reason, allowed);
     let mut addresses = text.to_socket_addrs().map_err(|error| {
         // Only a name that is well formed reaches the resolver.
-        let reason = if text.contains(':') { error.to_string() } else { "has no port".into() };
-        bad(reason)
+        bad(match text.rsplit_once(':') {
+            None => "has no port".into(),
+            Some((_, port)) if port.parse::<u16>().is_err() => {
+                format!("has the port `{port}`, which is not a number from 0 to 65535")
+            }
+            Some(_) => error.to_string(),
+        })
     })?;
     addresses.next().ok_or_else(|| bad("has no address".into()))
 }

@@ -1,4 +1,4 @@
-//! A bar on a terminal; nothing where standard error is none.
+//! A bar, if standard error is a terminal.
 
 use std::io::{self, IsTerminal};
 

@@ -9,6 +9,7 @@ use polyrail_report::BenchReport;
 
 use super::render;
 use crate::cmd::bench::error::BenchError;
+use crate::stdout::{harmless, tell};
 
 /// The places that were asked for.
 pub(crate) struct Output {
@@ -66,7 +67,7 @@ impl Output {
         let to_stdout = if for_programs.is_empty() {
             text
         } else {
-            eprint!("{text}");
+            tell!("{}", text.trim_end());
             for_programs
         };
         print(&to_stdout)
@@ -76,7 +77,7 @@ impl Output {
 /// Writes a text to standard output.
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
         // A reader that has seen enough, like `head`, is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => {

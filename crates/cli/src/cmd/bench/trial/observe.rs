@@ -254,7 +254,7 @@ mod tests {
         let (name, share) = interval.load.busiest_thread.unwrap();
         assert_eq!(name, "rx-0");
         assert!((share - 0.9).abs() < 1e-9);
-        // It looked for 100 ms of its waiting, which is no posting.
+        // For 100 ms of its waiting it polled, which does not count as posting.
         assert!((interval.load.posting_share.unwrap() - 0.15).abs() < 1e-9);
         assert_eq!(interval.load.movers.len(), 3, "both proxies, and who posts");
         let shares = (interval.load.window_full_share, interval.load.socket_full_share);
