@@ -132,7 +132,7 @@ fn bad_input_is_named_with_its_place_and_what_helps() {
     let pairs = refused(&[&dir, "--predictions", file.to_str().unwrap()]);
     assert!(pairs.contains("p.csv:2, column dst: `7`; allowed: 0 to 2"), "{pairs}");
     let metric = refused(&[&dir, "--metric", "bandwidth"]);
-    assert!(metric.contains("is no time; allowed: t_gpu"), "{metric}");
+    assert!(metric.contains("is not a time; allowed: t_gpu"), "{metric}");
     let absent = refused(&[&dir, "--path", "tcp"]);
     assert!(absent.contains("no sample has a time over tcp"), "{absent}");
 }

@@ -174,7 +174,11 @@ fn settings_of_a_copy_are_not_asked_of_this_machines_drivers() {
     let root = fixture.path().to_str().unwrap();
     let output = polyrail(&["nic", "rings", "lo", "--sysroot", root]);
     assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("which a copy of a machine has not"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("only a running machine's drivers tell this"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

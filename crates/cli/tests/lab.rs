@@ -96,8 +96,8 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
         (&["up", "x"], &["--rails"]),
         (&["up", "a/b", "--rails", "1gbit"], &["name `a/b`", "1 to 32 letters"]),
         (&["up", &"x".repeat(33), "--rails", "1gbit"], &["name `xxx", "1 to 32 letters"]),
-        (&["up", "x", "--rails", "1gbit", "--mtu", "68"], &["68", "1280..=65535"]),
-        (&["up", "x", "--rails", "1gbit", "--queue-ms", "0"], &["0", "1..=1000"]),
+        (&["up", "x", "--rails", "1gbit", "--mtu", "68"], &["68", "1280 to 65535"]),
+        (&["up", "x", "--rails", "1gbit", "--queue-ms", "0"], &["0", "1 to 1000"]),
         (
             &["up", "x", "--rails", "400gbit", "--queue-ms", "1000"],
             &["queue-ms `1000`", "1 to 83 ms"],

@@ -234,7 +234,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         (&["--out", out, "--rewarm", "0"], "1 to 50"),
         (&["--out", out, "--sizes", "0"], "is zero"),
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
-        (&["--out", out, "--pairs", "0-1,0-9"], "has 0-9, which is no pair of"),
+        (&["--out", out, "--pairs", "0-1,0-9"], "has 0-9, which is not a pair of"),
         (&["--out", out, "--pairs", "0-1,0-1"], "names 0-1 twice; allowed: each once"),
         (&["--out", out, "--paths", "tcp,host,tcp"], "names tcp twice; allowed: each once"),
         (&["--out", out, "--sizes", "1024GiB"], " TiB of memory; available: "),

@@ -12,7 +12,7 @@
 //! 5. [`talk`]: what the two ends say to each other, through the engine that is measured.
 //! 6. [`memory`]: the memory of one end and what is in it.
 //! 7. [`output`]: what people and programs get to see.
-//! 8. [`options`]: what was asked for.
+//! 8. [`options`]: the options and the settings that follow from them.
 //!
 //! [`interrupt`] and [`error`] are below all of them.
 
@@ -74,7 +74,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
             ends::measure(args, config, bank, here.address, &placed)
         }
         Role::Both => {
-            // Before the other process, so that what is wrong here is said first.
+            // Before the other process starts, so that errors of this end come first.
             let bank = Bank::open(args.mem)?;
             let program = std::env::current_exe()
                 .map_err(|source| BenchError::system("finding this program", source))?;

@@ -1,4 +1,4 @@
-//! What was asked for: the options, the settings that follow from them, and what is measured.
+//! The options of `polyrail bench`, the settings that follow from them, and what is measured.
 
 mod args;
 mod choices;

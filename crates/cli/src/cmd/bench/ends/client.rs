@@ -60,7 +60,7 @@ pub(crate) fn run(
         &output,
         &mut report,
     );
-    // What was measured stands, whatever became of the samples.
+    // The measurements are valid even if sampling failed.
     match attached.map(Attached::stop).transpose() {
         Ok(Some(cost)) => report.notes.push(format!(
             "sampling took {:.2} % of a CPU, which is in the CPU time of this process",

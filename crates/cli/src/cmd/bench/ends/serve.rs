@@ -159,7 +159,7 @@ impl<'l> Session<'l> {
                 Ok(Answer::Done)
             }
             Ask::RawOpen(spec) => {
-                // The old one's memory goes first.
+                // Free the old memory first, so that both never exist at once.
                 self.raw = None;
                 let rails = self.link.engine.rails();
                 let addresses: Vec<_> = rails.iter().map(|rail| rail.address.ip()).collect();
@@ -215,7 +215,7 @@ impl<'l> Session<'l> {
     }
 
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
-        // The old one's memory goes first.
+        // Free the old memory first, so that both never exist at once.
         self.prepared = None;
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
@@ -287,7 +287,7 @@ impl Drop for Others {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic there has been printed; what it served is over either way.
+            // If the thread panicked, the panic was printed. Its work is over either way.
             let _ = thread.join();
         }
     }

@@ -88,7 +88,7 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError>
         let _ = io::stdin().read_to_end(&mut Vec::new());
         over.store(true, Ordering::Relaxed);
     });
-    // The client says itself what went wrong with it.
+    // The client reports its own errors.
     serve(&engine, &Arc::new(bank), &|| is_over.load(Ordering::Relaxed), |_, _| false);
     Ok(())
 }

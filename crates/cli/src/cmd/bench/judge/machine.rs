@@ -96,7 +96,7 @@ fn measure(used: &Use) -> Result<CopyRate, BenchError> {
     let any = vec![Vec::new()];
     let movers = if used.movers.is_empty() { &any } else { &used.movers };
     let pieces = pieces(used, spans, movers.len());
-    // The machine may be doing something else at times; what it can do is what it did best.
+    // Other work may slow some rounds down, so the best one shows what the machine can do.
     let mut best = 0.0_f64;
     for _ in 0..ROUNDS {
         best = best.max(round(&ends, &pieces, used.copies, movers)?);

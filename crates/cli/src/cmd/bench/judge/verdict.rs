@@ -22,8 +22,9 @@
 //! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
 //! holds it up.
 //!
-//! What is passed by more than 5 % is no limit, whatever was measured: then the text says so, and another
-//! is the verdict. Where none holds, the nearest is named, and the text says that it is not reached.
+//! A transfer that exceeds a limit by more than 5 % is not limited by it, whatever the measurement said.
+//! The text then says so, and the verdict is another limit. If no limit holds, the text names the nearest
+//! one, and says that the transfer does not reach it.
 
 use polyrail_report::{Limit, LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
@@ -141,7 +142,7 @@ const CPUS_SHARE: f64 = 0.90;
 const THREAD_SHARE: f64 = 0.95;
 const MESSAGES_SHARE: f64 = 0.85;
 const WINDOW_SHARE: f64 = 0.50;
-/// A rail that carries less than this part of what is due to it has no work.
+/// A rail that carries less than this part of its share has no work.
 const IDLE_RAIL_SHARE: f64 = 0.25;
 
 fn network(evidence: &Evidence) -> Option<Candidate> {
@@ -229,7 +230,7 @@ fn cpu(evidence: &Evidence) -> Vec<Candidate> {
 }
 
 fn peer(evidence: &Evidence) -> Vec<Candidate> {
-    // On one machine the CPUs are those that have been looked at already.
+    // Both ends on one machine have the same CPUs, which were examined above.
     let mut candidates = if evidence.same_host {
         Vec::new()
     } else {
@@ -248,7 +249,7 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         load.cpus_allowed,
         percent(share)
     );
-    // Where all are busy it still tells what with.
+    // If all CPUs are busy, it still tells with which work.
     let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
     let process = Candidate { kind, share, from: CPUS_SHARE, because: because + &hottest };
     // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.

@@ -34,7 +34,7 @@ impl Args {
         Ok(builder.build()?)
     }
 
-    /// Whether the measurements make sense with each other, and what they take is here.
+    /// Whether the measurements fit together, and everything that they need is here.
     pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), BenchError> {
         let schedule = self.schedule();
         schedule.validate(config.ops_pool)?;
@@ -60,7 +60,7 @@ impl Args {
         Ok(place(&config, role, self.inside_lab.is_some(), self.place))
     }
 
-    /// Interfaces are picked by the engine, except where that can't give what was asked for.
+    /// The engine picks interfaces, except where its choice can't fit the role.
     fn default_rails(&self, role: &Role, origin: Option<&Origin>) -> Option<String> {
         if matches!(role, Role::Lab { .. }) || self.inside_lab.is_some() {
             // What a file or the environment names is on the machine, and not in a lab.

@@ -17,7 +17,7 @@ use super::role::Role;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) by: PlacedBy,
-    /// What was chosen, or why nothing was.
+    /// The chosen CPUs, or why none were chosen.
     pub(crate) why: String,
     /// For this end, the one that measures.
     pub(crate) mine: Vec<(&'static str, String)>,
@@ -109,7 +109,7 @@ fn by_interface(config: &Config, topology: &Topology) -> Placed {
 }
 
 fn rails(config: &Config) -> usize {
-    // Where there are none, the engine will say so, and end the run.
+    // Without any rails, the engine refuses to start and says why.
     polyrail::rails(config).map_or(1, |rails| rails.len())
 }
 
@@ -142,7 +142,7 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     let (client, server) = cores.split_at(cores.len() / 2);
     let (client, server) = (pool(client), pool(server));
     let why = format!("{place}: threads here on {client}, there on {server}");
-    // Bytes mostly go one way at a time, and whoever moves them is to have all that its end has.
+    // Bytes mostly go one way at a time, so sending and receiving threads share all CPUs of their end.
     let settings = |cpus: &CpuSet| match config.proxy_layout {
         ProxyLayout::Split => vec![("tx_cpus", cpus.to_string()), ("rx_cpus", cpus.to_string())],
         ProxyLayout::Merged => vec![("tx_cpus", cpus.to_string())],

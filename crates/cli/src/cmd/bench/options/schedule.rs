@@ -96,7 +96,7 @@ impl Schedule {
         }
         let depth = self.depth(size);
         let mut layout = Layout::new(size, self.segments, depth);
-        // Each sample begins with the first slot: what it can't reach need not be there.
+        // Each sample begins with the first slot, so slots that it never reaches need no memory.
         if let Some(iters) = self.iters {
             layout.slots = layout.slots.min(iters.max(depth));
         }

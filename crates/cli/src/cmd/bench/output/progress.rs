@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// Leaves nothing of itself on the terminal.
+    /// Removes the bar from the terminal.
     pub(crate) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -78,7 +78,7 @@ impl Output {
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
-        // A reader that has seen enough, like `head`, is no failure.
+        // A reader that closes the pipe early, like `head`, is not a failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => {
             result.map_err(|source| BenchError::Output { path: "standard output".into(), source })
@@ -109,7 +109,7 @@ pub(crate) fn sample_file(path: &Path) -> Result<(PathBuf, File), BenchError> {
     }
 }
 
-/// A file of a name that nobody has, not even as a link that somebody laid there.
+/// A new file under a name that does not exist, not even as a link that another user placed there.
 fn temporary_file(what: &str, extension: &str) -> Result<(PathBuf, File), BenchError> {
     let name = format!(
         "polyrail-bench-{}-{}{what}.{extension}",

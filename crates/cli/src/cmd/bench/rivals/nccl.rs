@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) layout: Layout,
     pub(crate) bidir: bool,
     pub(crate) verify: Verify,
-    /// Of what rank 0 sends; the other's is one more.
+    /// The seed of the bytes that rank 0 sends; rank 1 uses the next seed.
     pub(crate) seed: u64,
     pub(crate) library: Option<PathBuf>,
     /// What to meet by, in hexadecimal; rank 0 makes it.
@@ -235,16 +235,16 @@ impl RankProcess {
 
 impl Drop for RankProcess {
     fn drop(&mut self) {
-        // It holds nothing that outlives it, and may be waiting for a partner that is gone.
+        // Nothing it holds outlives it, and it may wait for a partner that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Orders that are carried out slower than this are not carried out at all.
+/// A process that takes longer for an order has failed.
 /// The settings that make NCCL do so.
 fn apply(mode: NcclMode, command: &mut Command) {
-    // Those of whoever calls would decide otherwise; multicast is used by no send.
+    // The caller's own variables would choose another transport. No send uses multicast.
     for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_P2P_LEVEL"] {
         command.env_remove(name);
     }

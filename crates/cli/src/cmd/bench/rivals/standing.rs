@@ -156,7 +156,7 @@ mod tests {
         assert_eq!((found[0].cpu_seconds_per_gb, found[0].p50_us), (Some(0.5), None));
         let rows = sweep(&standings);
         assert_eq!((rows.len(), rows[0].channels, rows[0].flows, rows[0].gb_per_s), (1, 2, 4, 2.0));
-        // An interrupted round counts for nobody.
+        // An interrupted round counts for neither.
         assert_eq!(baselines(&engine[..2], &standings)[0].ratio, 0.9);
     }
 }

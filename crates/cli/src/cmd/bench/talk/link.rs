@@ -1,4 +1,4 @@
-//! One end of the conversation: it asks and waits for answers, and hears who else is there.
+//! One end of the conversation: it asks, waits for answers, and notices other clients.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -94,7 +94,7 @@ impl<'a> Link<'a> {
         is_ours
     }
 
-    /// Whether the peer said something that nobody has heard yet.
+    /// Whether a message of the peer waits to be read.
     pub(crate) fn has_news(&self) -> bool {
         for notification in self.engine.take_notifications() {
             self.put_back(notification);

@@ -96,7 +96,8 @@ pub(crate) struct Regions {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub(crate) enum Answer {
-    /// Sent while nothing is asked for long, to notice a client that died. Answers nothing.
+    /// Sent if the client asks nothing for long, so that the server notices a client that died. It gets no
+    /// answer.
     StillHere,
     Hello(Box<About>),
     Opened {

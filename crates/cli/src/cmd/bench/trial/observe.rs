@@ -50,7 +50,7 @@ impl Snapshot {
         }
     }
 
-    /// From this snapshot to `later`. `poster` is the thread that posted, which is no proxy and so not in
+    /// From this snapshot to `later`. `poster` is the thread that posted; it is not a proxy, and so not in
     /// the engine's counters.
     pub(crate) fn until(&self, later: &Self, poster: Option<Poster>) -> Interval {
         let seconds = (later.at - self.at).as_secs_f64();
@@ -179,7 +179,7 @@ impl Poster {
     }
 }
 
-/// A thread that used less of a CPU moved nothing to speak of.
+/// A thread that used less of a CPU hardly moved any bytes.
 const MOVER_SHARE: f64 = 0.05;
 
 /// The part of the time that was posting: CPU time, and not while it waited for something to end.

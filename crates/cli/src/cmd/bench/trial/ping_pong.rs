@@ -137,7 +137,7 @@ impl Ready<'_, '_> {
             if stop() {
                 return Err(BenchError::Interrupted);
             }
-            // A peer that is gone fails what was sent to it.
+            // If the peer is gone, the message to it fails.
             if let Some(transfer) = self.unacknowledged.back() {
                 wait(self.game.link.engine, transfer, stop)?;
             }

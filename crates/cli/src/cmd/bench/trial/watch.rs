@@ -24,7 +24,7 @@ pub(crate) struct Watched {
 }
 
 impl Watch {
-    /// Opens what there is to look at.
+    /// Opens every source of counters.
     pub(crate) fn open() -> Result<Self, BenchError> {
         let options = Options { pids: vec![std::process::id()], ..Options::default() };
         let sampler = Sampler::open(&Sysroot::live(), options)?;

@@ -223,7 +223,7 @@ impl Listener {
         greeted.map_err(failed)?;
         match understand(greeting) {
             Some((traffic, index)) => Flow::new(spec, traffic, index, stream, true).map(Some),
-            // Somebody else found the port; it is not one of ours.
+            // Another program connected to the port.
             None => Ok(None),
         }
     }
@@ -260,7 +260,7 @@ fn socket(spec: &RawSpec, to: SocketAddr) -> io::Result<Socket> {
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // So that a machine that is gone hangs nobody.
+    // With a deadline, because a machine that failed never answers.
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))
 }
