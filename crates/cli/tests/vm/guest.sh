@@ -484,7 +484,7 @@ same_table "before the queues were changed"
 expect 2 polyrail nic rss eth3 equal=5
 says "5 queues are asked for, and it has 4"
 expect 2 polyrail nic rss eth1 equal=2
-says "its driver tells no table"
+says "its driver reports no RSS table"
 finish
 
 begin refused_setting
