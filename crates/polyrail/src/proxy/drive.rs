@@ -144,11 +144,14 @@ impl Proxy {
     pub(super) fn see_copies_through(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
-            if !core.is_copying_end_to_end() {
+            let is_copying = core.is_copying_end_to_end();
+            // Whoever leaves a command and finds the core taken relies on who gives it back.
+            drop(core);
+            if is_copying {
+                std::thread::sleep(COPY_SLEEP);
+            } else if self.commands.is_empty() {
                 return;
             }
-            drop(core);
-            std::thread::sleep(COPY_SLEEP);
         }
     }
 
