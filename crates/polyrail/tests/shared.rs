@@ -503,9 +503,10 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         there.hold(true);
         let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
         wait_for("a copy to be held back", || there.is_holding());
-        transfer.cancel();
         let is_landing = || p.b.dump().contains("transfers of the peer are landing");
-        assert!(is_landing(), "{way}");
+        wait_for("the transfer to land", is_landing);
+        // The peer may hear of it before the next line.
+        transfer.cancel();
         wait_for("the cancel to arrive", || !is_landing());
         // All that is acknowledged from now on would say that the transfer is over.
         let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
