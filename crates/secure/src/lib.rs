@@ -1,0 +1,26 @@
+//! Who is at the other end of a connection, and whether its bytes are its own.
+//!
+//! * [`Identity`]: the key pair of an engine, made when it starts. The engine's instance number is
+//!   the hash of the public key, so nobody else can claim it.
+//! * [`Secret`]: what somebody has to know to connect, and [`Keyring`]: those that an engine accepts.
+//! * [`Initiator`], [`Responder`]: the handshake, `Noise_XXpsk0_25519_ChaChaPoly_SHA256`
+//!   (<https://noiseprotocol.org/noise.html>). The first message proves the secret, so a stranger
+//!   learns nothing; the next two prove both identities; each connection gets fresh keys.
+//! * [`Sealer`], [`Opener`]: records under those keys, with AES-256-GCM.
+//!
+//! Bytes go in, bytes come out: whoever has the socket carries them.
+#![forbid(unsafe_code)]
+
+mod handshake;
+mod identity;
+mod record;
+mod secret;
+
+pub use handshake::{HandshakeError, Initiator, Proven, Responder};
+pub use identity::{Identity, PublicKey};
+pub use record::{
+    Keys, MAX_SEALED_BYTES, OpenError, Opener, RECORD_HEADER_BYTES, RecordHeader, Sealer, TAG_BYTES,
+};
+pub use secret::{
+    CAPABILITY_BYTES, Capability, Keyring, Proof, Secret, SecretsError, new_secret, read_secrets,
+};

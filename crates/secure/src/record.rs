@@ -1,0 +1,285 @@
+//! Records: what makes each frame of a connection its sender's own.
+//!
+//! ```text
+//! 0  sealed u32   4 raw u32
+//! 8  sealed bytes, encrypted; then a tag of 16 bytes over them and the lengths
+//!    raw bytes, as they are
+//! ```
+//!
+//! Integers are little-endian. The cipher is AES-256-GCM. The nonce of a record is its number on the
+//! connection and in its direction, from 0, in its first 8 bytes. So a record that is changed, left
+//! out, repeated or moved does not open. After [`REKEY_RECORDS`] records both ends go on with a new key,
+//! HKDF-SHA256 of the old one: 2^20 records are far fewer than the 2^24.5 full ones after which RFC
+//! 8446, section 5.5 wants a new key.
+
+use std::fmt;
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::hkdf;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Bytes in front of what is sealed.
+pub const RECORD_HEADER_BYTES: usize = 8;
+/// Bytes behind what is sealed.
+pub const TAG_BYTES: usize = 16;
+/// The most bytes that a record seals.
+pub const MAX_SEALED_BYTES: usize = 80 << 10;
+
+/// Records under one key.
+const REKEY_RECORDS: u64 = 1 << 20;
+const KEY_BYTES: usize = 32;
+
+/// The lengths of a record, before it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Bytes that are sealed.
+    pub sealed: u32,
+    /// Bytes that follow as they are.
+    pub raw: u32,
+}
+
+impl RecordHeader {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// If no record seals so much.
+    pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<Self, OpenError> {
+        let [a, b, c, d, e, f, g, h] = *bytes;
+        let header = Self {
+            sealed: u32::from_le_bytes([a, b, c, d]),
+            raw: u32::from_le_bytes([e, f, g, h]),
+        };
+        if header.sealed as usize > MAX_SEALED_BYTES {
+            return Err(OpenError::TooLong { got: header.sealed });
+        }
+        Ok(header)
+    }
+
+    /// Bytes of the record up to the raw ones.
+    pub fn bytes(self) -> usize {
+        RECORD_HEADER_BYTES + self.sealed as usize + TAG_BYTES
+    }
+
+    fn encode(self) -> [u8; RECORD_HEADER_BYTES] {
+        let mut bytes = [0; RECORD_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&self.sealed.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.raw.to_le_bytes());
+        bytes
+    }
+}
+
+/// Bytes that are no record of this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum OpenError {
+    /// It is longer than any is.
+    #[error("record field sealed is {got}, allowed is 0 to {MAX_SEALED_BYTES}")]
+    TooLong {
+        /// The length read.
+        got: u32,
+    },
+    /// It was not sealed for this place: changed, repeated, left out, or somebody else's.
+    #[error("record {number} is not what the peer sealed")]
+    Forged {
+        /// Which record of the connection, from 0.
+        number: u64,
+    },
+}
+
+/// The two halves of what a connection needs.
+#[derive(Debug)]
+pub struct Keys {
+    /// For what this end sends.
+    pub sealer: Sealer,
+    /// For what it receives.
+    pub opener: Opener,
+}
+
+impl Keys {
+    /// Of the keys that both ends made together.
+    pub fn new(ours: [u8; KEY_BYTES], theirs: [u8; KEY_BYTES]) -> Self {
+        Self { sealer: Sealer(Chain::new(ours)), opener: Opener(Chain::new(theirs)) }
+    }
+}
+
+/// Seals what one end sends on a connection.
+#[derive(Debug)]
+pub struct Sealer(Chain);
+
+/// Opens what one end receives on a connection.
+#[derive(Debug)]
+pub struct Opener(Chain);
+
+/// The keys of one direction, one after the other.
+struct Chain {
+    bytes: Zeroizing<[u8; KEY_BYTES]>,
+    key: LessSafeKey,
+    number: u64,
+}
+
+impl Chain {
+    fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        let key = key(&bytes);
+        Self { bytes: Zeroizing::new(bytes), key, number: 0 }
+    }
+
+    /// The nonce of the next record.
+    fn next(&mut self) -> Nonce {
+        if self.number > 0 && self.number.is_multiple_of(REKEY_RECORDS) {
+            self.renew();
+        }
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&self.number.to_le_bytes());
+        self.number += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    fn renew(&mut self) {
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"polyrail rekey");
+        let secret = salt.extract(&*self.bytes);
+        let made = secret.expand(&[b"next"], hkdf::HKDF_SHA256);
+        let mut next = Zeroizing::new([0; KEY_BYTES]);
+        // As long as the hash, which it can always be.
+        made.and_then(|made| made.fill(&mut *next)).expect("32 bytes of HKDF-SHA256");
+        self.key = key(&next);
+        self.bytes = next;
+    }
+}
+
+fn key(bytes: &[u8; KEY_BYTES]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, bytes).expect("a key of 32 bytes"))
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at record {}", self.number)
+    }
+}
+
+impl Sealer {
+    /// Makes room for the lengths of a record behind `out`; says where it begins. Its bytes are put
+    /// behind that, and then [`Self::seal`]ed.
+    pub fn begin(&self, out: &mut Vec<u8>) -> usize {
+        let begin = out.len();
+        out.extend_from_slice(&[0; RECORD_HEADER_BYTES]);
+        begin
+    }
+
+    /// Seals what was put behind [`Self::begin`]. `raw` bytes will follow the record as they are.
+    ///
+    /// # Panics
+    /// If that is more than [`MAX_SEALED_BYTES`].
+    pub fn seal(&mut self, out: &mut Vec<u8>, begin: usize, raw: u32) {
+        let sealed = out.len() - begin - RECORD_HEADER_BYTES;
+        assert!(sealed <= MAX_SEALED_BYTES, "{sealed} bytes in a record");
+        let header = RecordHeader { sealed: sealed as u32, raw }.encode();
+        let (lengths, bytes) = out[begin..].split_at_mut(RECORD_HEADER_BYTES);
+        lengths.copy_from_slice(&header);
+        let nonce = self.0.next();
+        let tag = self.0.key.seal_in_place_separate_tag(nonce, Aad::from(header), bytes);
+        // It fails for more bytes than AES-GCM can take, 64 GiB.
+        out.extend_from_slice(tag.expect("a short record").as_ref());
+    }
+}
+
+impl Opener {
+    /// Opens a record in place. `sealed` begins behind the lengths and ends with the tag; its first
+    /// `header.sealed` bytes are the plain ones afterwards.
+    ///
+    /// # Errors
+    /// If this is not the next record that the other end sealed. Nothing that follows can be opened.
+    pub fn open(&mut self, header: RecordHeader, sealed: &mut [u8]) -> Result<(), OpenError> {
+        let number = self.0.number;
+        let nonce = self.0.next();
+        let opened = self.0.key.open_in_place(nonce, Aad::from(header.encode()), sealed);
+        opened.map(|_| ()).map_err(|_| OpenError::Forged { number })
+    }
+
+    /// Opens a record that is there as a whole and has no raw bytes; gives the plain ones.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and if `record` is anything else than one record.
+    pub fn open_whole<'a>(&mut self, record: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
+        let forged = OpenError::Forged { number: self.0.number };
+        let (lengths, sealed) = record.split_first_chunk_mut().ok_or(forged)?;
+        let header = RecordHeader::decode(lengths)?;
+        if header.raw != 0 || header.bytes() != RECORD_HEADER_BYTES + sealed.len() {
+            return Err(forged);
+        }
+        self.open(header, sealed)?;
+        Ok(&sealed[..header.sealed as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ends() -> (Sealer, Opener) {
+        let (one, other) = (Keys::new([1; 32], [2; 32]), Keys::new([2; 32], [1; 32]));
+        (one.sealer, other.opener)
+    }
+
+    fn record(sealer: &mut Sealer, bytes: &[u8], raw: u32) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        let begin = sealer.begin(&mut out);
+        out.extend_from_slice(bytes);
+        sealer.seal(&mut out, begin, raw);
+        out.split_off(begin)
+    }
+
+    #[test]
+    fn records_open_in_order_and_only_once() {
+        let (mut sealer, mut opener) = ends();
+        let [mut one, mut two] = [b"one", b"two"].map(|bytes| record(&mut sealer, bytes, 0));
+        let again = one.clone();
+        assert_eq!(opener.open_whole(&mut one).unwrap(), b"one");
+        let forged = OpenError::Forged { number: 1 };
+        assert_eq!(opener.open_whole(&mut again.clone()), Err(forged), "a repetition");
+        let (_, mut opener) = ends();
+        assert_eq!(opener.open_whole(&mut two), Err(OpenError::Forged { number: 0 }), "left out");
+    }
+
+    #[test]
+    fn both_ends_change_keys_at_the_same_record() {
+        let (mut sealer, mut opener) = ends();
+        sealer.0.number = REKEY_RECORDS - 1;
+        opener.0.number = REKEY_RECORDS - 1;
+        let old = sealer.0.bytes.clone();
+        for _ in 0..3 {
+            let mut sealed = record(&mut sealer, b"words", 0);
+            assert_eq!(opener.open_whole(&mut sealed).unwrap(), b"words");
+        }
+        assert_ne!(*sealer.0.bytes, *old);
+        assert_eq!(*sealer.0.bytes, *opener.0.bytes);
+    }
+
+    #[test]
+    fn a_length_that_no_record_has_is_refused_before_it_is_waited_for() {
+        let got = MAX_SEALED_BYTES as u32 + 1;
+        let header = RecordHeader { sealed: got, raw: 0 }.encode();
+        assert_eq!(RecordHeader::decode(&header), Err(OpenError::TooLong { got }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_changed_bit_is_noticed(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            raw in any::<u32>(),
+            bit in any::<prop::sample::Index>(),
+        ) {
+            let (mut sealer, mut opener) = ends();
+            let mut sealed = record(&mut sealer, &bytes, raw);
+            let bit = bit.index(sealed.len() * 8);
+            sealed[bit / 8] ^= 1 << (bit % 8);
+            let (lengths, rest) = sealed.split_first_chunk_mut().unwrap();
+            if let Ok(header) = RecordHeader::decode(lengths)
+                && header.sealed as usize + TAG_BYTES == rest.len()
+            {
+                prop_assert_eq!(opener.open(header, rest), Err(OpenError::Forged { number: 0 }));
+            }
+        }
+    }
+}
