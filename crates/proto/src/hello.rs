@@ -1,16 +1,21 @@
 //! What two engines say to each other before the first frame, and the card by which they find
 //! each other.
 //!
-//! A connection begins with a **hello** of the side that connected and a **reply** of the other.
-//! Both have the same prefix, which will never change, so that an engine of another version gets a
-//! clear refusal instead of looking like garbage:
+//! A connection begins with the three messages of the handshake (see [`polyrail_secure`]). The third
+//! carries the **hello** of the side that connected; the **reply** is the first record of the other. Each has a
+//! prefix, which will never change, so that an engine of another version gets a clear refusal instead
+//! of looking like garbage:
 //!
 //! ```text
-//! 0  "PLYR"   4 version u16   6 kind u16 (1 flow, 2 introduction, 3 reply)   8 body_len u32
+//! 0  "PLYR"   4 version u16   6 kind u16   8 body_len u32
+//! kinds: 1 first, 2 second, 3 third message; 4 reply, a record; 5 refusal, in clear
 //! ```
+//!
+//! A refusal in clear comes before anything is proven: it proves nothing either.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use polyrail_secure::{CAPABILITY_BYTES, Capability};
 use thiserror::Error;
 
 pub use crate::codec::DecodeError;
@@ -69,10 +74,19 @@ impl Capabilities {
     }
 }
 
-/// How an engine can be reached: its metadata.
+/// What an engine hands over to whom it wants to be connected by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// How it can be reached.
+    pub card: Card,
+    /// Proves that the engine, or somebody whom it was handed to, handed it over.
+    pub capability: Capability,
+}
+
+/// How an engine can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// Which run of which engine.
+    /// Which run of which engine: the hash of its public key.
     pub instance: InstanceId,
     /// The machine (its boot): equal on both sides means that they are on one host.
     pub host: u128,
@@ -103,7 +117,7 @@ pub enum Hello {
     /// This connection is a flow: its data goes from the connecting side to the other.
     Flow(FlowHello),
     /// Tell me who you are; here is who I am.
-    Introduction(Card),
+    Introduction(Metadata),
 }
 
 /// Which flow a connection is.
@@ -111,6 +125,8 @@ pub enum Hello {
 pub struct FlowHello {
     /// Who connects.
     pub card: Card,
+    /// Lets the other side connect back.
+    pub capability: Capability,
     /// Whom it means to reach; another instance must refuse.
     pub target: InstanceId,
     /// Rail of the connecting side, by its card.
@@ -135,7 +151,7 @@ pub struct FlowHello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Welcome.
-    Accepted(Card),
+    Accepted(Metadata),
     /// No, and why.
     Refused {
         /// For programs.
@@ -172,6 +188,8 @@ pub enum RefusedCode {
     NotAdmitted = 10,
     /// The user there has not said yet whether the peer is wanted.
     Undecided = 11,
+    /// No secret was proven that counts there.
+    Unproven = 12,
 }
 
 impl RefusedCode {
@@ -188,6 +206,7 @@ impl RefusedCode {
             Self::OtherSession,
             Self::NotAdmitted,
             Self::Undecided,
+            Self::Unproven,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)
@@ -210,12 +229,12 @@ pub enum HelloError {
         got: u16,
     },
     /// A kind of hello that this version does not know.
-    #[error("hello kind {got} is unknown, expected {expected}")]
+    #[error("field kind is {got}, allowed is {allowed}")]
     Kind {
         /// The kind read.
         got: u16,
         /// What may stand there.
-        expected: &'static str,
+        allowed: &'static str,
     },
     /// A hello that is larger than any can be.
     #[error("hello of {got} bytes, allowed is {MAX_BODY_BYTES}")]
@@ -228,10 +247,39 @@ pub enum HelloError {
     Body(#[from] DecodeError),
 }
 
-/// The prefix of a hello or a reply, checked.
+/// What follows a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// The first message of the handshake.
+    First = 1,
+    /// The second.
+    Second = 2,
+    /// The third, which carries a [`Hello`].
+    Third = 3,
+    /// A record with a [`Reply`].
+    Reply = 4,
+    /// A [`Reply::Refused`] in clear.
+    Refusal = 5,
+}
+
+impl Kind {
+    /// A body behind its prefix.
+    pub fn framed(self, body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PREFIX_BYTES + body.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
+        out.extend_from_slice(&(self as u16).to_le_bytes());
+        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        out.extend_from_slice(body);
+        out
+    }
+}
+
+/// A prefix, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    kind: u16,
+    kind: Kind,
     body_bytes: usize,
 }
 
@@ -250,7 +298,16 @@ impl Prefix {
         if len as usize > MAX_BODY_BYTES {
             return Err(HelloError::TooLarge { got: len });
         }
-        Ok(Self { kind: u16::from_le_bytes([k0, k1]), body_bytes: len as usize })
+        let got = u16::from_le_bytes([k0, k1]);
+        let kinds = [Kind::First, Kind::Second, Kind::Third, Kind::Reply, Kind::Refusal];
+        let kind = kinds.into_iter().find(|kind| *kind as u16 == got);
+        let kind = kind.ok_or(HelloError::Kind { got, allowed: "1 to 5" })?;
+        Ok(Self { kind, body_bytes: len as usize })
+    }
+
+    /// What follows.
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Bytes that follow.
@@ -260,62 +317,71 @@ impl Prefix {
 }
 
 impl Hello {
-    /// The hello as bytes, prefix included.
+    /// The hello as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = Vec::new();
+        let mut out = Vec::new();
         match self {
             Self::Flow(flow) => {
-                flow.encode(&mut body);
-                framed(1, &body)
+                out.extend_from_slice(&1u16.to_le_bytes());
+                flow.encode(&mut out);
             }
-            Self::Introduction(card) => {
-                card.encode_into(&mut body);
-                framed(2, &body)
+            Self::Introduction(metadata) => {
+                out.extend_from_slice(&2u16.to_le_bytes());
+                metadata.encode_into(&mut out);
             }
         }
+        out
     }
 
-    /// Reads the body of a hello.
-    pub fn decode(prefix: Prefix, body: &[u8]) -> Result<Self, HelloError> {
-        let mut reader = Reader::new("hello", body);
-        let hello = match prefix.kind {
+    /// Reads what [`Self::encode`] made.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let mut reader = Reader::new("hello", bytes);
+        let hello = match reader.u16("purpose")? {
             1 => Self::Flow(FlowHello::decode(&mut reader)?),
-            2 => Self::Introduction(Card::decode_from(&mut reader)?),
-            got => return Err(HelloError::Kind { got, expected: "1 (flow) or 2 (introduction)" }),
+            2 => Self::Introduction(Metadata::decode_from(&mut reader)?),
+            got => {
+                let allowed = "1 (flow) or 2 (introduction)";
+                return Err(reader.field("purpose", got.into(), allowed).into());
+            }
         };
         reader.end()?;
         Ok(hello)
     }
+
+    /// Who says it.
+    pub fn card(&self) -> &Card {
+        match self {
+            Self::Flow(flow) => &flow.card,
+            Self::Introduction(metadata) => &metadata.card,
+        }
+    }
 }
 
 impl Reply {
-    /// The reply as bytes, prefix included.
+    /// The reply as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = Vec::new();
+        let mut out = Vec::new();
         match self {
-            Self::Accepted(card) => {
-                body.extend_from_slice(&0u16.to_le_bytes());
-                card.encode_into(&mut body);
+            Self::Accepted(metadata) => {
+                out.extend_from_slice(&0u16.to_le_bytes());
+                metadata.encode_into(&mut out);
             }
             Self::Refused { code, reason } => {
-                body.extend_from_slice(&(*code as u16).to_le_bytes());
-                put_text(&mut body, reason, MAX_REASON_BYTES);
+                out.extend_from_slice(&(*code as u16).to_le_bytes());
+                put_text(&mut out, reason, MAX_REASON_BYTES);
             }
         }
-        framed(3, &body)
+        out
     }
 
-    /// Reads the body of a reply.
-    pub fn decode(prefix: Prefix, body: &[u8]) -> Result<Self, HelloError> {
-        if prefix.kind != 3 {
-            return Err(HelloError::Kind { got: prefix.kind, expected: "3 (reply)" });
-        }
-        let mut reader = Reader::new("reply", body);
+    /// Reads what [`Self::encode`] made.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let mut reader = Reader::new("reply", bytes);
         let reply = match reader.u16("code")? {
-            0 => Self::Accepted(Card::decode_from(&mut reader)?),
+            0 => Self::Accepted(Metadata::decode_from(&mut reader)?),
             got => Self::Refused {
                 code: RefusedCode::from_wire(got)
-                    .ok_or_else(|| reader.field("code", got.into(), "0 to 11"))?,
+                    .ok_or_else(|| reader.field("code", got.into(), "0 to 12"))?,
                 reason: reader.text("reason", MAX_REASON_BYTES)?,
             },
         };
@@ -324,8 +390,8 @@ impl Reply {
     }
 }
 
-impl Card {
-    /// The card as bytes that can be passed on by any means.
+impl Metadata {
+    /// The metadata as bytes that can be passed on by any private means.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
@@ -344,11 +410,24 @@ impl Card {
         if got != WIRE_VERSION {
             return Err(HelloError::Version { got });
         }
-        let card = Self::decode_from(&mut reader)?;
+        let metadata = Self::decode_from(&mut reader)?;
         reader.end()?;
-        Ok(card)
+        Ok(metadata)
     }
 
+    fn encode_into(&self, out: &mut Vec<u8>) {
+        self.card.encode_into(out);
+        out.extend_from_slice(self.capability.bytes());
+    }
+
+    fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let card = Card::decode_from(reader)?;
+        let capability = Capability::new(reader.bytes::<CAPABILITY_BYTES>("capability")?);
+        Ok(Self { card, capability })
+    }
+}
+
+impl Card {
     fn encode_into(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.instance.0.to_le_bytes());
         out.extend_from_slice(&self.host.to_le_bytes());
@@ -407,6 +486,7 @@ impl RailCard {
 impl FlowHello {
     fn encode(&self, out: &mut Vec<u8>) {
         self.card.encode_into(out);
+        out.extend_from_slice(self.capability.bytes());
         out.extend_from_slice(&self.target.0.to_le_bytes());
         out.extend_from_slice(&self.from_rail.to_le_bytes());
         out.extend_from_slice(&self.to_rail.to_le_bytes());
@@ -421,6 +501,7 @@ impl FlowHello {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let hello = Self {
             card: Card::decode_from(reader)?,
+            capability: Capability::new(reader.bytes::<CAPABILITY_BYTES>("capability")?),
             target: InstanceId(reader.u128("target")?),
             from_rail: reader.u16("from_rail")?,
             to_rail: reader.u16("to_rail")?,
@@ -440,17 +521,6 @@ impl FlowHello {
         }
         Ok(hello)
     }
-}
-
-fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PREFIX_BYTES + body.len());
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
-    out.extend_from_slice(&kind.to_le_bytes());
-    debug_assert!(body.len() <= MAX_BODY_BYTES, "64 rails with long names fit");
-    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    out.extend_from_slice(body);
-    out
 }
 
 fn put_address(out: &mut Vec<u8>, address: SocketAddr) {

@@ -6,6 +6,8 @@
 //! chunk and the head of the next. Small frames arrive many at a time in the buffer and their
 //! payload is copied out of it, which is cheaper than a system call for each.
 
+use polyrail_secure::{MAX_SEALED_BYTES, Opener, RECORD_HEADER_BYTES, RecordHeader, TAG_BYTES};
+
 use crate::wire::{
     ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, MAX_HEAD_BYTES, PIECE_BYTES, Place,
     RING_BYTES, SharedPlace, WireError,
@@ -16,24 +18,41 @@ use crate::wire::{
 const LARGE_PAYLOAD_BYTES: u32 = 16 << 10;
 /// The most bytes that one read takes while frames are small.
 const SMALL_FRAMES_BYTES: usize = 20 << 10;
+const BUFFER_BYTES: usize = 2 * MAX_SEALED_BYTES;
 
-/// The receiving end of a flow's framing.
+/// The receiving end of a flow's framing: opens records, and reads frames from them.
 #[derive(Debug)]
 pub struct FrameReader {
+    opener: Opener,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    record: Option<OpenRecord>,
     state: State,
     places: Vec<Place>,
     last_payload: u32,
+    /// Whether payload may come as it is.
+    takes_raw: bool,
+    /// The last payload was sealed, so that the next bytes have to be opened here as well.
+    last_was_sealed: bool,
+}
+
+/// The record that is being read. Its bytes are opened in place.
+#[derive(Clone, Copy, Debug)]
+struct OpenRecord {
+    /// Where its plain bytes end in the buffer; the tag follows.
+    end: usize,
+    /// Payload that follows it as it is.
+    raw: u32,
 }
 
 #[derive(Debug)]
 enum State {
     /// Collecting header, table and message of the next frame.
     Head,
-    /// Inside the payload: the place that comes next, how much of it is filled, what is left.
-    Payload { place: usize, filled: u64, left: u32 },
+    /// Inside the payload: the place that comes next, how much of it is filled, what is left, and
+    /// whether it comes sealed.
+    Payload { place: usize, filled: u64, left: u32, sealed: bool },
     /// A violation was found; nothing after it can be trusted.
     Broken(WireError),
 }
@@ -72,30 +91,35 @@ pub enum ReaderEvent<'a> {
 /// What a read should bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The head of a frame: read into [`FrameReader::spare`].
-    Head,
-    /// Payload: read into [`FrameReader::wanted`], then into [`FrameReader::spare`].
+    /// A record: read into [`FrameReader::spare`].
+    Record,
+    /// Payload that comes as it is: read into [`FrameReader::wanted`], then into [`FrameReader::spare`].
     Payload,
 }
 
-impl Default for FrameReader {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl FrameReader {
-    /// A reader at the start of a stream. Owns a buffer of two maximal heads (145 KiB), of which
-    /// the system backs only the pages that are used.
-    pub fn new() -> Self {
+    /// A reader at the start of a stream. Owns a buffer of two records (160 KiB), of which the
+    /// system backs only the pages that are used.
+    pub fn new(opener: Opener) -> Self {
         Self {
-            buffer: vec![0; 2 * MAX_HEAD_BYTES].into_boxed_slice(),
+            opener,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
+            record: None,
             state: State::Head,
             places: Vec::new(),
             last_payload: 0,
+            takes_raw: true,
+            last_was_sealed: false,
         }
+    }
+
+    /// Refuses payload that is not sealed.
+    #[must_use]
+    pub fn sealed_only(mut self) -> Self {
+        self.takes_raw = false;
+        self
     }
 
     /// What comes next in the stream. An error is final.
@@ -107,17 +131,15 @@ impl FrameReader {
                 self.state = State::Head;
                 Ok(ReaderEvent::End)
             }
-            State::Payload { .. } if self.start == self.end => Ok(ReaderEvent::Need(Need::Payload)),
-            State::Payload { place, filled, left } => {
-                let at = self.places[place];
-                let buffered = (self.end - self.start) as u64;
-                let take = buffered.min(at.len - filled);
-                let bytes = self.start..self.start + take as usize;
-                self.start = bytes.end;
-                self.state = self.after(place, filled, left, take);
-                let place = Place { offset: at.offset + filled, len: take, ..at };
-                Ok(ReaderEvent::Buffered { place, bytes: &self.buffer[bytes] })
+            State::Payload { sealed: true, .. } => {
+                if !self.open_record()? {
+                    return Ok(ReaderEvent::Need(Need::Record));
+                }
+                let end = self.record.map_or(self.start, |record| record.end);
+                Ok(self.buffered(end))
             }
+            State::Payload { .. } if self.start == self.end => Ok(ReaderEvent::Need(Need::Payload)),
+            State::Payload { .. } => Ok(self.buffered(self.end)),
             State::Broken(error) => Err(error),
         }
     }
@@ -127,10 +149,11 @@ impl FrameReader {
         matches!(self.state, State::Head) && self.start == self.end
     }
 
-    /// Places still to be filled, in order; empty outside a payload.
+    /// Places that are still to be filled straight from the stream, in order; empty outside of a
+    /// payload that comes as it is.
     pub fn wanted(&self) -> impl Iterator<Item = Place> + '_ {
         let (first, filled) = match self.state {
-            State::Payload { place, filled, left } if left > 0 => (place, filled),
+            State::Payload { place, filled, left, sealed: false } if left > 0 => (place, filled),
             _ => (self.places.len(), 0),
         };
         self.places[first..].iter().enumerate().map(move |(i, place)| {
@@ -147,8 +170,18 @@ impl FrameReader {
         }
     }
 
-    /// Room for bytes that are not payload of the current chunk. Never empty.
+    /// Those of [`Self::left`] that come as they are: what [`Self::wanted`] has room for.
+    pub fn left_raw(&self) -> u32 {
+        match self.state {
+            State::Payload { left, sealed: false, .. } => left,
+            _ => 0,
+        }
+    }
+
+    /// Room for bytes that are not payload of the current chunk. Never empty. For when
+    /// [`Self::next`] needs something.
     pub fn spare(&mut self) -> &mut [u8] {
+        debug_assert!(self.record.is_none(), "a record is read to its end first");
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
@@ -157,13 +190,15 @@ impl FrameReader {
             self.end -= self.start;
             self.start = 0;
         }
-        let room = if self.last_payload < LARGE_PAYLOAD_BYTES {
+        let room = if self.last_was_sealed {
+            self.buffer.len()
+        } else if self.last_payload < LARGE_PAYLOAD_BYTES {
             // Room for many small frames, but not enough that a large one among them would be
             // copied.
-            self.missing_head().max(SMALL_FRAMES_BYTES)
+            self.missing().max(SMALL_FRAMES_BYTES)
         } else {
-            // Just what is known to be head: a header with one piece, or the rest of a table.
-            self.missing_head().max(1)
+            // Just what is known to be a record: a header with one piece, or the rest of a table.
+            self.missing().max(1)
         };
         let to = (self.end + room).min(self.buffer.len());
         &mut self.buffer[self.end..to]
@@ -176,84 +211,146 @@ impl FrameReader {
     /// If that is more than was asked for.
     pub fn advance(&mut self, bytes: usize) {
         let mut rest = bytes as u64;
-        while let State::Payload { place, filled, left } = self.state
+        while let State::Payload { place, filled, left, sealed: false } = self.state
             && left > 0
             && rest > 0
         {
             let take = rest.min(self.places[place].len - filled);
             rest -= take;
-            self.state = self.after(place, filled, left, take);
+            self.state = self.after(place, filled, left, take, false);
         }
         self.end += rest as usize;
         assert!(self.end <= self.buffer.len(), "more bytes than there was room for");
     }
 
+    /// Payload of the current place that is in the buffer up to `end`.
+    fn buffered(&mut self, end: usize) -> ReaderEvent<'_> {
+        let State::Payload { place, filled, left, sealed } = self.state else {
+            return ReaderEvent::Need(Need::Record);
+        };
+        let at = self.places[place];
+        let take = ((end - self.start) as u64).min(at.len - filled);
+        let bytes = self.start..self.start + take as usize;
+        self.start = bytes.end;
+        self.state = self.after(place, filled, left, take, sealed);
+        let place = Place { offset: at.offset + filled, len: take, ..at };
+        ReaderEvent::Buffered { place, bytes: &self.buffer[bytes] }
+    }
+
     /// `take` is at most what the place and the chunk still lack.
-    fn after(&self, place: usize, filled: u64, left: u32, take: u64) -> State {
+    fn after(&self, place: usize, filled: u64, left: u32, take: u64, sealed: bool) -> State {
         let left = left - take as u32;
         if filled + take == self.places[place].len {
-            State::Payload { place: place + 1, filled: 0, left }
+            State::Payload { place: place + 1, filled: 0, left, sealed }
         } else {
-            State::Payload { place, filled: filled + take, left }
+            State::Payload { place, filled: filled + take, left, sealed }
         }
     }
 
-    fn missing_head(&self) -> usize {
-        let have = self.end - self.start;
-        match self.peek_header() {
-            Some(Ok(header)) => (CHUNK_HEADER_BYTES + header.body_bytes()).saturating_sub(have),
-            _ => (CHUNK_HEADER_BYTES + PIECE_BYTES).saturating_sub(have),
+    /// Bytes that the next record lacks, as far as they are known.
+    fn missing(&self) -> usize {
+        let bytes = &self.buffer[self.start..self.end];
+        let known = bytes.first_chunk().map(RecordHeader::decode);
+        let whole = match known {
+            Some(Ok(header)) => header.bytes(),
+            _ => RECORD_HEADER_BYTES + CHUNK_HEADER_BYTES + PIECE_BYTES + TAG_BYTES,
+        };
+        whole.saturating_sub(bytes.len())
+    }
+
+    /// Makes sure of plain bytes at `start`: leaves the record that is used up, and opens the next if
+    /// it is there as a whole. Says whether there are any.
+    fn open_record(&mut self) -> Result<bool, WireError> {
+        loop {
+            if let Some(OpenRecord { end, raw }) = self.record {
+                if self.start < end {
+                    return Ok(true);
+                }
+                if raw > 0 {
+                    return Err(self.broken(WireError::RawMismatch { raw, payload: 0 }));
+                }
+                self.leave_record();
+            }
+            let bytes = &mut self.buffer[self.start..self.end];
+            let Some((lengths, rest)) = bytes.split_first_chunk_mut() else { return Ok(false) };
+            let header = match RecordHeader::decode(lengths) {
+                Ok(header) => header,
+                Err(error) => return Err(self.broken(error.into())),
+            };
+            let Some(sealed) = rest.get_mut(..header.bytes() - RECORD_HEADER_BYTES) else {
+                return Ok(false);
+            };
+            if let Err(error) = self.opener.open(header, sealed) {
+                return Err(self.broken(error.into()));
+            }
+            self.start += RECORD_HEADER_BYTES;
+            let end = self.start + header.sealed as usize;
+            self.record = Some(OpenRecord { end, raw: header.raw });
+            if header.raw > 0 && (!self.takes_raw || matches!(self.state, State::Payload { .. })) {
+                return Err(self.broken(WireError::RawPayload));
+            }
         }
     }
 
-    fn peek_header(&self) -> Option<Result<ChunkHeader, WireError>> {
-        let bytes = self.buffer[self.start..self.end].first_chunk::<CHUNK_HEADER_BYTES>()?;
-        Some(ChunkHeader::decode(bytes))
+    fn leave_record(&mut self) {
+        if let Some(record) = self.record.take() {
+            self.start = record.end + TAG_BYTES;
+        }
     }
 
     fn head(&mut self) -> Result<ReaderEvent<'_>, WireError> {
-        let bytes = &self.buffer[self.start..self.end];
+        if !self.open_record()? {
+            return Ok(ReaderEvent::Need(Need::Record));
+        }
+        let Some(OpenRecord { end, raw }) = self.record else {
+            return Ok(ReaderEvent::Need(Need::Record));
+        };
+        let bytes = &self.buffer[self.start..end];
         if bytes.first().is_some_and(|kind| AckFrame::is_kind(*kind)) {
-            let Some(frame) = bytes.first_chunk::<ACK_BYTES>() else {
-                return Ok(ReaderEvent::Need(Need::Head));
-            };
-            let ack = AckFrame::decode(frame).map_err(|error| self.broken(error))?;
+            let frame = bytes.first_chunk::<ACK_BYTES>();
+            let ack = frame.ok_or(WireError::CutFrame).and_then(AckFrame::decode);
+            let ack = ack.map_err(|error| self.broken(error))?;
             self.start += ACK_BYTES;
             return Ok(ReaderEvent::Ack(ack));
         }
         if bytes.first().is_some_and(|kind| SharedPlace::is_kind(*kind)) {
-            let Some(frame) = bytes.first_chunk::<RING_BYTES>() else {
-                return Ok(ReaderEvent::Need(Need::Head));
-            };
-            let ring = SharedPlace::decode(frame).map_err(|error| self.broken(error))?;
+            let frame = bytes.first_chunk::<RING_BYTES>();
+            let ring = frame.ok_or(WireError::CutFrame).and_then(SharedPlace::decode);
+            let ring = ring.map_err(|error| self.broken(error))?;
             self.start += RING_BYTES;
             return Ok(ReaderEvent::Ring(ring));
         }
-        let header = match self.peek_header() {
-            None => return Ok(ReaderEvent::Need(Need::Head)),
-            Some(Ok(header)) => header,
-            Some(Err(error)) => return Err(self.broken(error)),
-        };
+        let header = bytes.first_chunk().ok_or(WireError::CutFrame).and_then(ChunkHeader::decode);
+        let header = header.map_err(|error| self.broken(error))?;
         let table = self.start + CHUNK_HEADER_BYTES;
         let meta = table + usize::from(header.pieces) * PIECE_BYTES;
-        let end = table + header.body_bytes();
-        if self.end < end {
-            return Ok(ReaderEvent::Need(Need::Head));
-        }
-        let decoded =
-            Place::decode_table(&self.buffer[table..meta], header.payload_len, &mut self.places);
+        let head_end = table + header.body_bytes();
+        let left = header.payload_on_wire();
+        let decoded = if head_end > end {
+            Err(WireError::CutFrame)
+        } else if raw > 0 && (raw != left || head_end != end) {
+            Err(WireError::RawMismatch { raw, payload: left })
+        } else {
+            Place::decode_table(&self.buffer[table..meta], header.payload_len, &mut self.places)
+        };
         if let Err(error) = decoded {
             return Err(self.broken(error));
         }
-        self.start = end;
-        let left = header.payload_on_wire();
+        self.start = head_end;
         self.last_payload = left;
-        self.state = State::Payload { place: 0, filled: 0, left };
+        let sealed = raw == 0;
+        if left > 0 {
+            self.last_was_sealed = sealed;
+        }
+        self.state = State::Payload { place: 0, filled: 0, left, sealed };
+        if !sealed {
+            self.leave_record();
+        }
         Ok(ReaderEvent::Chunk {
             header,
             places: &self.places,
             table: &self.buffer[table..meta],
-            meta: &self.buffer[meta..end],
+            meta: &self.buffer[meta..head_end],
         })
     }
 
@@ -262,6 +359,9 @@ impl FrameReader {
         error
     }
 }
+
+// The head of a frame is never cut.
+const _: () = assert!(MAX_HEAD_BYTES <= MAX_SEALED_BYTES);
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,10 @@
 //! Frames: how chunks and acknowledgements look as bytes. All integers are little-endian.
 //!
+//! Frames travel in **records** (see [`polyrail_secure::Sealer`]), each of which its sender seals. A record
+//! has one or more frames, and never cuts one before its payload. Payload is sealed like the rest of
+//! its frame, in the same record and those that follow; or it follows the record as it is: then the
+//! record has no other frame, and says how many bytes follow.
+//!
 //! Towards the receiver a flow carries **chunk frames**:
 //!
 //! ```text
@@ -28,19 +33,20 @@
 //! ```
 //!
 //! A connection that carries data both ways (see [`crate::hello::Capabilities::DUPLEX`]) has frames
-//! of both kinds in each direction; the first byte tells them apart.
+//! of both kinds in each direction; their first byte tells them apart.
 //!
 //! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
 //! refusal names one frame, and covers the ones before it too. An ack that says nothing new is a sign of
 //! life, from a receiver that takes long.
 
+use polyrail_secure::OpenError;
 use thiserror::Error;
 
 use crate::id::{RegionKey, TransferId};
 use crate::plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece};
 
 /// Version of the frames and of the hello.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 /// Bytes of a chunk frame before its table of pieces.
 pub const CHUNK_HEADER_BYTES: usize = 56;
 /// Bytes of one entry in the table of pieces.
@@ -299,6 +305,23 @@ pub enum WireError {
         /// `payload_len`.
         payload: u32,
     },
+    /// A record does not open.
+    #[error(transparent)]
+    Record(#[from] OpenError),
+    /// A record ends within a frame.
+    #[error("a record ends within a frame")]
+    CutFrame,
+    /// A record announces other bytes behind it than the payload of its frame.
+    #[error("{raw} bytes follow a record as they are, the payload of its frame has {payload}")]
+    RawMismatch {
+        /// What the record says.
+        raw: u32,
+        /// What its frame says.
+        payload: u32,
+    },
+    /// Payload comes as it is where only sealed payload is allowed.
+    #[error("payload is not sealed; this end is set to payload = aead")]
+    RawPayload,
     /// An acknowledgement names frames that were never sent.
     #[error("acknowledgement of frame {got}, but only {sent} were sent")]
     AckBeyondSent {
