@@ -66,7 +66,7 @@ fn show_origin_tells_every_layer_apart() {
         ("rails", "eth", "env NCCL_SOCKET_IFNAME".to_owned()),
         ("window_chunks", "32", "env POLYRAIL_WINDOW_CHUNKS".to_owned()),
         ("sockets", "3", "set".to_owned()),
-        ("checksum", "off", "default".to_owned()),
+        ("payload", "none", "default".to_owned()),
     ] {
         let is_it =
             |line: &&str| line.trim_start_matches(['*', ' ']).starts_with(&format!("{name} "));

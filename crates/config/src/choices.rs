@@ -146,12 +146,22 @@ choices! {
         Nic = "nic",
     }
 
-    /// Checksum of each chunk.
-    Checksum {
-        /// None beyond TCP's own.
-        Off = "off",
-        /// CRC-32C over the payload.
+    /// Whether who connects has to prove that it may.
+    Auth {
+        /// By metadata, a secret, or as the same user on one host.
+        On = "on",
+        /// Anybody who reaches the port may.
+        None = "none",
+    }
+
+    /// How payload is protected on its way.
+    Payload {
+        /// Not beyond TCP's own checksum.
+        None = "none",
+        /// By a CRC-32C of each chunk: finds accidents.
         Crc32c = "crc32c",
+        /// Encrypted and authenticated.
+        Aead = "aead",
     }
 
     /// The least severe log records that are written.

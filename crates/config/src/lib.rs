@@ -49,7 +49,7 @@ mod yaml;
 pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
-    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Polling, Preset, Progress,
+    Auth, BindDevice, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset, Progress,
     ProxyLayout, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};

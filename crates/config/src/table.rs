@@ -2,7 +2,8 @@
 
 use crate::alias::{self, Alias};
 use crate::choices::{
-    BindDevice, Checksum, LogLevel, NcclDevices, PathChoice, Polling, Preset, Progress, ProxyLayout,
+    Auth, BindDevice, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset, Progress,
+    ProxyLayout,
 };
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
@@ -297,9 +298,25 @@ settings! {
     transfer_timeout_ms: u64 = 0, Kind::millis(1, 86_400_000).or_zero("no limit");
 }
 
-"Integrity and limits" {
-    /// Checksum of each chunk, beyond TCP's own.
-    checksum: Checksum = Checksum::Off, Kind::Choice(Checksum::NAMES);
+"Security" {
+    /// Whether who connects has to prove that it may: by the metadata of the engine it connects to,
+    /// by a secret of `secret_file`, or as a process of the same user on the same host. With `none`
+    /// anybody may who reaches the port; then both ends must be set to it, and the log says so.
+    auth: Auth = Auth::On, Kind::Choice(Auth::NAMES);
+
+    /// File with secrets for connecting by address alone, one on each line, that only its owner may
+    /// read (mode 0600). The first is for connecting, all are accepted. `polyrail secret new` makes
+    /// one.
+    secret_file: String = "", Kind::FileName("none");
+
+    /// How payload is protected on its way over the rails: not at all, by a CRC-32C of each chunk
+    /// (finds accidents), or encrypted and authenticated. The stronger of both ends' settings
+    /// holds. Heads, acknowledgements and messages between engines are always encrypted and
+    /// authenticated. Memory that both ends on one host have open is protected by the host.
+    payload: Payload = Payload::None, Kind::Choice(Payload::NAMES);
+}
+
+"Limits" {
 
     /// Size of the largest notification.
     notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);

@@ -23,7 +23,7 @@ use crate::wire::{Body, ExpressCard, Message, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 12] = [
+const TAKEN: [&str; 14] = [
     "rails",
     "bind_device",
     "congestion",
@@ -33,7 +33,9 @@ const TAKEN: [&str; 12] = [
     "reconnect_min_ms",
     "reconnect_max_ms",
     "peer_timeout_ms",
-    "checksum",
+    "auth",
+    "payload",
+    "secret_file",
     "flow_limit",
     "handshake_limit",
 ];

@@ -4,6 +4,8 @@
 pub(crate) mod callback;
 pub(crate) mod driving;
 pub(crate) mod error;
+pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod pause;
 pub(crate) mod reason;
+pub(crate) mod secret_file;

@@ -5,6 +5,7 @@ mod admission;
 pub(crate) mod build;
 pub(crate) mod handshake;
 mod lateness;
+mod secrets;
 mod watch;
 
 use std::collections::VecDeque;
@@ -16,18 +17,22 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
-use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, HelloError, RefusedCode, Reply};
+use polyrail_proto::hello::{
+    Capabilities, Card, FlowHello, Hello, HelloError, Metadata, RefusedCode, Reply,
+};
 use polyrail_proto::wire::WIRE_VERSION;
 use polyrail_proto::{FlowIndex, Time};
+use polyrail_secure::Proof;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{PollEvent, tcp};
 use slab::Slab;
 use socket2::Socket;
 
+use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, LostReason, Refusal};
 use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
-use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
+use crate::control::handshake::{Cause, Greeting, Handshake, Step, Then, TurnedAway};
 use crate::control::lateness::Absences;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
@@ -173,11 +178,18 @@ impl Control {
                 self.engine.lose_peer(&peer, LostReason::Closed);
             }
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
-            ControlCommand::Introduce { address, answer } => self.introduce(address, answer),
+            ControlCommand::Introduce { address, invitation, answer } => {
+                self.introduce(address, invitation, answer);
+            }
         }
     }
 
-    fn introduce(&mut self, address: SocketAddr, answer: Answer<Result<Card, ConnectReason>>) {
+    fn introduce(
+        &mut self,
+        address: SocketAddr,
+        invitation: Option<Invitation>,
+        answer: Answer<Result<Metadata, ConnectReason>>,
+    ) {
         let engine = self.engine.clone();
         let same_family = |rail: &&crate::engine::rail_selection::Rail| {
             rail.address.is_ipv4() == address.is_ipv4()
@@ -190,16 +202,30 @@ impl Control {
         if !engine.rails.iter().any(|rail| same_family(&rail)) {
             return answer.give(Err(ConnectReason::NoRail));
         }
+        let own = &engine.credentials;
+        let hello = Hello::Introduction(own.metadata(&engine.card));
+        let greeting = match invitation {
+            Some(Invitation { instance, capability }) => {
+                let proof = (Proof::Capability, &capability.secret());
+                Greeting::new(own, proof, Some(instance), hello)
+            }
+            None => own
+                .keyring
+                .to_stranger()
+                .ok_or(ConnectReason::NoProof)
+                .and_then(|(proof, secret)| Greeting::new(own, (proof, &secret), None, hello)),
+        };
+        let greeting = match greeting {
+            Ok(greeting) => greeting,
+            Err(why) => return answer.give(Err(why)),
+        };
         let options = engine.settings.flow_options(false);
         match tcp::start_connect(source, None, address, &options) {
             Ok(socket) => {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
-                let hello = Hello::Introduction(engine.card.clone());
                 let cause = Cause::Introduction { answer };
-                let patience = Duration::ZERO;
-                let connecting =
-                    Handshake::connecting(socket, cause, address, deadline, patience, &hello);
-                self.begin(connecting);
+                let times = (deadline, Duration::ZERO);
+                self.begin(Handshake::connecting(socket, cause, address, times, greeting));
             }
             Err(error) => answer.give(Err(error.into())),
         }
@@ -229,8 +255,10 @@ impl Control {
         match result {
             Ok(socket) => {
                 let epoch = peer.flows[flow.0 as usize].epoch.fetch_add(1, Ordering::Relaxed) + 1;
+                let own = &engine.credentials;
                 let hello = Hello::Flow(FlowHello {
                     card: engine.card.clone(),
+                    capability: own.capability.clone(),
                     target: peer.instance(),
                     // Both are positions on a card, of at most 64 rails.
                     from_rail: from as u16,
@@ -244,15 +272,19 @@ impl Control {
                     capabilities: engine
                         .settings
                         .capabilities()
-                        .without(Capabilities::SHARED_MEMORY),
+                        .without(Capabilities::SHARED_MEMORY)
+                        .without(Capabilities::SEALED_PAYLOAD),
                 });
+                let proof = (Proof::Capability, &peer.capability.secret());
+                let greeting = match Greeting::new(own, proof, Some(peer.instance()), hello) {
+                    Ok(greeting) => greeting,
+                    Err(why) => return self.flow_failed(&peer, flow, &why, pause),
+                };
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
                 let cause = Cause::Flow { peer, flow, epoch, pause };
                 // A new try would have to wait for the same thread behind this one.
-                let patience = engine.settings.peer_timeout;
-                let connecting =
-                    Handshake::connecting(socket, cause, target, deadline, patience, &hello);
-                self.begin(connecting);
+                let times = (deadline, engine.settings.peer_timeout);
+                self.begin(Handshake::connecting(socket, cause, target, times, greeting));
             }
             Err(error) => self.flow_failed(&peer, flow, &error.into(), pause),
         }
@@ -376,7 +408,7 @@ impl Control {
 
     fn step(&mut self, key: usize) {
         let Some(handshake) = self.handshakes.get_mut(key) else { return };
-        match handshake.step() {
+        match handshake.step(&self.engine.credentials) {
             Step::Waiting => {}
             Step::Hello(hello) => self.receive(key, hello),
             Step::Failed(why) => {
@@ -386,6 +418,12 @@ impl Control {
             Step::Rejected(error) => {
                 let handshake = self.handshakes.remove(key);
                 self.rejected(handshake, error);
+            }
+            Step::Unproven(error) => {
+                let handshake = self.handshakes.remove(key);
+                let reason = "no proof that counts here: another secret, or none";
+                handshake.say_goodbye(RefusedCode::Unproven, reason);
+                self.failed(handshake, ConnectReason::Impostor(error));
             }
             Step::Reply(reply) => {
                 let handshake = self.handshakes.remove(key);
@@ -410,8 +448,10 @@ impl Control {
     fn answer(&mut self, key: usize, hello: Hello) -> (Reply, Option<Then>) {
         let refused = |code, reason: String| (Reply::Refused { code, reason }, None);
         let own = self.engine.card.capabilities;
-        let welcome =
-            |capabilities| Reply::Accepted(Card { capabilities, ..self.engine.card.clone() });
+        let welcome = |capabilities| {
+            let card = Card { capabilities, ..self.engine.card.clone() };
+            Reply::Accepted(self.engine.credentials.metadata(&card))
+        };
         let flow = match hello {
             Hello::Introduction(_) => return (welcome(own), None),
             Hello::Flow(flow) => flow,
@@ -458,35 +498,45 @@ impl Control {
     }
 
     fn answered(&mut self, handshake: Handshake, reply: Reply) {
-        let Handshake { socket, cause, .. } = handshake;
-        let _ = self.engine.control.poller.remove(socket.as_fd());
-        match (cause, reply) {
-            (Cause::Introduction { answer }, Reply::Accepted(card)) => {
-                answer.give(Ok(card));
-            }
-            (Cause::Introduction { answer }, Reply::Refused { code, reason }) => {
-                answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
-            }
-            (Cause::Flow { peer, flow, epoch, .. }, Reply::Accepted(card)) => {
+        let _ = self.engine.control.poller.remove(handshake.socket.as_fd());
+        let Reply::Accepted(metadata) = reply else { return self.refused(handshake.cause, reply) };
+        let Some((socket, cause, keys)) = handshake.into_flow() else { return };
+        match cause {
+            Cause::Introduction { answer } => answer.give(Ok(metadata)),
+            Cause::Flow { peer, flow, epoch, .. } => {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
                     let socket = Arc::new(socket);
-                    let duplex = card.capabilities.contains(Capabilities::DUPLEX);
+                    let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {
                         let rail = peer.layout.pair_of(flow).0;
                         let window_chunks = self.engine.config.window_chunks;
-                        let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+                        let arriving =
+                            Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
                         ProxyCommand::AddBoth { arriving }
                     } else {
-                        ProxyCommand::AddTx { peer, flow, socket }
+                        ProxyCommand::AddTx { peer, flow, socket, keys }
                     };
                     self.hand_over(proxy, command);
                 }
             }
-            (Cause::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
+            Cause::Accepted { .. } => {}
+        }
+    }
+
+    fn refused(&mut self, cause: Cause, reply: Reply) {
+        let Reply::Refused { code, reason } = reply else { return };
+        match cause {
+            Cause::Introduction { answer } => {
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
+            }
+            Cause::Flow { peer, flow, .. } => {
                 let final_word = match code {
-                    RefusedCode::WrongInstance
+                    // It does not take what its own metadata proves: it is not the engine any more
+                    // that gave them.
+                    RefusedCode::Unproven
+                    | RefusedCode::WrongInstance
                     | RefusedCode::Version
                     | RefusedCode::NotAdmitted
                     | RefusedCode::SessionOver => true,
@@ -498,12 +548,12 @@ impl Control {
                 let refusal = Refusal { code, text: reason };
                 self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), final_word);
             }
-            (Cause::Accepted { .. }, _) => {}
+            Cause::Accepted { .. } => {}
         }
     }
 
     fn hand_over_arrival(&mut self, handshake: Handshake) {
-        let Handshake { socket, cause, .. } = handshake;
+        let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         let Cause::Accepted { rail, then: Some(then) } = cause else { return };
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.same_host);
@@ -514,14 +564,14 @@ impl Control {
         let socket = Arc::new(socket);
         if duplex {
             let proxy = peer.flows[flow.0 as usize].proxy;
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
             let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
             self.hand_over(proxy, ProxyCommand::AddRx { arriving });
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod control_handle;
 pub(crate) mod counters;
+pub(crate) mod credentials;
 pub(crate) mod device_landings;
 pub(crate) mod finish;
 pub(crate) mod inbox;

@@ -18,10 +18,10 @@ const TCP: (&str, &str) = ("path", "tcp");
 const MODES: [&[(&str, &str)]; 5] = [
     &[TCP],
     &[TCP, ("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[TCP, ("checksum", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    &[TCP, ("payload", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
     // A ring of one chunk: everything waits for room.
     &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB")],
-    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("payload", "crc32c")],
 ];
 
 fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
@@ -146,7 +146,7 @@ fn a_caller_that_drives_drives_the_copies_too() {
 #[test]
 fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
     let (here, there) = (device(0), device(1));
-    let p = RelayedPair::new(&[TCP, ("gpu_chunk_bytes", "64KiB"), ("checksum", "crc32c")]);
+    let p = RelayedPair::new(&[TCP, ("gpu_chunk_bytes", "64KiB"), ("payload", "crc32c")]);
     for round in 0..6 {
         let want = pattern(24 << 20, round);
         let (source, _) = on(&here, &p.a, &want);

@@ -239,7 +239,7 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
 
 #[test]
 fn damaged_payload_is_noticed_by_the_checksum_and_sent_again() {
-    let p = RelayedPair::new(&with(&[("checksum", "crc32c")]));
+    let p = RelayedPair::new(&with(&[("payload", "crc32c")]));
     p.relays().for_each(|relay| relay.set(|mood| mood.damage_every = Some(5)));
     for round in 0..3 {
         Write::post(&p, 4 << 20, round).check();

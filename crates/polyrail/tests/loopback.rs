@@ -13,7 +13,7 @@ use polyrail::{
 const MODES: [&[(&str, &str)]; 3] = [
     &[],
     &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[("checksum", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    &[("payload", "crc32c"), ("chunk_bytes", "64KiB"), ("window_chunks", "2")],
 ];
 
 #[test]

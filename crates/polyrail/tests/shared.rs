@@ -17,10 +17,10 @@ use polyrail_proto::hello::{Capabilities, Card};
 const MODES: [&[(&str, &str)]; 5] = [
     &[],
     &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[("checksum", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
+    &[("payload", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
     // A ring of one chunk: everything waits for room.
     &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
-    &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("checksum", "crc32c")],
+    &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("payload", "crc32c")],
 ];
 
 /// Writes, and says which way that took.

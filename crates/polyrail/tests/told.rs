@@ -156,7 +156,7 @@ impl Mailbox for EvenOnly {
 
 #[test]
 fn a_mailbox_says_where_bytes_belong_and_can_refuse_them() {
-    for mode in [&[][..], &[("chunk_bytes", "4KiB"), ("checksum", "crc32c")]] {
+    for mode in [&[][..], &[("chunk_bytes", "4KiB"), ("payload", "crc32c")]] {
         let p = pair(mode);
         let memory = zeroed(&p.b, 3 * 1024);
         let open = p.b.open(Arc::new(EvenOnly { memory: memory.clone() })).unwrap();

@@ -49,6 +49,8 @@ impl Capabilities {
     /// messages that test whether they can open it. Either end may use it towards a peer whose card
     /// has the bit; no flow needs it.
     pub const SHARED_MEMORY: Self = Self(4);
+    /// Of a card: the engine wants payload sealed, so whoever sends to it seals.
+    pub const SEALED_PAYLOAD: Self = Self(8);
 
     /// Either's.
     #[must_use]
@@ -484,6 +486,11 @@ impl RailCard {
 }
 
 impl FlowHello {
+    /// What who connects hands over of itself.
+    pub fn metadata(&self) -> Metadata {
+        Metadata { card: self.card.clone(), capability: self.capability.clone() }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         self.card.encode_into(out);
         out.extend_from_slice(self.capability.bytes());

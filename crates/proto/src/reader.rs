@@ -18,6 +18,8 @@ use crate::wire::{
 const LARGE_PAYLOAD_BYTES: u32 = 16 << 10;
 /// The most bytes that one read takes while frames are small.
 const SMALL_FRAMES_BYTES: usize = 20 << 10;
+/// A record that takes about as long to open as a lock takes to get.
+const LONG_RECORD_BYTES: u32 = 4 << 10;
 const BUFFER_BYTES: usize = 2 * MAX_SEALED_BYTES;
 
 /// The receiving end of a flow's framing: opens records, and reads frames from them.
@@ -142,6 +144,25 @@ impl FrameReader {
             State::Payload { .. } => Ok(self.buffered(self.end)),
             State::Broken(error) => Err(error),
         }
+    }
+
+    /// Whether [`Self::next`] would open a record that takes so long that no lock should be held
+    /// meanwhile: then call [`Self::open`] before.
+    pub fn is_long_next(&self) -> bool {
+        let is_used_up = self.record.is_none_or(|record| self.start == record.end);
+        let next = self.record.map_or(self.start, |record| record.end + TAG_BYTES);
+        let bytes = self.buffer.get(next..self.end).unwrap_or_default();
+        let header = bytes.first_chunk().map(RecordHeader::decode);
+        let is_long = |header: RecordHeader| {
+            header.sealed >= LONG_RECORD_BYTES && bytes.len() >= header.bytes()
+        };
+        let is_expected = !matches!(self.state, State::Broken(_)) && self.left_raw() == 0;
+        is_used_up && is_expected && header.is_some_and(|header| header.is_ok_and(is_long))
+    }
+
+    /// Opens the next record, if it is there as a whole. An error is final.
+    pub fn open(&mut self) -> Result<(), WireError> {
+        self.open_record().map(drop)
     }
 
     /// Whether the stream stands between two frames, as far as it was read.

@@ -40,6 +40,9 @@ pub enum HandshakeError {
     /// This end does not accept the proof at all.
     #[error("a proof by {0} is not accepted here")]
     NotAccepted(Proof),
+    /// The other side is proven to be somebody else than it says, or than was meant.
+    #[error("it is another engine than it says, or than was meant")]
+    OtherIdentity,
     /// The words are longer than a message can hold.
     #[error("{bytes} bytes of words, allowed are {max}", max = MESSAGE_MAX - OVERHEAD_BYTES)]
     TooLong {

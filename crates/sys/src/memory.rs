@@ -86,6 +86,22 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies bytes out behind those in `out`. On an error `out` stays as it is.
+    pub fn append_to(&self, out: &mut Vec<u8>, offset: u64, len: u64) -> Result<(), OutOfRange> {
+        let from = self.at(offset, len)?;
+        // What is inside a memory fits into an address space.
+        let (begin, len) = (out.len(), len as usize);
+        out.reserve(len);
+        // SAFETY: `at` checked that the source range is inside the memory, and `reserve` made room
+        // for `len` bytes behind `begin`; `out` is exclusively borrowed, so it can't overlap memory
+        // that is only reached by pointer. The bytes up to the new length were just written.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(begin), len);
+            out.set_len(begin + len);
+        }
+        Ok(())
+    }
+
     /// Copies bytes in, from `offset` on.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
         let to = self.at(offset, bytes.len() as u64)?;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::Metadata;
 
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::PeerError;
@@ -35,7 +35,7 @@ use crate::engine::tasks::{Asked, TaskPlace};
 pub struct Connecting {
     engine: Engine,
     address: SocketAddr,
-    answer: Asked<Result<Card, ConnectReason>>,
+    answer: Asked<Result<Metadata, ConnectReason>>,
     place: TaskPlace,
 }
 
@@ -43,7 +43,7 @@ impl Connecting {
     pub(crate) fn new(
         engine: Engine,
         address: SocketAddr,
-        answer: Asked<Result<Card, ConnectReason>>,
+        answer: Asked<Result<Metadata, ConnectReason>>,
     ) -> Self {
         Self { engine, address, answer, place: None }
     }
@@ -67,10 +67,10 @@ impl Connecting {
         self.wait(timeout * 2).unwrap_or_else(no_answer)
     }
 
-    fn result(&self, answer: Option<Result<Card, ConnectReason>>) -> Result<Peer, PeerError> {
+    fn result(&self, answer: Option<Result<Metadata, ConnectReason>>) -> Result<Peer, PeerError> {
         let shared = self.engine.shared();
         match answer {
-            Some(Ok(card)) => Ok(Peer { shared: shared.add_peer(card)? }),
+            Some(Ok(metadata)) => Ok(Peer { shared: shared.add_peer(metadata)? }),
             Some(Err(why)) => Err(self.failed(why)),
             None if shared.is_forked() => Err(PeerError::Forked),
             None => Err(PeerError::Closed),

@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use polyrail_proto::InstanceId;
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::Metadata;
 
 use crate::api::builder::EngineBuilder;
 use crate::api::connecting::Connecting;
@@ -21,6 +22,7 @@ use crate::api::register::Registrable;
 use crate::api::request::{Operation, Request};
 use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
+use crate::base::invitation::Invitation;
 use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
@@ -126,8 +128,20 @@ impl Engine {
 
     /// What another engine needs to find this one: pass it on by any means, to
     /// [`Engine::add_peer`] there.
+    ///
+    /// It is a capability: whoever has it may connect to this engine, and nobody else may (but see
+    /// the settings `secret_file` and `auth`). So pass it on by private means.
     pub fn metadata(&self) -> Vec<u8> {
-        self.shared().card.encode()
+        let shared = self.shared();
+        shared.credentials.metadata(&shared.card).encode()
+    }
+
+    /// What lets somebody connect to this engine who gets the address by other means; see
+    /// [`Invitation`]. It is as private as the metadata.
+    pub fn invitation(&self) -> Invitation {
+        let shared = self.shared();
+        let capability = shared.credentials.capability.clone();
+        Invitation { instance: shared.card.instance, capability }
     }
 
     /// Where this engine listens, a rail each. Any of them may be given to [`Engine::connect`].
@@ -145,11 +159,15 @@ impl Engine {
     /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
     /// may be posted at once and wait for them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
-        let card = Card::decode(metadata)?;
-        Ok(Peer { shared: self.shared().add_peer(card)? })
+        let metadata = Metadata::decode(metadata)?;
+        Ok(Peer { shared: self.shared().add_peer(metadata)? })
     }
 
     /// Adds the peer that listens on `address`, any of its rails, once it has answered.
+    ///
+    /// An address proves nothing. So both ends must have the same secret (setting `secret_file`), or be
+    /// processes of one user on one host, or both be set to `auth=none`; else the peer refuses
+    /// ([`crate::RefusedCode::Unproven`]).
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -160,16 +178,30 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect(&self, address: SocketAddr) -> Connecting {
-        Connecting::new(self.clone(), address, self.shared().introduce(address))
+        Connecting::new(self.clone(), address, self.shared().introduce(address, None))
+    }
+
+    /// Adds the peer that listens on `address` and gave this invitation, once it has answered;
+    /// nobody else can answer in its place. [`Invitation`] has an example.
+    pub fn connect_by(&self, address: SocketAddr, invitation: &Invitation) -> Connecting {
+        let asked = self.shared().introduce(address, Some(invitation.clone()));
+        Connecting::new(self.clone(), address, asked)
     }
 
     /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
-    /// file appears whole or not at all; an older one is replaced.
+    /// file appears whole or not at all; an older one is replaced. Only its owner may read it.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = Path::new(&draft);
-        fs::write(draft, self.metadata())?;
+        // One that was left by a process of the same number may have other permissions.
+        match fs::remove_file(draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+        file.write_all(&self.metadata())?;
         fs::rename(draft, path).inspect_err(|_| drop(fs::remove_file(draft)))
     }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 use polyrail_config::ConfigError;
 use polyrail_gpu::GpuError;
 use polyrail_proto::PlanError;
-use polyrail_proto::hello::HelloError;
+use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::RefusalCode;
 use thiserror::Error;
 
 use crate::base::reason::{ConnectReason, LostReason, TransferProgress};
+use crate::base::secret_file::SecretFileError;
 
 /// An engine can't start.
 #[derive(Debug, Error)]
@@ -59,6 +60,9 @@ pub enum EngineError {
         /// CPUs of this process.
         allowed: String,
     },
+    /// `secret_file` is not one that can be used.
+    #[error("secret_file {0}")]
+    Secrets(SecretFileError),
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {
@@ -313,6 +317,11 @@ const USAGE: u8 = 2;
 const ENVIRONMENT: u8 = 3;
 const PEER: u8 = 4;
 
+/// What helps who can't prove that it may connect.
+const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give both ends the same secret_file \
+     (`polyrail secret new FILE` makes one); on one host under one user nothing is needed; with \
+     auth=none at both ends anybody may connect";
+
 /// What helps a process that was forked.
 const FORKED: &str = "build an engine of its own in each process, after the fork";
 
@@ -322,13 +331,14 @@ impl Explain for EngineError {
             Self::Config(error) => error.help(),
             Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
             Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
+            Self::Secrets(error) => Some(error.help().to_owned()),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Congestion { .. } => USAGE,
+            Self::Config(_) | Self::Congestion { .. } | Self::Secrets(_) => USAGE,
             _ => ENVIRONMENT,
         }
     }
@@ -341,6 +351,10 @@ impl Explain for PeerError {
             Self::Connect { why, .. } => match why {
                 ConnectReason::Version { .. } => "run the same version at both ends",
                 ConnectReason::Foreign(_) => "give an address that the engine there listens on",
+                ConnectReason::NoProof => NO_PROOF,
+                ConnectReason::Refused(refusal) if refusal.code == RefusedCode::Unproven => {
+                    NO_PROOF
+                }
                 _ => return None,
             },
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::WIRE_VERSION;
+use polyrail_secure::HandshakeError;
 use thiserror::Error;
 
 /// Why a peer is gone; see [`crate::Peer::lost`].
@@ -70,6 +71,13 @@ pub enum ConnectReason {
     /// The engine there refuses.
     #[error("refused: {0}")]
     Refused(Refusal),
+    /// There is nothing to prove to an engine of which only the address is known: no secret file, and
+    /// no file of this user on this host.
+    #[error("nothing here proves to an engine at a bare address that this one may connect")]
+    NoProof,
+    /// What answers does not prove that it is the engine that is meant.
+    #[error("what answers there is not the engine that is meant: {0}")]
+    Impostor(HandshakeError),
     /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
     #[error("timed out waiting for {waiting_for}")]
     TimedOut {

@@ -95,10 +95,7 @@ impl Desk {
 impl Control {
     /// A hello came: answers it, once the user has said whether the peer may join.
     pub(super) fn receive(&mut self, key: usize, hello: Hello) {
-        let card = match &hello {
-            Hello::Introduction(card) => card,
-            Hello::Flow(flow) => &flow.card,
-        };
+        let card = hello.card();
         if self.may_join(card, &hello) {
             return self.reply(key, hello);
         }

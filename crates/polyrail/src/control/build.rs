@@ -14,6 +14,7 @@ use socket2::Socket;
 
 use crate::base::error::EngineError;
 use crate::control::Control;
+use crate::control::secrets::credentials;
 use crate::engine::admission::Hook;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::observer::Observer;
@@ -36,8 +37,7 @@ pub(crate) fn start(
     let interfaces = list().map_err(system("interfaces"))?;
     let rails = rail_selection::select(&config.rails, &interfaces)?;
     let settings = EngineSettings::new(&config, rails.len())?;
-    let random = || getrandom::u64().map_err(|error| system("random bits")(error.into()));
-    let instance = InstanceId(u128::from(random()?) << 64 | u128::from(random()?));
+    let credentials = credentials(&config)?;
     let listeners = listen_all(&rails, &settings, config.listen_port)?;
     let mut cards = Vec::with_capacity(rails.len());
     for (rail, listener) in rails.iter().zip(&listeners) {
@@ -47,7 +47,7 @@ pub(crate) fn start(
     let host = host_name();
     let pid = std::process::id();
     let card = Card {
-        instance,
+        instance: InstanceId(credentials.identity.public().instance()),
         host: boot_id().map_err(system("boot id"))?.0,
         name: name.unwrap_or_else(|| format!("{host}:{pid}")),
         capabilities: settings.capabilities(),
@@ -65,6 +65,7 @@ pub(crate) fn start(
         observer,
         admit,
         settings,
+        credentials,
         card,
         rails,
         config,

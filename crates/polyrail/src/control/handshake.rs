@@ -2,17 +2,22 @@
 //! welcome.
 
 use std::io;
+use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::FlowIndex;
-use polyrail_proto::hello::{Card, Hello, HelloError, PREFIX_BYTES, Prefix, RefusedCode, Reply};
+use polyrail_proto::hello::{
+    Hello, HelloError, Kind, Metadata, PREFIX_BYTES, Prefix, RefusedCode, Reply,
+};
+use polyrail_proto::{FlowIndex, InstanceId};
+use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder, Secret};
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::base::reason::ConnectReason;
+use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;
 
@@ -26,11 +31,28 @@ pub(crate) struct Handshake {
     /// connects, so that says nothing of whether its threads have a CPU.
     patience: Duration,
     stage: Stage,
+    talk: Talk,
     output: Vec<u8>,
     input: Vec<u8>,
     prefix: Option<Prefix>,
     /// What it said, while the user is asked whether it may join, and the number of the question.
     awaiting: Option<(u64, Hello)>,
+}
+
+/// What was said so far.
+enum Talk {
+    /// Here: it connects, and has proven that it may. It will say this to that engine.
+    Greeting { initiator: Initiator, to: Option<InstanceId>, hello: Hello },
+    /// Here: it said its hello to this engine.
+    Introduced { to: InstanceId, keys: Keys },
+    /// There: nothing.
+    Stranger,
+    /// There: it has proven that it may connect, and hears who this is.
+    Answering(Responder),
+    /// There: it has proven who it is.
+    Proven(Keys),
+    /// A message did not hold.
+    Over,
 }
 
 /// Why there is a connection.
@@ -46,7 +68,29 @@ pub(crate) enum Cause {
         pause: Duration,
     },
     /// We ask somebody who he is.
-    Introduction { answer: Answer<Result<Card, ConnectReason>> },
+    Introduction { answer: Answer<Result<Metadata, ConnectReason>> },
+}
+
+/// The first words of the side that connects.
+pub(crate) struct Greeting {
+    initiator: Initiator,
+    first: Vec<u8>,
+    to: Option<InstanceId>,
+    hello: Hello,
+}
+
+impl Greeting {
+    /// To the engine with this number, if it is known.
+    pub(crate) fn new(
+        own: &Credentials,
+        (proof, secret): (Proof, &Secret),
+        to: Option<InstanceId>,
+        hello: Hello,
+    ) -> Result<Self, ConnectReason> {
+        let begun = Initiator::new(&own.identity, proof, secret);
+        let (initiator, first) = begun.map_err(ConnectReason::Impostor)?;
+        Ok(Self { initiator, first, to, hello })
+    }
 }
 
 /// A flow of a peer that was accepted.
@@ -81,14 +125,16 @@ pub(crate) enum Step {
     Waiting,
     /// A hello came: decide, then [`Handshake::reply`].
     Hello(Hello),
-    /// A reply came.
+    /// A reply came; a refusal may be in clear, and then proves nothing.
     Reply(Reply),
     /// The reply is out.
     ReplySent,
     /// It failed.
     Failed(ConnectReason),
-    /// The other side's first words are not what they should be.
+    /// The other side's words are not what they should be.
     Rejected(HelloError),
+    /// Who connected proved nothing that counts here.
+    Unproven(HandshakeError),
 }
 
 impl TurnedAway {
@@ -112,29 +158,30 @@ impl Handshake {
         deadline: Instant,
     ) -> Self {
         let cause = Cause::Accepted { rail, then: None };
-        Self::new(socket, cause, remote, deadline, Stage::Reading, Vec::new())
+        Self::new(socket, cause, remote, deadline, Stage::Reading, Talk::Stranger)
     }
 
+    /// Connects to `to`, if that is known, and says `hello` there.
     pub(crate) fn connecting(
         socket: Socket,
         cause: Cause,
         remote: SocketAddr,
-        deadline: Instant,
-        patience: Duration,
-        hello: &Hello,
+        (deadline, patience): (Instant, Duration),
+        greeting: Greeting,
     ) -> Self {
-        let connecting =
-            Self::new(socket, cause, remote, deadline, Stage::Connecting, hello.encode());
-        Self { patience, ..connecting }
+        let Greeting { initiator, first, to, hello } = greeting;
+        let talk = Talk::Greeting { initiator, to, hello };
+        let connecting = Self::new(socket, cause, remote, deadline, Stage::Connecting, talk);
+        Self { patience, output: Kind::First.framed(&first), ..connecting }
     }
 
     /// Goes as far as the socket allows.
-    pub(crate) fn step(&mut self) -> Step {
+    pub(crate) fn step(&mut self, own: &Credentials) -> Step {
         loop {
             let step = match self.stage {
                 Stage::Connecting => self.connect(),
                 Stage::Writing => self.write(),
-                Stage::Reading => self.read(),
+                Stage::Reading => self.read(own),
                 Stage::Deciding => return Step::Waiting,
             };
             match step {
@@ -151,8 +198,24 @@ impl Handshake {
         if let Cause::Accepted { then: slot, .. } = &mut self.cause {
             *slot = then;
         }
-        self.output = reply.encode();
-        self.stage = Stage::Writing;
+        if let Talk::Proven(keys) = &mut self.talk {
+            let mut record = Vec::new();
+            let begin = keys.sealer.begin(&mut record);
+            record.extend_from_slice(&reply.encode());
+            keys.sealer.seal(&mut record, begin, 0);
+            self.output = Kind::Reply.framed(&record);
+            self.stage = Stage::Writing;
+        }
+    }
+
+    /// What the flow goes on with.
+    pub(crate) fn into_flow(self) -> Option<(Socket, Cause, Keys)> {
+        match self.talk {
+            Talk::Introduced { keys, .. } | Talk::Proven(keys) => {
+                Some((self.socket, self.cause, keys))
+            }
+            _ => None,
+        }
     }
 
     /// The user is asked whether it may join; what it said is answered afterwards.
@@ -174,9 +237,10 @@ impl Handshake {
         Some(self.awaiting.take()?.1)
     }
 
-    /// Tells a Polyrail that is not welcome why, as far as the socket takes it at once.
+    /// Tells a Polyrail that is not welcome why, in clear, as far as the socket takes it at once.
     pub(crate) fn say_goodbye(&self, code: RefusedCode, reason: &str) {
-        let bytes = Reply::Refused { code, reason: reason.to_owned() }.encode();
+        let words = Reply::Refused { code, reason: reason.to_owned() }.encode();
+        let bytes = Kind::Refusal.framed(&words);
         let mut from = IoVecs::<Out>::new();
         from.push_bytes(&bytes);
         let _ = send(self.socket.as_fd(), &mut from);
@@ -199,11 +263,23 @@ impl Handshake {
         remote: SocketAddr,
         deadline: Instant,
         stage: Stage,
-        output: Vec<u8>,
+        talk: Talk,
     ) -> Self {
-        let (input, patience) = (Vec::new(), Duration::ZERO);
+        let (output, input, patience) = (Vec::new(), Vec::new(), Duration::ZERO);
         let (prefix, awaiting) = (None, None);
-        Self { socket, cause, remote, deadline, patience, stage, output, input, prefix, awaiting }
+        Self {
+            socket,
+            cause,
+            remote,
+            deadline,
+            patience,
+            stage,
+            talk,
+            output,
+            input,
+            prefix,
+            awaiting,
+        }
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
@@ -229,7 +305,7 @@ impl Handshake {
         if !self.output.is_empty() {
             return Ok(None);
         }
-        if matches!(self.cause, Cause::Accepted { .. }) {
+        if matches!(self.talk, Talk::Proven(_)) {
             return Ok(Some(Step::ReplySent));
         }
         self.stage = Stage::Reading;
@@ -237,7 +313,7 @@ impl Handshake {
     }
 
     /// Reads exactly the prefix, then exactly the body: what follows belongs to the flow.
-    fn read(&mut self) -> io::Result<Option<Step>> {
+    fn read(&mut self, own: &Credentials) -> io::Result<Option<Step>> {
         let wanted = PREFIX_BYTES + self.prefix.map_or(0, |prefix| prefix.body_bytes());
         let have = self.input.len();
         if have < wanted {
@@ -251,23 +327,99 @@ impl Handshake {
                 _ => Ok(None),
             };
         }
-        Ok(self.decode().unwrap_or_else(|error| Some(Step::Rejected(error))))
+        let Some(prefix) = self.prefix.take() else {
+            let Some(prefix) = self.input.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+            return match Prefix::decode(prefix) {
+                Ok(prefix) => {
+                    self.prefix = Some(prefix);
+                    Ok(None)
+                }
+                Err(error) => Ok(Some(Step::Rejected(error))),
+            };
+        };
+        let mut message = take(&mut self.input);
+        Ok(self.hear(prefix.kind(), &mut message[PREFIX_BYTES..], own))
     }
 
-    fn decode(&mut self) -> Result<Option<Step>, HelloError> {
-        let Some((prefix, body)) = self.input.split_first_chunk::<PREFIX_BYTES>() else {
-            return Ok(None);
+    /// A message came as a whole.
+    fn hear(&mut self, kind: Kind, body: &mut [u8], own: &Credentials) -> Option<Step> {
+        let heard = match (replace(&mut self.talk, Talk::Over), kind) {
+            (Talk::Greeting { .. } | Talk::Introduced { .. }, Kind::Refusal) => {
+                Reply::decode(body).map(Step::Reply).map(Some).map_err(Step::Rejected)
+            }
+            (Talk::Greeting { initiator, to, hello }, Kind::Second) => {
+                self.introduce(initiator, to, &hello, body)
+            }
+            (Talk::Introduced { to, keys }, Kind::Reply) => self.hear_reply(to, keys, body),
+            (Talk::Stranger, Kind::First) => self.answer(own, body),
+            (Talk::Answering(responder), Kind::Third) => self.hear_hello(responder, body),
+            (_, kind) => {
+                let allowed = "the next message of the handshake";
+                Err(Step::Rejected(HelloError::Kind { got: kind as u16, allowed }))
+            }
         };
-        let Some(known) = self.prefix else {
-            self.prefix = Some(Prefix::decode(prefix)?);
-            return Ok(None);
-        };
-        let step = match self.cause {
-            Cause::Accepted { .. } => Step::Hello(Hello::decode(known, body)?),
-            _ => Step::Reply(Reply::decode(known, body)?),
-        };
-        self.input.clear();
-        self.prefix = None;
-        Ok(Some(step))
+        heard.unwrap_or_else(Some)
+    }
+
+    /// Here: the other side has shown who it is.
+    fn introduce(
+        &mut self,
+        mut initiator: Initiator,
+        expected: Option<InstanceId>,
+        hello: &Hello,
+        second: &[u8],
+    ) -> Result<Option<Step>, Step> {
+        let failed = |error| Step::Failed(ConnectReason::Impostor(error));
+        let to = InstanceId(initiator.read(second).map_err(failed)?.instance());
+        if expected.is_some_and(|expected| expected != to) {
+            return Err(failed(HandshakeError::OtherIdentity));
+        }
+        let (third, keys) = initiator.finish(&hello.encode()).map_err(failed)?;
+        self.say(Kind::Third, &third);
+        self.talk = Talk::Introduced { to, keys };
+        Ok(None)
+    }
+
+    /// Here: the other side answers the hello.
+    fn hear_reply(
+        &mut self,
+        to: InstanceId,
+        mut keys: Keys,
+        record: &mut [u8],
+    ) -> Result<Option<Step>, Step> {
+        let failed = |error| Step::Failed(ConnectReason::Impostor(error));
+        let words = keys.opener.open_whole(record).map_err(|_| failed(HandshakeError::Unproven))?;
+        let reply = Reply::decode(words).map_err(Step::Rejected)?;
+        if matches!(&reply, Reply::Accepted(metadata) if metadata.card.instance != to) {
+            return Err(failed(HandshakeError::OtherIdentity));
+        }
+        self.talk = Talk::Introduced { to, keys };
+        Ok(Some(Step::Reply(reply)))
+    }
+
+    /// There: somebody wants to prove that it may connect.
+    fn answer(&mut self, own: &Credentials, first: &[u8]) -> Result<Option<Step>, Step> {
+        let answered = Responder::new(&own.identity, &own.keyring, first);
+        let (responder, second) = answered.map_err(Step::Unproven)?;
+        self.say(Kind::Second, &second);
+        self.talk = Talk::Answering(responder);
+        Ok(None)
+    }
+
+    /// There: it shows who it is, and says its hello.
+    fn hear_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Step>, Step> {
+        let Proven { initiator, words, keys, .. } =
+            responder.finish(third).map_err(Step::Unproven)?;
+        let hello = Hello::decode(&words).map_err(Step::Rejected)?;
+        if hello.card().instance.0 != initiator.instance() {
+            return Err(Step::Unproven(HandshakeError::OtherIdentity));
+        }
+        self.talk = Talk::Proven(keys);
+        Ok(Some(Step::Hello(hello)))
+    }
+
+    fn say(&mut self, kind: Kind, body: &[u8]) {
+        self.output = kind.framed(body);
+        self.stage = Stage::Writing;
     }
 }

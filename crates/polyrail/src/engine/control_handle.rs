@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_queue::SegQueue;
 use polyrail_proto::FlowIndex;
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::Metadata;
 use polyrail_sys::Poller;
 
+use crate::base::invitation::Invitation;
 use crate::base::reason::ConnectReason;
 use crate::engine::admission::Admission;
 use crate::engine::peer::PeerShared;
@@ -26,12 +27,31 @@ pub(crate) struct ControlHandle {
 
 /// What the thread is asked to do.
 pub(crate) enum ControlCommand {
-    Connect { peer: Arc<PeerShared> },
-    FlowLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
-    ArrivalLost { peer: Arc<PeerShared>, flow: FlowIndex, why: String },
-    PeerLeft { peer: Arc<PeerShared> },
-    Decided { question: u64, verdict: Admission },
-    Introduce { address: SocketAddr, answer: Answer<Result<Card, ConnectReason>> },
+    Connect {
+        peer: Arc<PeerShared>,
+    },
+    FlowLost {
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        why: String,
+    },
+    ArrivalLost {
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        why: String,
+    },
+    PeerLeft {
+        peer: Arc<PeerShared>,
+    },
+    Decided {
+        question: u64,
+        verdict: Admission,
+    },
+    Introduce {
+        address: SocketAddr,
+        invitation: Option<Invitation>,
+        answer: Answer<Result<Metadata, ConnectReason>>,
+    },
 }
 
 impl ControlHandle {
@@ -68,9 +88,10 @@ impl ControlHandle {
     pub(crate) fn introduce(
         &self,
         address: SocketAddr,
-        answer: Answer<Result<Card, ConnectReason>>,
+        invitation: Option<Invitation>,
+        answer: Answer<Result<Metadata, ConnectReason>>,
     ) {
-        self.command(ControlCommand::Introduce { address, answer });
+        self.command(ControlCommand::Introduce { address, invitation, answer });
     }
 
     /// The thread looks at none any more: whoever waits for an answer gets none.

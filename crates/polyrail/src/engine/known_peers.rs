@@ -27,7 +27,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use polyrail_proto::hello::{Card, FlowHello, RefusedCode};
+use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
 use crate::base::callback;
@@ -82,7 +82,7 @@ struct Parting {
     /// By the user, so it must not come back by itself.
     removed: bool,
     /// What the user gave for it, if ever.
-    card: Option<Card>,
+    given: Option<Metadata>,
     /// Its sessions that are over, the newest last.
     over: VecDeque<u32>,
 }
@@ -98,13 +98,17 @@ fn session_of(epoch: u64) -> u32 {
 
 impl EngineShared {
     /// Adds a peer by the user's will, or finds it: flows are connected at once.
-    pub(crate) fn add_peer(self: &Arc<Self>, card: Card) -> Result<Arc<PeerShared>, PeerError> {
+    pub(crate) fn add_peer(
+        self: &Arc<Self>,
+        metadata: Metadata,
+    ) -> Result<Arc<PeerShared>, PeerError> {
         if self.is_forked() {
             return Err(PeerError::Forked);
         }
+        let card = &metadata.card;
         self.parted().entry(card.instance).removed = false;
         loop {
-            let (peer, _) = self.find_or_make(&card, true)?;
+            let (peer, _) = self.find_or_make(&metadata, true)?;
             if peer.is_gone() {
                 // Whoever ends it is about to take it off the list.
                 std::thread::yield_now();
@@ -115,9 +119,9 @@ impl EngineShared {
                 continue;
             }
             let by_user = &peer.by_user;
-            if by_user.load(Ordering::Acquire) || peer.card == card {
+            if by_user.load(Ordering::Acquire) || peer.card == *card {
                 by_user.store(true, Ordering::Release);
-                self.parted().entry(card.instance).card = Some(peer.card.clone());
+                self.parted().entry(card.instance).given = Some(peer.metadata());
                 self.connect_flows(&peer);
                 return Ok(peer);
             }
@@ -132,7 +136,7 @@ impl EngineShared {
     /// A peer says hello: finds it, or adds it.
     pub(crate) fn greet(self: &Arc<Self>, hello: &FlowHello) -> Result<Arc<PeerShared>, Unwelcome> {
         let (instance, session) = (hello.card.instance, session_of(hello.epoch));
-        let card = {
+        let given = {
             let parted = self.parted();
             let parting = parted.known.get(&instance);
             if parting.is_some_and(|parting| parting.removed) {
@@ -141,17 +145,17 @@ impl EngineShared {
             if parting.is_some_and(|parting| parting.over.contains(&session)) {
                 return Err((RefusedCode::SessionOver, OVER.to_owned()));
             }
-            parting.and_then(|parting| parting.card.clone())
+            parting.and_then(|parting| parting.given.clone())
         };
-        let by_user = card.is_some();
-        let card = card.unwrap_or_else(|| hello.card.clone());
-        if !is_told_by(&card, &hello.card, by_user) {
+        let by_user = given.is_some();
+        let metadata = given.unwrap_or_else(|| hello.metadata());
+        if !is_told_by(&metadata.card, &hello.card, by_user) {
             return Err((RefusedCode::OtherCard, OTHER_CARD.to_owned()));
         }
         let malformed = |error: PeerError| (RefusedCode::Malformed, error.to_string());
         // Twice if it comes in a new session.
         for _ in 0..2 {
-            let (peer, is_new) = self.find_or_make(&card, by_user).map_err(malformed)?;
+            let (peer, is_new) = self.find_or_make(&metadata, by_user).map_err(malformed)?;
             if !is_told_by(&peer.card, &hello.card, peer.by_user.load(Ordering::Acquire)) {
                 return Err((RefusedCode::OtherCard, OTHER_CARD.to_owned()));
             }
@@ -182,7 +186,7 @@ impl EngineShared {
     /// Whether nobody has added this instance here, nor removed it.
     pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
         let parted = self.parted();
-        let is_ours = |parting: &Parting| parting.removed || parting.card.is_some();
+        let is_ours = |parting: &Parting| parting.removed || parting.given.is_some();
         !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 
@@ -261,9 +265,10 @@ impl EngineShared {
     /// card.
     fn find_or_make(
         self: &Arc<Self>,
-        card: &Card,
+        metadata: &Metadata,
         by_user: bool,
     ) -> Result<(Arc<PeerShared>, bool), PeerError> {
+        let card = &metadata.card;
         if card.instance == self.card.instance {
             return Err(PeerError::Myself);
         }
@@ -278,12 +283,13 @@ impl EngineShared {
             flow_limit: self.config.flow_limit,
             same_host: card.host == self.card.host,
             spins: self.pollers.are_allowed(),
+            payload: self.settings.payload_for(card),
             rails: self.rails.len(),
             staging: &self.staging,
         };
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;
-        let peer = Arc::new(PeerShared::new(number, card.clone(), layout, tx, options));
+        let peer = Arc::new(PeerShared::new(number, metadata.clone(), layout, tx, options));
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.write();
         // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.

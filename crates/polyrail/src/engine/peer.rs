@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_config::Payload;
 use polyrail_gpu::Ticket;
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::wire::Place;
 use polyrail_proto::{
     FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
 };
+use polyrail_secure::Capability;
 use polyrail_sys::tcp;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
@@ -39,6 +41,10 @@ use crate::wake::lanes::{Asked, Lanes};
 pub(crate) struct PeerShared {
     pub(crate) number: u32,
     pub(crate) card: Card,
+    /// What this engine proves to it.
+    pub(crate) capability: Capability,
+    /// How payload for it is protected on the rails.
+    pub(crate) payload: Payload,
     pub(crate) same_host: bool,
     /// Payload that devices were given to copy from end to end.
     pub(crate) peer_copy_bytes: AtomicU64,
@@ -207,7 +213,7 @@ impl Layout {
 impl PeerShared {
     pub(crate) fn new(
         number: u32,
-        card: Card,
+        Metadata { card, capability }: Metadata,
         layout: Layout,
         proxies: &Placement,
         options: PeerOptions<'_>,
@@ -281,8 +287,14 @@ impl PeerShared {
             announcing: AtomicU32::new(0),
             watches: AtomicU32::new(0),
             card,
+            capability,
+            payload: options.payload,
             layout,
         }
+    }
+
+    pub(crate) fn metadata(&self) -> Metadata {
+        Metadata { card: self.card.clone(), capability: self.capability.clone() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -501,6 +513,7 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) same_host: bool,
     /// CPUs are to spare for waiting for a lock.
     pub(crate) spins: bool,
+    pub(crate) payload: Payload,
     /// Local rails.
     pub(crate) rails: usize,
     /// Pinned memory of all peers together.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use polyrail_proto::FlowIndex;
+use polyrail_secure::Keys;
 use polyrail_sys::Poller;
 use socket2::Socket;
 
@@ -51,7 +52,7 @@ pub(crate) struct ProxyCounters {
 /// What a proxy is asked to do with its flows.
 pub(crate) enum ProxyCommand {
     /// A flow towards the peer is connected.
-    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket> },
+    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket>, keys: Keys },
     /// A flow from a peer is connected.
     AddRx { arriving: Arriving },
     /// Data both ways on one connection, by flows of the same number.
@@ -77,6 +78,8 @@ pub(crate) struct Arriving {
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
     pub(crate) socket: Arc<Socket>,
+    /// Made in its handshake.
+    pub(crate) keys: Keys,
 }
 
 /// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.

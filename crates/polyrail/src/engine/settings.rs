@@ -3,8 +3,8 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use polyrail_config::{BindDevice, Checksum, Config, Progress, ProxyLayout};
-use polyrail_proto::hello::Capabilities;
+use polyrail_config::{BindDevice, Config, Payload, Progress, ProxyLayout};
+use polyrail_proto::hello::{Capabilities, Card};
 use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::congestion_controls;
 use polyrail_sys::tcp::FlowOptions;
@@ -27,7 +27,7 @@ pub(crate) struct EngineSettings {
     pub(crate) staging_bytes: u64,
     pub(crate) append_freq: u32,
     pub(crate) append_batch: u32,
-    pub(crate) checksum: bool,
+    pub(crate) payload: Payload,
     pub(crate) caller_driven: bool,
     pub(crate) merged: bool,
     pub(crate) rail_stall: Duration,
@@ -65,7 +65,7 @@ impl EngineSettings {
             staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
             append_batch: config.append_batch,
-            checksum: config.checksum == Checksum::Crc32c,
+            payload: config.payload,
             caller_driven,
             merged: caller_driven || config.proxy_layout == ProxyLayout::Merged,
             rail_stall: ms(config.rail_stall_ms),
@@ -105,7 +105,18 @@ impl EngineSettings {
     /// What this engine can do; both ends of a flow must be able to.
     pub(crate) fn capabilities(&self) -> Capabilities {
         // Both directions of a connection have one owner only where one thread drives both.
-        if self.caller_driven { CAPABILITIES.with(Capabilities::DUPLEX) } else { CAPABILITIES }
+        let duplex =
+            if self.caller_driven { Capabilities::DUPLEX } else { Capabilities::default() };
+        let wants_sealed = self.payload == Payload::Aead;
+        let sealed =
+            if wants_sealed { Capabilities::SEALED_PAYLOAD } else { Capabilities::default() };
+        CAPABILITIES.with(duplex).with(sealed)
+    }
+
+    /// How payload for the peer with this card is protected: as the one wants it that wants more.
+    pub(crate) fn payload_for(&self, card: &Card) -> Payload {
+        let wants_sealed = card.capabilities.contains(Capabilities::SEALED_PAYLOAD);
+        if wants_sealed { Payload::Aead } else { self.payload }
     }
 
     /// Socket options of a flow to a peer on this host, or elsewhere.

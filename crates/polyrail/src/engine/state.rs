@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use polyrail_config::{Config, Polling};
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::Op as WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
@@ -17,6 +17,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
 use crate::base::error::{PostError, TransferError};
+use crate::base::invitation::Invitation;
 use crate::base::pause::wait_patiently;
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
@@ -26,6 +27,7 @@ use crate::device::shared_page::Page;
 use crate::engine::admission::Hook;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
+use crate::engine::credentials::Credentials;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known_peers::{Joined, Parted};
@@ -58,6 +60,7 @@ pub(crate) struct EngineShared {
     waits: Waits,
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
+    pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::Rail>,
     pub(crate) registry: Arc<Registry>,
@@ -93,6 +96,7 @@ pub(crate) struct EngineShared {
 pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
+    pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::Rail>,
     pub(crate) proxies: ProxySet,
@@ -105,8 +109,18 @@ pub(crate) struct Parts {
 
 impl EngineShared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, settings, card, rails, proxies, control, trace, observer, admit } =
-            parts;
+        let Parts {
+            config,
+            settings,
+            credentials,
+            card,
+            rails,
+            proxies,
+            control,
+            trace,
+            observer,
+            admit,
+        } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
         Self {
@@ -136,6 +150,7 @@ impl EngineShared {
             original,
             config,
             settings,
+            credentials,
             card,
             rails,
             proxies,
@@ -288,12 +303,17 @@ impl EngineShared {
     }
 
     /// Asks who listens on the address.
-    pub(crate) fn introduce(&self, address: SocketAddr) -> Asked<Result<Card, ConnectReason>> {
+    /// Finds out who listens there. With an invitation it must be the engine that gave it.
+    pub(crate) fn introduce(
+        &self,
+        address: SocketAddr,
+        invitation: Option<Invitation>,
+    ) -> Asked<Result<Metadata, ConnectReason>> {
         let (answer, asked) = question(&self.bells);
         if self.is_forked() {
             return asked;
         }
-        self.control.introduce(address, answer);
+        self.control.introduce(address, invitation, answer);
         if self.is_closing() {
             // The control thread may not look any more.
             self.control.forget_commands();

@@ -8,9 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
+use polyrail_config::Payload;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode};
 use polyrail_proto::{FlowIndex, FrameReader, Landed, Need, ReaderEvent, Settled, Verdict};
+use polyrail_secure::Sealer;
 use polyrail_sys::{In, IoVecs, receive};
 use smallvec::SmallVec;
 use socket2::Socket;
@@ -48,49 +51,62 @@ pub(crate) struct RxFlow {
     /// end was not.
     is_landing: bool,
     landed: Vec<Landed>,
-    /// On a connection that carries data both ways: acknowledgements of what goes the other way.
-    acks_of_ours: Option<SmallVec<[AckFrame; 4]>>,
+    way_back: WayBack,
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
     pub(crate) ended: bool,
 }
 
+/// What goes back on the connection.
+enum WayBack {
+    /// Acknowledgements of this flow, which it seals.
+    Own(Sealer),
+    /// Data. These acknowledgements of it came and were not taken.
+    Data(SmallVec<[AckFrame; 4]>),
+}
+
 impl RxFlow {
     pub(crate) fn new(arriving: Arriving) -> Self {
-        let Arriving { peer, flow, epoch, rail, window_chunks, socket } = arriving;
-        Self {
+        let (flow, sealer) = Self::duplex(arriving);
+        Self { way_back: WayBack::Own(sealer), ..flow }
+    }
+
+    /// The other direction of the connection carries data, too: the flow that sends it gets the sealer.
+    pub(crate) fn duplex(arriving: Arriving) -> (Self, Sealer) {
+        let Arriving { peer, flow, epoch, rail, window_chunks, socket, keys } = arriving;
+        let reader = FrameReader::new(keys.opener);
+        let wants_sealed = peer.payload == Payload::Aead;
+        let flow = Self {
             peer,
             flow,
             epoch,
             rail,
             socket,
-            reader: FrameReader::new(),
+            reader: if wants_sealed { reader.sealed_only() } else { reader },
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
             landed: Vec::new(),
-            acks_of_ours: None,
+            way_back: WayBack::Data(SmallVec::new()),
             readable: true,
             ended: false,
-        }
-    }
-
-    /// The other direction of the connection carries data too.
-    pub(crate) fn duplex(mut self) -> Self {
-        self.acks_of_ours = Some(SmallVec::new());
-        self
+        };
+        (flow, keys.sealer)
     }
 
     /// Acknowledgements that came since the last call, in order.
     pub(crate) fn take_acks(&mut self) -> SmallVec<[AckFrame; 4]> {
-        self.acks_of_ours.as_mut().map(std::mem::take).unwrap_or_default()
+        match &mut self.way_back {
+            WayBack::Data(acks) => std::mem::take(acks),
+            WayBack::Own(_) => SmallVec::new(),
+        }
     }
 
     /// Moves the acknowledgements that may leave to `out`, for whoever writes to the connection; if
     /// `all`, with one of what landed and need not be acknowledged yet.
-    pub(crate) fn take_unsent(&mut self, all: bool, out: &mut Vec<u8>) {
+    pub(crate) fn take_unsent(&mut self, all: bool, sealer: &mut Sealer, out: &mut Vec<u8>) {
         let is_more = all && self.acks.is_behind();
         if (is_more || self.acks.are_withheld()) && self.peer.rx().is_quiet() {
             if is_more {
@@ -98,7 +114,7 @@ impl RxFlow {
             }
             self.acks.clear();
         }
-        self.acks.take(out);
+        self.acks.take(sealer, out);
     }
 
     /// While devices copy what came, or what acknowledgements have to wait for, the sender hears that
@@ -326,7 +342,9 @@ impl RxFlow {
         if self.acks.are_withheld() && self.peer.rx().is_quiet() {
             self.acks.clear();
         }
-        self.acks.send(&*self.socket)?;
+        if let WayBack::Own(sealer) = &mut self.way_back {
+            self.acks.send(sealer, &*self.socket)?;
+        }
         Ok(self.acks.are_withheld())
     }
 
@@ -337,7 +355,7 @@ impl RxFlow {
 
     /// One system call: the rest of the payload into its place, then what fits of the next frames.
     fn receive_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, Down> {
-        let left = self.reader.left();
+        let left = self.reader.left_raw();
         let staged = self.current.at.filter(|_| left > 0 && self.current.land);
         let landing = left > 0
             && self.current.land
@@ -432,15 +450,20 @@ impl RxFlow {
     fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
-        let side = &mut *rx;
-        self.landing_ended(side);
+        self.landing_ended(&mut rx);
         while !self.waits_for_room {
             let left = self.reader.left();
+            // Other flows of the peer need the lock meanwhile.
+            if self.reader.is_long_next() {
+                let opened = MutexGuard::unlocked(&mut rx, || self.reader.open());
+                opened.map_err(|error| Down(error.to_string()))?;
+            }
+            let side = &mut *rx;
             match self.reader.next().map_err(|error| Down(error.to_string()))? {
-                ReaderEvent::Need(Need::Head | Need::Payload) => break,
-                ReaderEvent::Ack(ack) => match &mut self.acks_of_ours {
-                    Some(acks) => acks.push(ack),
-                    None => return Err(Down("acknowledgement of nothing".into())),
+                ReaderEvent::Need(Need::Record | Need::Payload) => break,
+                ReaderEvent::Ack(ack) => match &mut self.way_back {
+                    WayBack::Data(acks) => acks.push(ack),
+                    WayBack::Own(_) => return Err(Down("acknowledgement of nothing".into())),
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
                     let verdict = self.current.begin(
@@ -469,12 +492,11 @@ impl RxFlow {
                     self.arrivals.peers_ring = Some(PeersRing::new(place));
                 }
                 ReaderEvent::Buffered { place, bytes } => {
-                    let receiver = &mut side.receiver;
                     let landed = match (self.current.at, &self.arrivals.ring) {
                         (Some(at), Some(ring)) if self.current.land => {
                             self.current.stage_buffered(ring, at, left, bytes)?
                         }
-                        _ => self.current.land_buffered(self.flow, place, bytes, receiver)?,
+                        _ => self.current.land_buffered(self.flow, place, bytes, &mut rx)?,
                     };
                     if !landed {
                         peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
@@ -501,9 +523,9 @@ impl RxFlow {
             }
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
-        self.note_landed(side);
+        self.note_landed(&mut rx);
         if self.landed.is_empty() {
-            self.look_ahead(goes_on, side, pass.now);
+            self.look_ahead(goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
@@ -520,7 +542,7 @@ impl RxFlow {
     /// among that waits until nothing is landing, and is acknowledged after that.
     fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
         if goes_on {
-            self.is_landing = self.reader.left() > 0
+            self.is_landing = self.reader.left_raw() > 0
                 && self.current.land
                 && self.current.at.is_none()
                 && !self.waits_for_room

@@ -11,14 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
-use polyrail_proto::{Chunk, Failure, FlowIndex, Source, Time, TransferId};
+use polyrail_config::Payload;
+use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::{
+    Chunk, Failure, FlowIndex, FrameReader, ReaderEvent, Source, Time, TransferId,
+};
+use polyrail_secure::{Opener, Sealer};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
-use self::frame::{Body, Frame, continue_crc, copy_payload, copy_staged, staged_at};
+use self::frame::{Body, Frame, SealedPayload, continue_crc, copy_payload, copy_staged, staged_at};
 use self::staged::{Rest, Staged};
 use self::stall::Quiet;
 use crate::device::shared_ring::SharedRing;
@@ -44,7 +48,6 @@ const BATCHED_BYTES: u32 = 512;
 const BATCH_KEPT_BYTES: usize = 64 << 10;
 /// After so long a flow looks itself whether it is still right to leave what waits to others.
 const DENIED_NS: u64 = 50_000_000;
-const ACK_BUFFER_BYTES: usize = 256 * ACK_BYTES;
 
 pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
@@ -67,8 +70,9 @@ pub(crate) struct TxFlow {
     acknowledged: u64,
     /// Frames that are out and of which the sender core does not know that yet.
     unreported: u32,
-    /// Heads and small payloads of the frames in order, then acknowledgements of what comes the
-    /// other way: one piece for the system call instead of many.
+    sealer: Sealer,
+    /// Records in order, with small payloads, then acknowledgements of what comes the other way: one
+    /// piece for the system call instead of many.
     batch: Vec<u8>,
     batch_sent: usize,
     pub(crate) writable: bool,
@@ -79,8 +83,8 @@ pub(crate) struct TxFlow {
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
     pub(crate) ended: bool,
-    acks: Box<[u8; ACK_BUFFER_BYTES]>,
-    ack_bytes: usize,
+    /// Reads acknowledgements; on a connection that carries data both ways its other half does.
+    acks: Option<FrameReader>,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
     quiet: Quiet,
@@ -89,7 +93,12 @@ pub(crate) struct TxFlow {
 }
 
 impl TxFlow {
-    pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket>) -> Self {
+    pub(crate) fn new(
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        socket: Arc<Socket>,
+        sealer: Sealer,
+    ) -> Self {
         let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
@@ -104,6 +113,7 @@ impl TxFlow {
             sequence: 0,
             acknowledged: 0,
             unreported: 0,
+            sealer,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -111,13 +121,17 @@ impl TxFlow {
             stuck: false,
             readable: true,
             ended: false,
-            acks: Box::new([0; ACK_BUFFER_BYTES]),
-            ack_bytes: 0,
+            acks: None,
             window_full_since: None,
             socket_full_since: None,
             quiet: Quiet::default(),
             traced: VecDeque::new(),
         }
+    }
+
+    /// Nothing but acknowledgements comes the other way.
+    pub(crate) fn with_acks(self, opener: Opener) -> Self {
+        Self { acks: Some(FrameReader::new(opener)), ..self }
     }
 
     /// Room came: its proxy, which is awake, looks for something to send on it.
@@ -153,7 +167,7 @@ impl TxFlow {
                 if let Some(arriving) = &mut arriving
                     && !self.frames.is_empty()
                 {
-                    arriving.take_unsent(true, &mut self.batch);
+                    arriving.take_unsent(true, &mut self.sealer, &mut self.batch);
                 }
             }
             if self.is_between_frames() {
@@ -190,8 +204,9 @@ impl TxFlow {
     pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut any = false;
         while self.readable {
+            let Some(reader) = &mut self.acks else { break };
             let mut into = IoVecs::<In>::new();
-            into.push_buffer(&mut self.acks[self.ack_bytes..]);
+            into.push_buffer(reader.spare());
             let room = into.bytes();
             let bytes = match receive(self.socket.as_fd(), &mut into) {
                 Ok(0) => return Err(Down("closed by the peer".into())),
@@ -200,10 +215,11 @@ impl TxFlow {
                 Err(error) => return Err(error.into()),
             };
             self.readable = bytes == room || (bytes > 0 && self.ended);
-            self.ack_bytes += bytes;
             if bytes > 0 {
                 any = true;
-                self.handle_acks(pass)?;
+                reader.advance(bytes);
+                let acks = read_acks(reader)?;
+                self.take_acks(acks, pass)?;
             }
         }
         Ok(any)
@@ -214,7 +230,7 @@ impl TxFlow {
     pub(crate) fn take_along(&mut self, arriving: &mut RxFlow) -> bool {
         let between = self.is_between_frames();
         if between {
-            arriving.take_unsent(false, &mut self.batch);
+            arriving.take_unsent(false, &mut self.sealer, &mut self.batch);
         }
         between
     }
@@ -316,7 +332,7 @@ impl TxFlow {
     fn queue(&mut self, chunk: Chunk<Outgoing>, body: Body, pass: &Pass<'_>) -> Result<(), Down> {
         let Chunk { mut header, source, .. } = chunk;
         let plan = source.plan();
-        if pass.engine.settings.checksum {
+        if self.peer.payload == Payload::Crc32c {
             header.flags = header.flags.with(Flags::CHECKSUM);
         }
         let begin = self.batch.len();
@@ -324,7 +340,9 @@ impl TxFlow {
         match (body, &mut self.shared) {
             (Body::Shared(at), Some(shared)) => {
                 if let Some(place) = shared.note(self.sequence) {
+                    let record = self.sealer.begin(&mut self.batch);
                     self.batch.extend_from_slice(&place.encode());
+                    self.sealer.seal(&mut self.batch, record, 0);
                 }
                 if !header.set_place_in_ring(at) {
                     return Err(Down(format!("no frame can name place {at} of a ring")));
@@ -333,27 +351,43 @@ impl TxFlow {
             (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
             _ => {}
         }
+        let record = self.sealer.begin(&mut self.batch);
         let head = self.batch.len();
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
         header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
-        if pass.engine.settings.checksum {
+        let len = header.payload_len;
+        let staged = staged_at(body, &self.ring, &self.shared);
+        if self.peer.payload == Payload::Crc32c {
             let crc = crc32c::crc32c(&self.batch[head + CHUNK_HEADER_BYTES..]);
-            let crc = match staged_at(body, &self.ring, &self.shared) {
+            let crc = match staged {
                 Some((ring, at)) => {
-                    let continued = ring.memory().crc32c(crc, at, header.payload_len.into());
+                    let continued = ring.memory().crc32c(crc, at, len.into());
                     continued.map_err(|error| Down(error.to_string()))?
                 }
                 None => continue_crc(crc, &source, header.chunk)?,
             };
             ChunkHeader::set_checksum(&mut self.batch[head..], crc);
         }
-        let is_small = header.payload_len <= BATCHED_BYTES;
-        let inside = match (body, staged_at(body, &self.ring, &self.shared)) {
-            (Body::Shared(_), _) => true,
-            (_, Some((ring, at))) => {
-                is_small && copy_staged(ring, at, header.payload_len, &mut self.batch)
-            }
-            _ => is_small && copy_payload(&source, header.chunk, &mut self.batch),
+        let on_wire = header.payload_on_wire();
+        // If a region is gone, sending finds out and ends the transfer.
+        let inside = if on_wire == 0 || self.peer.payload != Payload::Aead {
+            self.sealer.seal(&mut self.batch, record, on_wire);
+            let is_small = on_wire <= BATCHED_BYTES;
+            on_wire == 0
+                || is_small
+                    && match staged {
+                        Some((ring, at)) => copy_staged(ring, at, len, &mut self.batch),
+                        None => copy_payload(&source, header.chunk, &mut self.batch),
+                    }
+        } else {
+            let (sealer, out) = (&mut self.sealer, &mut self.batch);
+            let mut payload = SealedPayload { sealer, out, begin: record };
+            let taken = match staged {
+                Some((ring, at)) => payload.take(ring.memory(), at, len.into()),
+                None => payload.take_pieces(&source, header.chunk),
+            };
+            payload.seal();
+            taken
         };
         if let Some(since) = self.window_full_since.take() {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
@@ -482,7 +516,7 @@ impl TxFlow {
         if self.batch_sent == self.batch.len() {
             self.batch.clear();
             self.batch_sent = 0;
-        } else if self.batch_sent > BATCH_KEPT_BYTES {
+        } else if self.batch_sent > BATCH_KEPT_BYTES.max(self.batch.len() / 2) {
             // Frames come as fast as they go, and the batch is never empty.
             self.batch.drain(..self.batch_sent);
             self.batch_sent = 0;
@@ -512,17 +546,6 @@ impl TxFlow {
         if !had_work && tx.sender.has_work() {
             pass.engine.ask_all(&self.peer);
         }
-    }
-
-    fn handle_acks(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
-        let (frames, rest) = self.acks[..self.ack_bytes].as_chunks::<ACK_BYTES>();
-        let left = rest.len();
-        let decoded: Result<SmallVec<[AckFrame; 8]>, _> =
-            frames.iter().map(AckFrame::decode).collect();
-        let decoded = decoded.map_err(|error| Down(error.to_string()))?;
-        self.acks.copy_within(self.ack_bytes - left..self.ack_bytes, 0);
-        self.ack_bytes = left;
-        self.take_acks(decoded, pass)
     }
 
     /// The peer acknowledged frames.
@@ -590,6 +613,18 @@ impl TxFlow {
         if let Some(since) = self.socket_full_since.take() {
             let stats = &self.peer.flows[self.flow.0 as usize].stats;
             stats.socket_full_ns.add(pass.now.saturating_sub(since));
+        }
+    }
+}
+
+/// The acknowledgements that came as a whole.
+fn read_acks(reader: &mut FrameReader) -> Result<SmallVec<[AckFrame; 8]>, Down> {
+    let mut acks = SmallVec::new();
+    loop {
+        match reader.next().map_err(|error| Down(error.to_string()))? {
+            ReaderEvent::Ack(ack) => acks.push(ack),
+            ReaderEvent::Need(_) => return Ok(acks),
+            _ => return Err(Down("data where only acknowledgements may come".into())),
         }
     }
 }

@@ -10,10 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use polyrail::{Engine, Peer};
-use polyrail_proto::hello::{Card, PREFIX_BYTES, Prefix};
-use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, RING_BYTES, SharedPlace};
+use polyrail_proto::hello::{Kind, PREFIX_BYTES, Prefix};
+use polyrail_secure::RecordHeader;
 use polyrail_sys::{Poller, tcp};
 use socket2::SockRef;
+
+use super::stranger::metadata_of;
 
 /// Rails are given up soon and come back soon; the peer is given up late.
 pub(crate) const RAILS: &[(&str, &str)] = &[
@@ -100,7 +102,7 @@ struct Lane {
     frames: Frames,
 }
 
-/// Follows the frames of a stream, to find payload.
+/// Follows the records of a stream, to find payload that comes as it is.
 #[derive(Default)]
 struct Frames {
     head: Vec<u8>,
@@ -113,7 +115,7 @@ struct Frames {
 enum Stage {
     #[default]
     Hello,
-    Head,
+    Record,
     Payload {
         damage: bool,
     },
@@ -326,7 +328,7 @@ impl Frames {
                 self.payload_left -= step;
                 at += step;
                 if self.payload_left == 0 {
-                    self.stage = Stage::Head;
+                    self.stage = Stage::Record;
                 }
                 continue;
             }
@@ -336,8 +338,16 @@ impl Frames {
             if self.head.len() < head {
                 continue;
             }
+            if self.stage == Stage::Hello {
+                let prefix = self.head.first_chunk::<PREFIX_BYTES>().unwrap();
+                // The last words of either side before the records.
+                if matches!(Prefix::decode(prefix).unwrap().kind(), Kind::Third | Kind::Reply) {
+                    self.stage = Stage::Record;
+                }
+            } else {
+                self.stage = Stage::Record;
+            }
             self.head.clear();
-            self.stage = Stage::Head;
             if payload > 0 {
                 self.chunks += 1;
                 let damage = damage_every.is_some_and(|every| self.chunks.is_multiple_of(every));
@@ -354,14 +364,8 @@ impl Frames {
             let prefix = self.head.first_chunk::<PREFIX_BYTES>()?;
             return Some((PREFIX_BYTES + Prefix::decode(prefix).unwrap().body_bytes(), 0));
         }
-        if AckFrame::is_kind(self.head[0]) {
-            return Some((polyrail_proto::wire::ACK_BYTES, 0));
-        }
-        if SharedPlace::is_kind(self.head[0]) {
-            return Some((RING_BYTES, 0));
-        }
-        let header = ChunkHeader::decode(self.head.first_chunk::<CHUNK_HEADER_BYTES>()?).unwrap();
-        Some((CHUNK_HEADER_BYTES + header.body_bytes(), header.payload_on_wire() as usize))
+        let header = RecordHeader::decode(self.head.first_chunk()?).unwrap();
+        Some((header.bytes(), header.raw as usize))
     }
 }
 
@@ -415,9 +419,9 @@ fn ways_to(engine: &Engine) -> Vec<Relay> {
 
 /// The metadata of an engine, with other addresses.
 pub(crate) fn metadata_through(engine: &Engine, relays: &[Relay]) -> Vec<u8> {
-    let mut card = Card::decode(&engine.metadata()).unwrap();
-    for (rail, relay) in card.rails.iter_mut().zip(relays) {
+    let mut metadata = metadata_of(engine);
+    for (rail, relay) in metadata.card.rails.iter_mut().zip(relays) {
         rail.address = relay.address;
     }
-    card.encode()
+    metadata.encode()
 }

@@ -1,16 +1,21 @@
-//! A peer made by hand, which says whatever a test wants it to say.
+//! A peer made by hand, which says whatever a test wants it to say. It has a key pair and proves what
+//! it knows like any other; what it says after that is its own affair.
 
+use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use polyrail::{Engine, Region};
 use polyrail_proto::hello::{
-    Capabilities, Card, FlowHello, Hello, PREFIX_BYTES, Prefix, RailCard, Reply,
+    Capabilities, Card, FlowHello, Hello, Kind, Metadata, PREFIX_BYTES, Prefix, RailCard, Reply,
 };
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
 use polyrail_proto::{InstanceId, Piece, RegionKey, TransferId};
-
+use polyrail_secure::{
+    Capability, Identity, Initiator, Keyring, Keys, Opener, Proof, RECORD_HEADER_BYTES,
+    RecordHeader, Responder,
+};
 use socket2::SockRef;
 
 use super::LONG;
@@ -18,19 +23,41 @@ use super::LONG;
 /// A connection of a stranger.
 pub(crate) struct Stranger {
     pub(crate) stream: TcpStream,
+    /// Once both have proven who they are.
+    keys: Option<Keys>,
+    /// What came in records and was not looked at.
+    opened: VecDeque<u8>,
 }
 
-/// Who a stranger claims to be: another instance each time.
+/// What all strangers let others prove to them.
+const CAPABILITY: [u8; 16] = [7; 16];
+/// What of a stranger's words goes into a record.
+const RECORD_BYTES: usize = 64 << 10;
+
+/// The key pairs of strangers, by instance and by the address that they listen on.
+#[derive(Default)]
+struct Known {
+    by_instance: HashMap<InstanceId, Arc<Identity>>,
+    by_address: HashMap<SocketAddr, Arc<Identity>>,
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// Who a stranger is: another one each time.
 pub(crate) fn card(addresses: &[SocketAddr]) -> Card {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
     let rail = |address: &SocketAddr| RailCard {
         name: "s".to_owned(),
         address: *address,
         prefix_len: 8,
         speed_mbps: 0,
     };
+    let identity = Arc::new(Identity::fresh().unwrap());
+    let instance = InstanceId(identity.public().instance());
+    let mut known = KNOWN.lock().unwrap();
+    known.by_instance.insert(instance, identity.clone());
+    known.by_address.extend(addresses.iter().map(|address| (*address, identity.clone())));
     Card {
-        instance: InstanceId(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) << 64 | 0xbad),
+        instance,
         host: 1,
         name: "stranger".to_owned(),
         capabilities: Capabilities::CHECKSUM,
@@ -38,11 +65,32 @@ pub(crate) fn card(addresses: &[SocketAddr]) -> Card {
     }
 }
 
+/// The key pair of a card, or that of nobody.
+fn identity_of(instance: InstanceId) -> Arc<Identity> {
+    let known = KNOWN.lock().unwrap().by_instance.get(&instance).cloned();
+    known.unwrap_or_else(|| Arc::new(Identity::fresh().unwrap()))
+}
+
+/// What a stranger, or an engine that it claims to be, hands over.
+pub(crate) fn metadata(card: &Card) -> Metadata {
+    Metadata { card: card.clone(), capability: Capability::new(CAPABILITY) }
+}
+
+/// What an engine handed over.
+pub(crate) fn metadata_of(engine: &Engine) -> Metadata {
+    Metadata::decode(&engine.metadata()).unwrap()
+}
+
+pub(crate) fn card_of(engine: &Engine) -> Card {
+    metadata_of(engine).card
+}
+
 /// The first words of a flow to the engine.
 pub(crate) fn hello(engine: &Engine, card: Card) -> FlowHello {
     FlowHello {
         card,
-        target: Card::decode(&engine.metadata()).unwrap().instance,
+        capability: Capability::new(CAPABILITY),
+        target: engine.instance(),
         from_rail: 0,
         to_rail: 0,
         channel: 0,
@@ -102,13 +150,33 @@ impl Stranger {
         Self::new(stream)
     }
 
-    /// Connects, introduces itself as a peer, and is welcome.
-    pub(crate) fn welcome_at(engine: &Engine, hello: FlowHello) -> Self {
+    /// Connects, proves that it may and who it is, and says that.
+    pub(crate) fn greeting(engine: &Engine, hello: &Hello) -> Self {
         let mut stranger = Self::at(engine);
-        stranger.say(&Hello::Flow(hello).encode());
+        stranger.greet(engine, hello);
+        stranger
+    }
+
+    /// The same, and is welcome.
+    pub(crate) fn welcome_at(engine: &Engine, hello: FlowHello) -> Self {
+        let mut stranger = Self::greeting(engine, &Hello::Flow(hello));
         let reply = stranger.reply();
         assert!(matches!(reply, Reply::Accepted(_)), "{reply:?}");
         stranger
+    }
+
+    /// Proves that it may connect, and who it is, and says hello.
+    pub(crate) fn greet(&mut self, engine: &Engine, hello: &Hello) {
+        let identity = identity_of(hello.card().instance);
+        let secret = metadata_of(engine).capability.secret();
+        let (mut initiator, first) = Initiator::new(&identity, Proof::Capability, &secret).unwrap();
+        self.write(&Kind::First.framed(&first));
+        let (prefix, second) = self.words();
+        assert_eq!(prefix.kind(), Kind::Second);
+        assert_eq!(initiator.read(&second).unwrap().instance(), engine.instance().0);
+        let (third, keys) = initiator.finish(&hello.encode()).unwrap();
+        self.write(&Kind::Third.framed(&third));
+        self.keys = Some(keys);
     }
 
     /// Takes the next connection that the engine makes.
@@ -116,17 +184,45 @@ impl Stranger {
         Self::with(listener.accept().unwrap().0)
     }
 
-    /// Takes a connection that the engine made.
+    /// Takes a connection that the engine made: what it said, to be answered.
     pub(crate) fn with(stream: TcpStream) -> (Self, Hello) {
         let mut stranger = Self::new(stream);
-        let (prefix, body) = stranger.words();
-        let hello = Hello::decode(prefix, &body).unwrap();
-        (stranger, hello)
+        let address = stranger.stream.local_addr().unwrap();
+        let identity = KNOWN.lock().unwrap().by_address[&address].clone();
+        let keyring = Keyring {
+            capability: Capability::new(CAPABILITY).secret(),
+            shared: Vec::new(),
+            host: None,
+            open: false,
+        };
+        let (_, first) = stranger.words();
+        let (responder, second) = Responder::new(&identity, &keyring, &first).unwrap();
+        stranger.write(&Kind::Second.framed(&second));
+        let (_, third) = stranger.words();
+        let proven = responder.finish(&third).unwrap();
+        stranger.keys = Some(proven.keys);
+        (stranger, Hello::decode(&proven.words).unwrap())
     }
 
+    /// Answers a hello.
+    pub(crate) fn answer(&mut self, reply: &Reply) {
+        let mut record = Vec::new();
+        let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
+        let begin = sealer.begin(&mut record);
+        record.extend_from_slice(&reply.encode());
+        sealer.seal(&mut record, begin, 0);
+        self.write(&Kind::Reply.framed(&record));
+    }
+
+    /// Welcomes whoever connected.
+    pub(crate) fn welcome(&mut self, card: &Card) {
+        self.answer(&Reply::Accepted(metadata(card)));
+    }
+
+    /// Says something: sealed, once it has proven who it is.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
-        // The engine may have hung up in the middle.
-        let _ = self.stream.write_all(bytes);
+        let bytes = self.sealed(bytes);
+        self.write(&bytes);
     }
 
     /// Says something and hangs up, both in one packet: the engine learns of both at once.
@@ -136,18 +232,53 @@ impl Stranger {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
+    /// Says something in clear.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        // The engine may have hung up in the middle.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// What the engine answers to a hello, or in clear to what is none.
     pub(crate) fn reply(&mut self) -> Reply {
-        let (prefix, body) = self.words();
-        Reply::decode(prefix, &body).unwrap()
+        let (prefix, mut body) = self.words();
+        match prefix.kind() {
+            Kind::Refusal => Reply::decode(&body).unwrap(),
+            Kind::Reply => Reply::decode(self.opener().open_whole(&mut body).unwrap()).unwrap(),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(crate) fn ack(&mut self) -> AckFrame {
-        let mut bytes = [0; ACK_BYTES];
-        self.stream.read_exact(&mut bytes).unwrap();
-        AckFrame::decode(&bytes).unwrap()
+        AckFrame::decode(&self.read_array::<ACK_BYTES>()).unwrap()
     }
 
-    /// Waits until the engine hangs up; whatever it says before is returned.
+    /// The next bytes of what comes in records.
+    pub(crate) fn read_array<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// The same. An error leaves what came of a record unread, so that it can't be tried again.
+    pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> std::io::Result<()> {
+        while self.opened.len() < out.len() {
+            let mut lengths = [0; RECORD_HEADER_BYTES];
+            self.stream.read_exact(&mut lengths)?;
+            let header = RecordHeader::decode(&lengths).unwrap();
+            let mut sealed = vec![0; header.bytes() - RECORD_HEADER_BYTES];
+            self.stream.read_exact(&mut sealed)?;
+            self.opener().open(header, &mut sealed).unwrap();
+            self.opened.extend(&sealed[..header.sealed as usize]);
+            let mut raw = vec![0; header.raw as usize];
+            self.stream.read_exact(&mut raw)?;
+            self.opened.extend(&raw);
+        }
+        let bytes: Vec<u8> = self.opened.drain(..out.len()).collect();
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Waits until the engine hangs up; whatever it says before is returned, as it came.
     pub(crate) fn last_words(&mut self) -> Vec<u8> {
         let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
@@ -163,7 +294,22 @@ impl Stranger {
     fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream }
+        Self { stream, keys: None, opened: VecDeque::new() }
+    }
+
+    fn opener(&mut self) -> &mut Opener {
+        &mut self.keys.as_mut().expect("the handshake is over").opener
+    }
+
+    fn sealed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let Some(keys) = &mut self.keys else { return bytes.to_vec() };
+        let mut out = Vec::new();
+        for part in bytes.chunks(RECORD_BYTES) {
+            let begin = keys.sealer.begin(&mut out);
+            out.extend_from_slice(part);
+            keys.sealer.seal(&mut out, begin, 0);
+        }
+        out
     }
 
     fn words(&mut self) -> (Prefix, Vec<u8>) {

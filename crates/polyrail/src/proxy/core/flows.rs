@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use polyrail_proto::FlowIndex;
+use polyrail_secure::Keys;
 use socket2::Socket;
 
 use super::{AnyFlow, Core, Left, Outbound};
@@ -24,10 +25,11 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         match command {
-            ProxyCommand::AddTx { peer, flow, socket } => {
+            ProxyCommand::AddTx { peer, flow, socket, keys: Keys { sealer, opener } } => {
                 if !peer.is_gone() {
                     self.tx_connected(&peer, flow, &socket, pass);
-                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
+                    let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone(), sealer);
+                    let tx_flow = Box::new(tx_flow.with_acks(opener));
                     let key = self.flows.insert(AnyFlow::Tx(tx_flow));
                     self.outbound_of(peer, flow).push(key);
                     self.watch(key, &socket, proxy, pass);
@@ -42,13 +44,14 @@ impl Core {
                 }
             }
             ProxyCommand::AddBoth { arriving } => {
-                let arriving = Box::new(RxFlow::new(arriving).duplex());
+                let (arriving, sealer) = RxFlow::duplex(arriving);
+                let arriving = Box::new(arriving);
                 let (peer, flow) = (arriving.peer.clone(), arriving.flow);
                 let socket = arriving.socket().clone();
                 if self.rx_connected(&arriving, proxy, pass) {
                     self.tx_connected(&peer, flow, &socket, pass);
-                    let tx_flow = Box::new(TxFlow::new(peer.clone(), flow, socket.clone()));
-                    let key = self.flows.insert(AnyFlow::Both(tx_flow, arriving));
+                    let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone(), sealer);
+                    let key = self.flows.insert(AnyFlow::Both(Box::new(tx_flow), arriving));
                     self.outbound_of(peer, flow).push(key);
                     self.watch(key, &socket, proxy, pass);
                 }

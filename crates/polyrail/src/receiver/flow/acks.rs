@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode};
+use polyrail_secure::{MAX_SEALED_BYTES, Sealer};
 use polyrail_sys::{IoVecs, Out, send};
 
 /// Acknowledgements come at least this many times per window.
@@ -27,8 +28,10 @@ pub(super) struct Acks {
     noted_ns: u64,
     /// Must not leave while something lands that was taken from its flow.
     withheld: Vec<u8>,
-    /// May be sent; the first one may be partly out.
+    /// May be sent.
     cleared: Vec<u8>,
+    /// Sealed, and not wholly out.
+    sealed: Vec<u8>,
     /// When it was last said that this end lives.
     life_ns: u64,
 }
@@ -44,6 +47,7 @@ impl Acks {
             noted_ns: 0,
             withheld: Vec::new(),
             cleared: Vec::new(),
+            sealed: Vec::new(),
             life_ns: 0,
         }
     }
@@ -118,34 +122,48 @@ impl Acks {
 
     /// Whether there is nothing to send, now or later.
     pub(super) fn are_out(&self) -> bool {
-        self.cleared.is_empty() && self.withheld.is_empty()
+        self.cleared.is_empty() && self.withheld.is_empty() && self.sealed.is_empty()
     }
 
-    /// Moves what may leave to `out`.
-    pub(super) fn take(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.cleared);
+    /// Moves what may leave to `out`, sealed.
+    pub(super) fn take(&mut self, sealer: &mut Sealer, out: &mut Vec<u8>) {
+        seal(&mut self.cleared, sealer, out);
     }
 
     /// Sends of what may leave what the socket takes.
-    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<()> {
-        while !self.cleared.is_empty() {
+    pub(super) fn send(&mut self, sealer: &mut Sealer, socket: impl AsFd) -> io::Result<()> {
+        loop {
+            if self.sealed.is_empty() {
+                seal(&mut self.cleared, sealer, &mut self.sealed);
+            }
+            if self.sealed.is_empty() {
+                return Ok(());
+            }
             let mut from = IoVecs::<Out>::new();
-            from.push_bytes(&self.cleared);
+            from.push_bytes(&self.sealed);
             match send(socket.as_fd(), &mut from) {
-                Ok(bytes) => drop(self.cleared.drain(..bytes)),
+                Ok(bytes) => drop(self.sealed.drain(..bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 }
 
-/// A cumulative acknowledgement makes an unsent earlier one superfluous, unless a part of that one
-/// may be out already.
+/// Seals frames: few records, none too long.
+fn seal(frames: &mut Vec<u8>, sealer: &mut Sealer, out: &mut Vec<u8>) {
+    const MOST: usize = MAX_SEALED_BYTES / ACK_BYTES * ACK_BYTES;
+    for part in frames.chunks(MOST) {
+        let begin = sealer.begin(out);
+        out.extend_from_slice(part);
+        sealer.seal(out, begin, 0);
+    }
+    frames.clear();
+}
+
+/// A cumulative acknowledgement makes an unsent earlier one superfluous.
 fn drop_last_ack(frames: &mut Vec<u8>) {
-    if frames.len().is_multiple_of(ACK_BYTES)
-        && let Some(last) = frames.last_chunk::<ACK_BYTES>()
+    if let Some(last) = frames.last_chunk::<ACK_BYTES>()
         && matches!(AckFrame::decode(last), Ok(AckFrame::Ack { .. }))
     {
         frames.truncate(frames.len() - ACK_BYTES);
@@ -157,8 +175,7 @@ mod tests {
     use super::*;
 
     fn taken(acks: &mut Acks) -> Vec<AckFrame> {
-        let mut out = Vec::new();
-        acks.take(&mut out);
+        let out = std::mem::take(&mut acks.cleared);
         out.as_chunks().0.iter().map(|frame| AckFrame::decode(frame).unwrap()).collect()
     }
 

@@ -3,9 +3,10 @@
 use std::mem::take;
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
-use polyrail_proto::{FlowIndex, Landed, Receiver, Verdict};
+use polyrail_proto::{FlowIndex, Landed, Verdict};
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
@@ -15,6 +16,9 @@ use crate::engine::peer::{RxSide, covers};
 use crate::memory::gate::Pin;
 use crate::memory::registry::{Finder, Registry, Target};
 use crate::receiver::device_chunks::{Arrivals, End};
+
+/// From so many bytes on it is worth to let go of a lock while they are copied.
+const LONG_BYTES: usize = 4 << 10;
 
 /// The chunk that is being read.
 #[derive(Default)]
@@ -100,22 +104,25 @@ impl Current {
         flow: FlowIndex,
         place: Place,
         bytes: &[u8],
-        receiver: &mut Receiver,
+        rx: &mut MutexGuard<'_, RxSide>,
     ) -> Result<bool, Down> {
-        if !self.land || !receiver.begin_landing(flow) {
+        if !self.land || !rx.receiver.begin_landing(flow) {
             self.land = false;
             return Ok(false);
         }
         let target = Finder::default().find(&self.targets, &place);
         let (region, offset) = (&target.region, target.offset(&place));
         let write = |memory: &Memory| memory.write_at(offset, bytes);
-        let done = region.gate.pin().and_then(|_pin| region.memory.host().map(write));
+        let land = || region.gate.pin().and_then(|_pin| region.memory.host().map(write));
+        // Other flows of the peer need the lock meanwhile.
+        let is_long = bytes.len() >= LONG_BYTES;
+        let done = if is_long { MutexGuard::unlocked(rx, land) } else { land() };
         self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.land = receiver.end_landing(flow);
+        self.land = rx.receiver.end_landing(flow);
         match done {
             Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
             None => {
-                receiver.bar(flow, RefusalCode::RegionDropped);
+                rx.receiver.bar(flow, RefusalCode::RegionDropped);
                 self.land = false;
                 Ok(false)
             }

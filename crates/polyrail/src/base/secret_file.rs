@@ -1,0 +1,118 @@
+//! Secrets from files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use polyrail_secure::{Secret, SecretsError, read_secrets};
+use thiserror::Error;
+
+/// The most bytes of a file with secrets.
+const FILE_MAX: u64 = 64 << 10;
+
+/// Why a secret file is not taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SecretFileError {
+    /// It can't be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others may read it, or somebody else owns it.
+    #[error(
+        "{}: mode {mode:04o} of user {owner}, allowed is a regular file of this user (or root) that \
+         nobody else can read or write",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+    },
+    /// What is in it.
+    #[error("{}: {why}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: SecretsError,
+    },
+}
+
+impl SecretFileError {
+    /// What to do about it.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => {
+                "name a file that this user can read: `polyrail secret new FILE` makes one"
+            }
+            Self::Exposed { .. } => {
+                "chmod 600 the file, and make a new secret if others have read it"
+            }
+            Self::Text { .. } => "`polyrail secret new FILE` makes a file with one secret",
+        }
+    }
+}
+
+/// Reads a secret file; see [`read_secrets`].
+pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
+    let failed = |source| SecretFileError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    // Of the opened file: nobody can put another one in its place any more.
+    let facts = file.metadata().map_err(failed)?;
+    let own = own_user().map_err(failed)?;
+    let is_private = facts.is_file() && facts.mode() & 0o077 == 0;
+    if !is_private || (facts.uid() != own && facts.uid() != 0) {
+        let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
+        return Err(SecretFileError::Exposed { path: path.to_owned(), mode, owner });
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
+    read_secrets(&text).map_err(|why| SecretFileError::Text { path: path.to_owned(), why })
+}
+
+/// The user of this process, as files are owned by it.
+pub(crate) fn own_user() -> io::Result<u32> {
+    Ok(std::fs::metadata("/proc/self")?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn file(text: &str, mode: u32) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_secret_file_is_private() {
+        let secret = "a".repeat(32);
+        assert_eq!(read_file(file(&secret, 0o600).path()).unwrap().len(), 1);
+        assert_eq!(read_file(file(&secret, 0o400).path()).unwrap().len(), 1);
+        for mode in [0o640, 0o604, 0o660, 0o777] {
+            let error = read_file(file(&secret, mode).path()).unwrap_err();
+            assert!(matches!(error, SecretFileError::Exposed { .. }), "{error}");
+            assert!(error.to_string().contains(&format!("mode {mode:04o}")), "{error}");
+        }
+        let error = read_file(file("short", 0o600).path()).unwrap_err();
+        assert!(matches!(error, SecretFileError::Text { .. }), "{error}");
+        assert!(matches!(read_file(Path::new("/none")), Err(SecretFileError::Read { .. })));
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
+        assert!(matches!(read_file(folder.path()), Err(SecretFileError::Exposed { .. })));
+    }
+}

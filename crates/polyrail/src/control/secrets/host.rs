@@ -1,0 +1,154 @@
+//! The secret that the processes of one user on one host share without being told.
+//!
+//! It is in a file that only that user can read, in a folder of memory that all containers with the
+//! same `/dev/shm` see. Whoever starts first makes it; it lasts until the host is started again.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use polyrail_secure::{Secret, new_secret};
+use thiserror::Error;
+
+use crate::base::secret_file::{SecretFileError, own_user, read_file};
+
+const FOLDER: &str = "/dev/shm";
+const FILE: &str = "secret";
+
+/// Why there is no secret of this user on this host.
+#[derive(Debug, Error)]
+pub(super) enum HostSecretError {
+    /// The folder or the file can't be made.
+    #[error("{}: {source}", path.display())]
+    System {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else made the folder, or others may look into it.
+    #[error(
+        "{}: mode {mode:04o} of user {owner}, allowed is a folder of this user with mode 0700: \
+         somebody else may have made it, remove it",
+        path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+    },
+    /// The file is not what it should be.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
+}
+
+/// The secret of this process's user on this host; made if there is none yet.
+///
+/// # Errors
+/// If the file can't be made, or if others could have read or written it.
+pub(super) fn host_secret() -> Result<Secret, HostSecretError> {
+    secret_in(Path::new(FOLDER))
+}
+
+fn secret_in(shared: &Path) -> Result<Secret, HostSecretError> {
+    let own = own_user();
+    let own =
+        own.map_err(|source| HostSecretError::System { path: "/proc/self".into(), source })?;
+    let folder = shared.join(format!("polyrail-{}", outer_user(own)));
+    let system = |source| HostSecretError::System { path: folder.clone(), source };
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
+        _ => {}
+    }
+    // A link would lead to a folder that somebody else chose.
+    let facts = fs::symlink_metadata(&folder).map_err(system)?;
+    if !facts.is_dir() || facts.uid() != own || facts.mode() & 0o077 != 0 {
+        let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
+        return Err(HostSecretError::Foreign { path: folder, mode, owner });
+    }
+    let path = folder.join(FILE);
+    if !path.exists() {
+        make(&folder, &path).map_err(system)?;
+    }
+    // It has one at least, or could not be read.
+    let first = read_file(&path)?.into_iter().next();
+    first.ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
+}
+
+/// Of several processes that start at once one wins: a link never replaces a file.
+fn make(folder: &Path, path: &Path) -> io::Result<()> {
+    let (text, name) = (new_secret()?, new_secret()?);
+    let draft = folder.join(format!("{FILE}.{}", &name[..16]));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = writeln!(file, "{text}").and_then(|()| match fs::hard_link(&draft, path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    });
+    fs::remove_file(&draft)?;
+    written
+}
+
+/// The number that this user has outside of a user namespace of its own, where it may be root: inside
+/// and outside it is the same user.
+fn outer_user(own: u32) -> u32 {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let ranges = map.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+    });
+    let mut inside = ranges.filter(|(first, _, count)| own >= *first && own - first < *count);
+    inside.next().map_or(own, |(first, outer, _)| outer + (own - first))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn folder_of(shared: &Path) -> PathBuf {
+        shared.join(format!("polyrail-{}", outer_user(own_user().unwrap())))
+    }
+
+    #[test]
+    fn all_processes_of_a_user_find_the_same_secret() {
+        let shared = tempfile::tempdir().unwrap();
+        let found: Vec<Secret> = std::thread::scope(|scope| {
+            let all: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| secret_in(shared.path()).unwrap())).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(|secret| *secret == found[0]));
+        let left: Vec<_> = fs::read_dir(folder_of(shared.path())).unwrap().collect();
+        assert_eq!(left.len(), 1, "only the secret is left: {left:?}");
+        let other = tempfile::tempdir().unwrap();
+        assert!(secret_in(other.path()).unwrap() != found[0], "it is random");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_touch_is_refused() {
+        let shared = tempfile::tempdir().unwrap();
+        let folder = folder_of(shared.path());
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let error = secret_in(shared.path()).unwrap_err();
+        assert!(matches!(error, HostSecretError::Foreign { .. }), "{error}");
+
+        fs::remove_dir(&folder).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink(elsewhere.path(), &folder).unwrap();
+        let error = secret_in(shared.path()).unwrap_err();
+        assert!(matches!(error, HostSecretError::Foreign { .. }), "{error}");
+
+        fs::remove_file(&folder).unwrap();
+        secret_in(shared.path()).unwrap();
+        fs::set_permissions(folder.join(FILE), Permissions::from_mode(0o644)).unwrap();
+        let error = secret_in(shared.path()).unwrap_err();
+        assert!(matches!(error, HostSecretError::File(SecretFileError::Exposed { .. })), "{error}");
+    }
+}
