@@ -307,7 +307,7 @@ impl FrameReader {
             self.start += RECORD_HEADER_BYTES;
             let end = self.start + header.sealed as usize;
             self.record = Some(OpenRecord { end, raw: header.raw });
-            if header.raw > 0 && (!self.takes_raw || matches!(self.state, State::Payload { .. })) {
+            if header.raw > 0 && (!self.takes_raw || self.left() > 0) {
                 return Err(self.broken(WireError::RawPayload));
             }
         }
