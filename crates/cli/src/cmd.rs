@@ -12,5 +12,6 @@ pub(crate) mod nccl;
 pub(crate) mod nic;
 pub(crate) mod profile;
 pub(crate) mod sample;
+pub(crate) mod secret;
 pub(crate) mod topo;
 pub(crate) mod tune;

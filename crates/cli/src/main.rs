@@ -46,6 +46,8 @@ enum Command {
     Profile(Box<cmd::profile::Args>),
     /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
     Sample(cmd::sample::Args),
+    /// Make a secret that lets engines connect to each other by address alone.
+    Secret(cmd::secret::Args),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
     Topo(cmd::topo::Args),
     /// Settings for fast TCP, by profile, with a way back.
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Profile(args) => cmd::profile::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
+        Command::Secret(args) => cmd::secret::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
     }

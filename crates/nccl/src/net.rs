@@ -62,7 +62,7 @@ impl Net {
         let handle = Handle {
             listener: key,
             nonce,
-            instance: self.engine.instance().0,
+            invitation: self.engine.invitation(),
             addresses: self.engine.addresses(),
         };
         Ok((listener, handle.encode()))
@@ -70,10 +70,13 @@ impl Net {
 
     /// The first step towards a connection.
     pub(crate) fn begin(&self, handle: Handle) -> Result<Attempt, CallError> {
-        let engine = self.engine_for(InstanceId(handle.instance))?;
-        let stage = match engine.peer(InstanceId(handle.instance)) {
+        let engine = self.engine_for(handle.invitation.instance())?;
+        let stage = match engine.peer(handle.invitation.instance()) {
             Some(peer) => self.hello(engine, peer, &handle)?,
-            None => Stage::Asking { at: 0, connecting: engine.connect(handle.addresses[0]) },
+            None => {
+                let connecting = engine.connect_by(handle.addresses[0], &handle.invitation);
+                Stage::Asking { at: 0, connecting }
+            }
         };
         Ok(Attempt { handle, stage })
     }
@@ -84,11 +87,6 @@ impl Net {
             Stage::Asking { at, connecting } => match connecting.try_wait() {
                 None => Ok(None),
                 Some(Ok(peer)) => {
-                    if peer.instance().0 != attempt.handle.instance {
-                        let address = attempt.handle.addresses[*at];
-                        let text = format!("{address} leads to another process than was meant");
-                        return Err(CallError::Broken(text));
-                    }
                     let engine = self.engine_for(peer.instance())?;
                     attempt.stage = self.hello(engine, peer, &attempt.handle)?;
                     Ok(None)
@@ -98,15 +96,15 @@ impl Net {
                     let Some(address) = attempt.handle.addresses.get(next) else {
                         return Err(CallError::Broken(error.to_string()));
                     };
-                    let engine = self.engine_for(InstanceId(attempt.handle.instance))?;
-                    let connecting = engine.connect(*address);
+                    let engine = self.engine_for(attempt.handle.invitation.instance())?;
+                    let connecting = engine.connect_by(*address, &attempt.handle.invitation);
                     attempt.stage = Stage::Asking { at: next, connecting };
                     Ok(None)
                 }
             },
             Stage::Greeting { peer } => {
                 let (peer, engine) =
-                    (peer.clone(), self.engine_for(InstanceId(attempt.handle.instance))?);
+                    (peer.clone(), self.engine_for(attempt.handle.invitation.instance())?);
                 attempt.stage = self.hello(engine, peer, &attempt.handle)?;
                 Ok(None)
             }
@@ -119,7 +117,7 @@ impl Net {
 
     fn hello(&self, engine: &Engine, peer: Peer, handle: &Handle) -> Result<Stage, CallError> {
         // No engine is its own peer, so ranks that share a process have no express way.
-        let is_own = handle.instance == self.engine.instance().0;
+        let is_own = handle.invitation.instance() == self.engine.instance();
         let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
             let batches = self.hub.batches.clone();

@@ -7,10 +7,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use polyrail_nccl_abi::HANDLE_BYTES;
+use polyrail::Invitation;
 use thiserror::Error;
 
 /// Change this with every change of the format below.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 /// Messages up to this size are *told*: copied, so that they count as sent once they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
 /// The same on the express way, at most.
@@ -27,7 +28,7 @@ const MAIL_SHIFT: u32 = 20;
 
 const HANDLE_MAGIC: [u8; 8] = *b"PLYRNCCL";
 /// Addresses in a handle: any of them leads to the engine, which knows the others.
-const HANDLE_ADDRESSES: usize = 4;
+const HANDLE_ADDRESSES: usize = 3;
 /// Where in a handle the side that connects keeps its place between two calls.
 const HANDLE_NOTE: usize = 120;
 
@@ -102,7 +103,8 @@ pub(crate) enum HandleError {
 pub(crate) struct Handle {
     pub(crate) listener: u64,
     pub(crate) nonce: u64,
-    pub(crate) instance: u128,
+    /// Lets whoever has the handle connect.
+    pub(crate) invitation: Invitation,
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
@@ -271,7 +273,7 @@ impl Handle {
         out.push(VERSION);
         out.extend_from_slice(&self.listener.to_le_bytes());
         out.extend_from_slice(&self.nonce.to_le_bytes());
-        out.extend_from_slice(&self.instance.to_le_bytes());
+        out.extend_from_slice(&self.invitation.to_bytes());
         let addresses = &self.addresses[..self.addresses.len().min(HANDLE_ADDRESSES)];
         out.push(addresses.len() as u8);
         for address in addresses {
@@ -300,9 +302,12 @@ impl Handle {
             word.copy_from_slice(&rest[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let instance = u128::from(word(17)) | u128::from(word(25)) << 64;
-        let count = usize::from(rest[33]).min(HANDLE_ADDRESSES);
-        let addresses: Vec<SocketAddr> = rest[34..34 + count * 18]
+        let mut invitation = [0; Invitation::BYTES];
+        invitation.copy_from_slice(&rest[17..17 + Invitation::BYTES]);
+        let invitation = Invitation::from_bytes(&invitation);
+        let rest = &rest[17 + Invitation::BYTES..];
+        let count = usize::from(rest[0]).min(HANDLE_ADDRESSES);
+        let addresses: Vec<SocketAddr> = rest[1..1 + count * 18]
             .as_chunks::<18>()
             .0
             .iter()
@@ -317,7 +322,8 @@ impl Handle {
         if addresses.is_empty() {
             return Err(HandleError::NoAddress);
         }
-        Ok(Self { listener: word(1), nonce: word(9), instance, addresses })
+        let (listener, nonce) = (word(1), word(9));
+        Ok(Self { listener, nonce, invitation, addresses })
     }
 }
 
@@ -345,7 +351,7 @@ pub(crate) fn set_note(handle: &mut [u8; HANDLE_BYTES], note: u64) {
 }
 
 const _: () = assert!(MAILED_BYTES <= 1 << MAIL_SHIFT);
-const _: () = assert!(8 + 1 + 8 + 8 + 16 + 1 + HANDLE_ADDRESSES * 18 <= HANDLE_NOTE);
+const _: () = assert!(8 + 1 + 8 + 8 + Invitation::BYTES + 1 + HANDLE_ADDRESSES * 18 <= HANDLE_NOTE);
 
 #[cfg(test)]
 mod tests {
@@ -469,14 +475,15 @@ mod tests {
             ["10.0.0.1:5", "[fd00::2]:65535", "10.0.0.3:1", "10.0.0.4:2", "10.0.0.5:3"]
                 .map(|text| text.parse().unwrap())
                 .to_vec();
-        let handle = Handle { listener: 5, nonce: 6, instance: u128::MAX - 5, addresses };
+        let invitation = Invitation::from_bytes(&[0xa5; Invitation::BYTES]);
+        let handle = Handle { listener: 5, nonce: 6, invitation, addresses };
         let mut bytes = handle.encode();
         set_note(&mut bytes, 123);
         assert_eq!(note(&bytes), 123);
         let back = Handle::decode(&bytes).unwrap();
-        assert_eq!(back.addresses, handle.addresses[..4], "the first four");
+        assert_eq!(back.addresses, handle.addresses[..3], "the first three");
         assert_eq!((back.listener, back.nonce), (5, 6));
-        assert_eq!(back.instance, handle.instance);
+        assert_eq!(back.invitation, handle.invitation);
     }
 
     #[test]
@@ -484,7 +491,7 @@ mod tests {
         let handle = Handle {
             listener: 1,
             nonce: 2,
-            instance: 3,
+            invitation: Invitation::from_bytes(&[3; Invitation::BYTES]),
             addresses: vec!["10.0.0.1:5".parse().unwrap()],
         };
         let good = handle.encode();
@@ -496,7 +503,7 @@ mod tests {
         other[8] = VERSION + 1;
         assert_eq!(Handle::decode(&other), Err(HandleError::Version { got: VERSION + 1 }));
         let mut empty = good;
-        empty[8 + 33] = 0;
+        empty[8 + 17 + Invitation::BYTES] = 0;
         assert_eq!(Handle::decode(&empty), Err(HandleError::NoAddress));
     }
 }

@@ -113,6 +113,7 @@ pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::InstanceId;
 pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::wire::RefusalCode;
+pub use polyrail_secure::{HandshakeError, SecretsError, new_secret};
 pub use polyrail_sys::Memory;
 
 /// What requests do: the operations in the type of a [`Request`].

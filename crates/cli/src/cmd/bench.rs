@@ -64,14 +64,14 @@ fn start(args: &Args) -> Result<u8, BenchError> {
         }
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
         Role::NcclRank => rivals::run_nccl_rank(config, &Bank::open(args.mem)?).map(|()| exit::OK),
-        Role::Connect { address } => {
-            ends::measure(args, config, Bank::open(args.mem)?, address, &placed)
+        Role::Connect(server) => {
+            ends::measure(args, config, Bank::open(args.mem)?, &server, &placed)
         }
         Role::Lab { rates } => ends::run_in_lab(rates, &config, &placed, args.peer_mem),
         Role::Both if args.one_process => {
             let bank = Bank::open(args.mem)?;
             let here = ends::Here::start(&config, &placed, Bank::open(args.peer_mem)?)?;
-            ends::measure(args, config, bank, here.address, &placed)
+            ends::measure(args, config, bank, &here.server, &placed)
         }
         Role::Both => {
             // Before the other process starts, so that errors of this end come first.
@@ -80,7 +80,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
                 .map_err(|source| BenchError::system("finding this program", source))?;
             let command = Command::new(program);
             let served = ends::Served::start(command, &config, &placed, args.peer_mem)?;
-            ends::measure(args, config, bank, served.address, &placed)
+            ends::measure(args, config, bank, &served.server, &placed)
         }
     }
 }

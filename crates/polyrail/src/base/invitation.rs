@@ -42,6 +42,11 @@ impl Invitation {
     /// Bytes of an invitation.
     pub const BYTES: usize = 16 + CAPABILITY_BYTES;
 
+    /// The run of the engine that it leads to.
+    pub fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
     /// As bytes.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];

@@ -19,5 +19,5 @@ pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};
 pub(crate) use self::memory_kind::MemoryKind;
 pub(crate) use self::nccl_mode::NcclMode;
 pub(crate) use self::placement::{Placed, place_together};
-pub(crate) use self::role::Role;
+pub(crate) use self::role::{Role, Server};
 pub(crate) use self::schedule::Schedule;

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Verify};
+use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, Progress, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
@@ -28,7 +27,7 @@ pub(crate) fn run(
     args: &Args,
     config: Config,
     bank: Bank,
-    address: SocketAddr,
+    server: &Server,
     placed: &Placed,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
@@ -53,7 +52,7 @@ pub(crate) fn run(
         &schedule,
         config,
         &bank,
-        address,
+        server,
         rates,
         &interrupt,
         watch.as_ref(),
@@ -88,7 +87,7 @@ fn measure(
     schedule: &Schedule,
     config: Config,
     bank: &Bank,
-    address: SocketAddr,
+    server: &Server,
     rates: Option<&[Rate]>,
     interrupt: &Interrupt,
     watch: Option<&Watch>,
@@ -98,7 +97,7 @@ fn measure(
     let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
     progress.say("connecting");
     let engine = Engine::builder().config(config).build()?;
-    let link = Link::new(&engine, engine.connect(address).join()?);
+    let link = Link::new(&engine, server.connect(&engine)?);
     let about = hello(&link)?;
     let boot_id = report.host.boot_id.as_ref();
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();

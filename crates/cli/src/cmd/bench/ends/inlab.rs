@@ -38,7 +38,7 @@ pub(crate) fn run_in_lab(
     let lab = Lab::up(&spec)?.guard();
     let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
-    client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.address.to_string());
+    client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());
     let status = client.spawn().and_then(|client| wait(client, &terminated));
     let status = status.map_err(|source| BenchError::system("running the client", source))?;
     drop(server);

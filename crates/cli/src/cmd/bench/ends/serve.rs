@@ -207,11 +207,12 @@ impl<'l> Session<'l> {
         let Some(&address) = engine.addresses().first() else {
             return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
         };
+        let invitation = engine.invitation().to_string();
         let (done, bank) = (Arc::clone(&self.others.done), Arc::clone(self.bank));
         self.others.threads.push(thread::spawn(move || {
             serve(&engine, &bank, &|| done.load(Ordering::Relaxed), |_, _| false);
         }));
-        Ok(Answer::Opened { address })
+        Ok(Answer::Opened { address, invitation })
     }
 
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {

@@ -1,10 +1,9 @@
 //! The other process of a run on one machine: this program again, as the serving end.
 //!
-//! It prints the address it listens on as its first line, and ends when its standard input does,
+//! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
 //! so that it never outlives the process that started it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +17,12 @@ use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{MemoryKind, Placed, like, settings_for_child};
+use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
 
 /// The serving process; it is ended when this is dropped.
 pub(crate) struct Served {
     child: Child,
-    pub(crate) address: SocketAddr,
+    pub(crate) server: Server,
 }
 
 impl Served {
@@ -44,8 +43,8 @@ impl Served {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
         }
-        match line.trim().parse() {
-            Ok(address) => Ok(Self { child, address }),
+        match Server::parse(line.trim()) {
+            Ok(server) => Ok(Self { child, server }),
             // It has said why on standard error, which is ours too.
             Err(_) => {
                 drop(child.stdin.take());
@@ -75,10 +74,9 @@ impl Drop for Served {
 pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
     Interrupt::ignore_ctrl_c()?;
     let engine = Engine::builder().config(config).build()?;
-    let address = engine.addresses().first().copied();
-    let address = address.map_or(String::new(), |address| address.to_string());
+    let server = Server::of(&engine).map_or(String::new(), |server| server.to_string());
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{address}")
+    writeln!(stdout, "{server}")
         .and_then(|()| stdout.flush())
         .map_err(|source| BenchError::system("writing the address", source))?;
     let is_over = Arc::new(AtomicBool::new(false));
@@ -97,7 +95,7 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError>
 pub(crate) struct Here {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    pub(crate) address: SocketAddr,
+    pub(crate) server: Server,
 }
 
 impl Here {
@@ -108,7 +106,7 @@ impl Here {
             builder = builder.set(name, value)?;
         }
         let engine = Engine::builder().config(builder.build()?).build()?;
-        let Some(&address) = engine.addresses().first() else {
+        let Some(server) = Server::of(&engine) else {
             return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });
         };
         let is_over = Arc::new(AtomicBool::new(false));
@@ -116,7 +114,7 @@ impl Here {
         let thread = thread::spawn(move || {
             serve(&engine, &bank, &|| over.load(Ordering::Relaxed), |_, _| false);
         });
-        Ok(Self { is_over, thread: Some(thread), address })
+        Ok(Self { is_over, thread: Some(thread), server })
     }
 }
 

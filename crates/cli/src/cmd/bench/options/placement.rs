@@ -52,8 +52,8 @@ pub(crate) fn place(
         Role::NcclRank => Placed::nothing("its threads do nothing"),
         Role::Lab { rates } => both_here(config, rates.len(), &topology),
         Role::Both => both_here(config, rails(config), &topology),
-        Role::Connect { .. } if inside_lab => both_here(config, rails(config), &topology),
-        Role::Connect { .. } | Role::Listen { .. } => by_interface(config, &topology),
+        Role::Connect(_) if inside_lab => both_here(config, rails(config), &topology),
+        Role::Connect(_) | Role::Listen { .. } => by_interface(config, &topology),
     }
 }
 

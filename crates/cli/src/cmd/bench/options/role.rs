@@ -1,11 +1,61 @@
 //! The role of the command: which options make it a server, a client, or both.
 
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use polyrail::{Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 
 use super::args::{Args, Rates};
 use crate::cmd::bench::error::BenchError;
+
+/// Where `bench --listen` serves.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    /// What it lets this bench in for, if that is not a secret file or this user on this host.
+    pub(crate) invitation: Option<Invitation>,
+}
+
+impl Server {
+    /// Where an engine of this process serves, and its invitation.
+    pub(crate) fn of(engine: &Engine) -> Option<Self> {
+        let address = engine.addresses().first().copied()?;
+        Some(Self { address, invitation: Some(engine.invitation()) })
+    }
+
+    /// An address, and behind a slash perhaps an invitation.
+    pub(crate) fn parse(text: &str) -> Result<Self, BenchError> {
+        let (address, invitation) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, invitation)) => {
+                let parsed = invitation.parse().map_err(|error: InvitationError| {
+                    let allowed = "what `bench --listen` printed, whole and unchanged";
+                    BenchError::usage("--connect", address, format!("is followed by what is none: {error}"), allowed)
+                });
+                (address, Some(parsed?))
+            }
+        };
+        Ok(Self { address: resolve("--connect", address)?, invitation })
+    }
+
+    /// Connects to it.
+    pub(crate) fn connect(&self, engine: &Engine) -> Result<Peer, PeerError> {
+        match &self.invitation {
+            Some(invitation) => engine.connect_by(self.address, invitation).join(),
+            None => engine.connect(self.address).join(),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.invitation {
+            Some(invitation) => write!(f, "{}/{invitation}", self.address),
+            None => write!(f, "{}", self.address),
+        }
+    }
+}
 
 /// The role of the command.
 pub(crate) enum Role {
@@ -16,7 +66,7 @@ pub(crate) enum Role {
     /// Is one of NCCL's two processes.
     NcclRank,
     /// Measures against a server elsewhere.
-    Connect { address: SocketAddr },
+    Connect(Server),
     /// Starts the server itself.
     Both,
     /// Starts server and client inside a lab.
@@ -32,14 +82,14 @@ impl Args {
             return Ok(Role::NcclRank);
         }
         if let Some(address) = self.inside_lab {
-            return Ok(Role::Connect { address });
+            return Ok(Role::Connect(Server { address, invitation: None }));
         }
         if let Some(listen) = &self.listen {
             let address = (!listen.is_empty()).then(|| resolve("--listen", listen)).transpose()?;
             return Ok(Role::Listen { address });
         }
         if let Some(connect) = &self.connect {
-            return Ok(Role::Connect { address: resolve("--connect", connect)? });
+            return Ok(Role::Connect(Server::parse(connect)?));
         }
         Ok(match &self.lab {
             Some(Rates(rates)) => Role::Lab { rates: rates.clone() },
@@ -67,6 +117,18 @@ fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::super::args::tests::args;
+    use super::Server;
+
+    #[test]
+    fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
+        let good = format!("pr2-{}", "0f".repeat(32));
+        let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
+        assert_eq!(server.address, "10.0.0.1:7000".parse().unwrap());
+        assert_eq!(server.invitation.unwrap().to_string(), good);
+        let error = Server::parse(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");
+    }
 
     #[test]
     fn an_address_without_a_port_is_refused() {

@@ -35,6 +35,9 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
              ({sizes}); `--set log_level=warn` tells why"
         ));
     }
+    if report.config.get("auth").is_some_and(|auth| auth.value == "none") {
+        remarks.push("auth=none: anybody who reached the ports could have joined".to_owned());
+    }
     remarks.extend(far_from_the_median(report));
     if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
         let rescues: u64 = report.results.iter().filter_map(|result| result.rescues).sum();

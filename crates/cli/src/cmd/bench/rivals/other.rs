@@ -4,7 +4,9 @@ use polyrail::{Config, Engine};
 
 use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::options::{Against, Schedule, Verify, lone_rail_config, other_config};
+use crate::cmd::bench::options::{
+    Against, Schedule, Server, Verify, lone_rail_config, other_config,
+};
 use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
 use crate::cmd::bench::trial::Trial;
 
@@ -12,7 +14,7 @@ use crate::cmd::bench::trial::Trial;
 pub(crate) struct Other {
     kind: RivalKind,
     engine: Engine,
-    address: std::net::SocketAddr,
+    server: Server,
 }
 
 /// The engine otherwise.
@@ -70,7 +72,7 @@ impl Other {
 
     /// Connects the two, and so learns how many flows there are.
     pub(crate) fn connect(&self) -> Result<(RivalKind, Link<'_>), BenchError> {
-        let link = Link::new(&self.engine, self.engine.connect(self.address).join()?);
+        let link = Link::new(&self.engine, self.server.connect(&self.engine)?);
         let kind = match &self.kind {
             RivalKind::Channels { channels, .. } => {
                 RivalKind::Channels { channels: *channels, flows: link.peer.flows().total }
@@ -86,12 +88,14 @@ impl Other {
         ask: Ask,
         config: Config,
     ) -> Result<Self, BenchError> {
-        let address = match link.ask(&ask)? {
-            Answer::Opened { address } => address,
-            other => return Err(unexpected(&ask, &other)),
+        let answer = link.ask(&ask)?;
+        let Answer::Opened { address, invitation } = &answer else {
+            return Err(unexpected(&ask, &answer));
         };
+        let Ok(invitation) = invitation.parse() else { return Err(unexpected(&ask, &answer)) };
+        let server = Server { address: *address, invitation: Some(invitation) };
         let engine = Engine::builder().config(config).build()?;
         debug_assert_eq!(polyrail_profiler::drive::moved_bytes(&engine), 0);
-        Ok(Self { kind, engine, address })
+        Ok(Self { kind, engine, server })
     }
 }

@@ -102,6 +102,8 @@ pub(crate) enum Answer {
     Hello(Box<About>),
     Opened {
         address: SocketAddr,
+        /// Lets the client in.
+        invitation: String,
     },
     Ready(Regions),
     Done,

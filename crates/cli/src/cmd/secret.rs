@@ -1,0 +1,65 @@
+//! `polyrail secret`: makes secrets for `secret_file`.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_report::exit;
+
+use crate::stdout::{complain, print, tell};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a secret that lets engines connect to each other by address alone.
+    ///
+    /// Copy the file to each host, and name it there with `--set secret_file=FILE`, in the
+    /// configuration, or in the environment as POLYRAIL_SECRET_FILE. To replace a secret without an
+    /// interruption, put the new one on the second line everywhere, then on the first, then remove
+    /// the old one.
+    New {
+        /// Write it here, readable by this user only; the file must not exist. Standard output if not
+        /// given.
+        file: Option<PathBuf>,
+    },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Command::New { file } = &args.command;
+    let secret = match polyrail::new_secret() {
+        Ok(secret) => secret,
+        Err(error) => return failed(&format!("random bits: {error}"), None, exit::ENVIRONMENT),
+    };
+    let Some(path) = file else { return print(&format!("{secret}\n"), exit::OK) };
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match created.and_then(|mut file| writeln!(file, "{secret}")) {
+        Ok(()) => {
+            tell!("wrote {}, which only this user can read", path.display());
+            ExitCode::from(exit::OK)
+        }
+        Err(error) => {
+            let help = match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    "name a file that does not exist: a secret is never replaced"
+                }
+                _ => "name a file in a folder that this user can write to",
+            };
+            failed(&format!("FILE is {}: {error}", path.display()), Some(help), exit::USAGE)
+        }
+    }
+}
+
+fn failed(message: &str, help: Option<&str>, code: u8) -> ExitCode {
+    complain(message, help);
+    ExitCode::from(code)
+}
