@@ -136,8 +136,16 @@ impl Engine {
         shared.credentials.metadata(&shared.card).encode()
     }
 
-    /// What lets somebody connect to this engine who gets the address by other means; see
-    /// [`Invitation`]. It is as private as the metadata.
+    /// What lets somebody connect to this engine who gets the address by other means. It is as private
+    /// as the metadata.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let invitation = other.invitation();
+    /// assert_eq!(invitation.instance(), other.instance());
+    /// assert_eq!(engine.connect_by(other.addresses()[0], &invitation).join()?, peer);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn invitation(&self) -> Invitation {
         let shared = self.shared();
         let capability = shared.credentials.capability.clone();
@@ -182,7 +190,17 @@ impl Engine {
     }
 
     /// Adds the peer that listens on `address` and gave this invitation, once it has answered;
-    /// nobody else can answer in its place. [`Invitation`] has an example.
+    /// nobody else can answer in its place.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let wrong = engine.invitation();
+    /// let address = other.addresses()[0];
+    /// assert!(other.connect_by(engine.addresses()[0], &other.invitation()).join().is_err());
+    /// assert!(engine.connect_by(address, &wrong).join().is_err());
+    /// assert_eq!(engine.connect_by(address, &other.invitation()).join()?, peer);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect_by(&self, address: SocketAddr, invitation: &Invitation) -> Connecting {
         let asked = self.shared().introduce(address, Some(invitation.clone()));
         Connecting::new(self.clone(), address, asked)
@@ -312,8 +330,8 @@ impl Engine {
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
-        let (memory, access) = memory.exposed().into_parts();
-        self.shared().registry.register(self.shared().card.instance, memory, access)
+        let (memory, access, granted) = memory.exposed().into_parts();
+        self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
 
     /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.

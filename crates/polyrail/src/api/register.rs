@@ -1,6 +1,9 @@
 //! What can be registered, and what peers may do with it.
 
+use std::sync::Arc;
+
 use polyrail_gpu::DeviceMemory;
+use polyrail_proto::InstanceId;
 use polyrail_sys::Memory;
 
 use crate::memory::region::Access;
@@ -25,6 +28,29 @@ pub trait Registrable: sealed::Sealed + Sized {
     fn with_access(self, access: Access) -> WithAccess {
         WithAccess { access, ..self.exposed() }
     }
+
+    /// The same memory, for these peers only: others are refused, even if they have its description.
+    /// A peer that comes again as a new run is another one.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// use polyrail::{RefusalCode, Registrable};
+    ///
+    /// let nobody: [polyrail::InstanceId; 0] = [];
+    /// let hidden = other.register(Memory::from(vec![1; 64]).granted_to(nobody))?;
+    /// let shown = other.register(Memory::from(vec![1; 64]).granted_to([engine.instance()]))?;
+    /// let read = |description: &[u8]| {
+    ///     let remote = engine.import(description).expect("it is one");
+    ///     engine.read(&peer, &local.slice(0, 64).expect("4096 bytes"), &remote.all())
+    /// };
+    /// let error = read(&hidden.describe())?.join().unwrap_err();
+    /// assert!(matches!(error, TransferError::Refused { code: RefusalCode::AccessDenied, .. }));
+    /// read(&shown.describe())?.join()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn granted_to(self, peers: impl IntoIterator<Item = InstanceId>) -> WithAccess {
+        WithAccess { granted: Some(peers.into_iter().collect()), ..self.exposed() }
+    }
 }
 
 /// Memory and what peers may do with it; see [`Registrable`].
@@ -32,6 +58,8 @@ pub trait Registrable: sealed::Sealed + Sized {
 pub struct WithAccess {
     memory: RegionMemory,
     access: Access,
+    /// If not for all.
+    granted: Option<Arc<[InstanceId]>>,
 }
 
 mod sealed {
@@ -42,8 +70,8 @@ mod sealed {
 }
 
 impl WithAccess {
-    pub(crate) fn into_parts(self) -> (RegionMemory, Access) {
-        (self.memory, self.access)
+    pub(crate) fn into_parts(self) -> (RegionMemory, Access, Option<Arc<[InstanceId]>>) {
+        (self.memory, self.access, self.granted)
     }
 }
 
@@ -54,7 +82,7 @@ impl Registrable for WithAccess {}
 
 impl sealed::Sealed for Memory {
     fn exposed(self) -> WithAccess {
-        WithAccess { memory: RegionMemory::Host(self), access: Access::ALL }
+        WithAccess { memory: RegionMemory::Host(self), access: Access::ALL, granted: None }
     }
 }
 
@@ -66,7 +94,7 @@ impl sealed::Sealed for Vec<u8> {
 
 impl sealed::Sealed for DeviceMemory {
     fn exposed(self) -> WithAccess {
-        WithAccess { memory: RegionMemory::Device(self), access: Access::ALL }
+        WithAccess { memory: RegionMemory::Device(self), access: Access::ALL, granted: None }
     }
 }
 

@@ -119,11 +119,24 @@ pub struct RemoteSlice {
     pub(crate) len: u64,
 }
 
+/// What is to be done with a region, and on whose word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// This engine asked for the bytes.
+    Own,
+    /// This peer writes.
+    Write(InstanceId),
+    /// This peer reads.
+    Read(InstanceId),
+}
+
 /// What the data path knows of a region.
 pub(crate) struct RegionCore {
     pub(crate) key: RegionKey,
     pub(crate) memory: RegionMemory,
     pub(crate) access: Access,
+    /// The peers that may use it, if not all.
+    granted: Option<Arc<[InstanceId]>>,
     pub(crate) gate: Gate,
     pub(crate) copies: LastCopies,
     pub(crate) kept: Kept,
@@ -367,7 +380,21 @@ impl Drop for Registration {
 impl RegionCore {
     pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
         let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
-        Self { key, memory, access, gate, copies, kept }
+        Self { key, memory, access, granted: None, gate, copies, kept }
+    }
+
+    /// Only for these peers, if any are given.
+    pub(crate) fn granted_to(self, granted: Option<Arc<[InstanceId]>>) -> Self {
+        Self { granted, ..self }
+    }
+
+    pub(crate) fn allows(&self, touch: Touch) -> bool {
+        let is_granted = |peer| self.granted.as_ref().is_none_or(|granted| granted.contains(&peer));
+        match touch {
+            Touch::Own => true,
+            Touch::Write(peer) => self.access.remote_write && is_granted(peer),
+            Touch::Read(peer) => self.access.remote_read && is_granted(peer),
+        }
     }
 }
 
@@ -403,7 +430,7 @@ mod tests {
         let instance = InstanceId(u128::MAX - 7);
         let access = Access { remote_read: true, remote_write: false };
         let region =
-            registry().register(instance, Memory::from(vec![0; 100]).into(), access).unwrap();
+            registry().register(instance, Memory::from(vec![0; 100]).into(), access, None).unwrap();
         let remote = RemoteRegion::decode(&region.describe()).unwrap();
         assert_eq!(remote.key, region.registration.core.key);
         assert_eq!((remote.instance, remote.len(), remote.access()), (instance, 100, access));
@@ -414,9 +441,9 @@ mod tests {
     #[test]
     fn each_way_to_miss_a_region_has_its_own_reason() {
         let registry = registry();
-        let admit = |place: Place| registry.admit_all(&[place], |_| true, &mut Vec::new());
+        let admit = |place: Place| registry.admit_all(&[place], Touch::Own, &mut Vec::new());
         let register =
-            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
+            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL, None);
         let first = register().unwrap();
         let inside = place(&first, 0, 8);
         assert!(admit(inside).is_ok());
@@ -427,7 +454,7 @@ mod tests {
         assert_eq!(reason(Place { key: wrong, ..inside }), Some(RefusalCode::StaleKey));
         let unknown = RegionKey { slot: 9, ..inside.key };
         assert_eq!(reason(Place { key: unknown, ..inside }), Some(RefusalCode::UnknownRegion));
-        let denied = registry.admit_all(&[inside], |_| false, &mut Vec::new()).err();
+        let denied = registry.admit_all(&[inside], Touch::Write(InstanceId(2)), &mut Vec::new()).err();
         assert_eq!(denied, Some(RefusalCode::AccessDenied));
         drop(first);
         assert_eq!(reason(inside), Some(RefusalCode::RegionDropped));
@@ -440,11 +467,11 @@ mod tests {
     fn a_region_that_was_ended_is_out_of_reach_for_its_clones_too() {
         let registry = registry();
         let register =
-            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL);
+            || registry.register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL, None);
         let region = register().unwrap();
         let clone = region.clone();
         region.end();
-        let admitted = registry.admit_all(&[place(&clone, 0, 8)], |_| true, &mut Vec::new());
+        let admitted = registry.admit_all(&[place(&clone, 0, 8)], Touch::Own, &mut Vec::new());
         assert_eq!(admitted.err(), Some(RefusalCode::RegionDropped));
         assert!(clone.all().region.gate.pin().is_none());
         assert_eq!(clone.read_at(0, &mut [0]), Err(RegionError::Ended));
@@ -453,13 +480,13 @@ mod tests {
         let other = register().unwrap();
         drop((region, clone));
         assert_eq!(registry.count(), 1);
-        assert!(registry.admit_all(&[place(&other, 0, 8)], |_| true, &mut Vec::new()).is_ok());
+        assert!(registry.admit_all(&[place(&other, 0, 8)], Touch::Own, &mut Vec::new()).is_ok());
     }
 
     #[test]
     fn a_dropped_region_lets_nobody_in() {
         let region = registry()
-            .register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL)
+            .register(InstanceId(1), Memory::from(vec![0; 8]).into(), Access::ALL, None)
             .unwrap();
         let slice = region.all();
         let pin = slice.region.gate.pin();

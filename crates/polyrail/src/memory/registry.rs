@@ -10,7 +10,7 @@ use polyrail_sys::process::Original;
 
 use crate::base::callback::Callbacks;
 use crate::base::error::RegionError;
-use crate::memory::region::{Access, Region, RegionCore, RegionSlice, describe};
+use crate::memory::region::{Access, Region, RegionCore, RegionSlice, Touch, describe};
 use crate::memory::region_memory::RegionMemory;
 
 /// Registrations that an engine may hold at once.
@@ -139,9 +139,10 @@ impl Registry {
         instance: InstanceId,
         memory: RegionMemory,
         access: Access,
+        granted: Option<Arc<[InstanceId]>>,
     ) -> Result<Region, RegionError> {
         let make = |key| {
-            let core = Arc::new(RegionCore::new(key, memory, access));
+            let core = Arc::new(RegionCore::new(key, memory, access).granted_to(granted));
             (Entry::Region(core.clone()), core)
         };
         let core = self.insert(make)?;
@@ -183,7 +184,7 @@ impl Registry {
     pub(crate) fn admit_all(
         &self,
         places: &[Place],
-        allowed: impl Fn(Access) -> bool,
+        touch: Touch,
         targets: &mut Vec<Target>,
     ) -> Result<(), RefusalCode> {
         let table = self.table.read();
@@ -192,7 +193,7 @@ impl Registry {
             let region = match table.find(place)? {
                 Entry::Region(region) => region,
                 Entry::Mailbox { mailbox, .. } => {
-                    if !allowed(MAILBOX) {
+                    if matches!(touch, Touch::Read(_)) {
                         return Err(RefusalCode::AccessDenied);
                     }
                     let mailbox = mailbox.clone();
@@ -201,7 +202,7 @@ impl Registry {
                     return admit_mail(&self.callbacks, mailbox.as_ref(), places, targets);
                 }
             };
-            admit(region, place, &allowed)?;
+            admit(region, place, touch)?;
             if last.is_none_or(|at| !Arc::ptr_eq(&targets[at].region, region)) {
                 let known = targets.iter().position(|known| Arc::ptr_eq(&known.region, region));
                 last = Some(known.unwrap_or_else(|| {
@@ -265,9 +266,9 @@ impl Table {
 fn admit(
     region: &RegionCore,
     place: &Place,
-    allowed: impl Fn(Access) -> bool,
+    touch: Touch,
 ) -> Result<(), RefusalCode> {
-    if !allowed(region.access) {
+    if !region.allows(touch) {
         return Err(RefusalCode::AccessDenied);
     }
     match place.offset.checked_add(place.len) {

@@ -14,7 +14,7 @@ use crate::engine::path_kind::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::Kind;
 use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice};
+use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice, Touch};
 use crate::memory::region_memory::RegionMemory;
 use crate::path::import::import;
 use crate::path::try_shared;
@@ -126,7 +126,11 @@ fn copies(
                 far
             }
         };
-        parts.push(part(kind, local, remote, far)?);
+        let touch = match kind {
+            Kind::Read => Touch::Read(engine.card.instance),
+            _ => Touch::Write(engine.card.instance),
+        };
+        parts.push(part(kind, local, remote, far, touch)?);
     }
     let other = known.values().find_map(|far| far.memory.device());
     let device = near.or(other).ok_or("there are no bytes")?.clone();
@@ -172,15 +176,12 @@ fn part(
     local: &RegionSlice,
     remote: &RemoteSlice,
     far: Arc<RegionCore>,
+    touch: Touch,
 ) -> Result<Part, &'static str> {
     const REFUSED: &str = "the peer would refuse it";
-    let allowed = match kind {
-        Kind::Read => far.access.remote_read,
-        _ => far.access.remote_write,
-    };
     let end = remote.offset.checked_add(remote.len);
     let inside = end.is_some_and(|end| end <= far.memory.len());
-    if !allowed || !inside || local.len != remote.len {
+    if !far.allows(touch) || !inside || local.len != remote.len {
         return Err(REFUSED);
     }
     let near = (local.region.clone(), local.offset);

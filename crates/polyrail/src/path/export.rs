@@ -22,7 +22,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::keepsake::Keepsake;
-use crate::memory::region::RegionCore;
+use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
 
 /// Who was offered a region.
@@ -72,9 +72,10 @@ fn make_offer(
     let RegionMemory::Device(memory) = &region.memory else {
         return Err("it is host memory".into());
     };
-    if !(region.access.remote_read && region.access.remote_write) {
+    let instance = peer.instance();
+    if !(region.allows(Touch::Read(instance)) && region.allows(Touch::Write(instance))) {
         // Memory that another process has open is open to it for reading and writing.
-        return Err("peers may not both read and write it".into());
+        return Err("the peer may not both read and write it".into());
     }
     let exports = region.kept.keep::<Exports>().ok_or("the region is gone")?;
     if let Some(offer) = exports.offered_to(peer) {

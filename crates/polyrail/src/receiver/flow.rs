@@ -467,7 +467,7 @@ impl RxFlow {
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
                     let verdict = self.current.begin(
-                        self.flow,
+                        (self.peer.instance(), self.flow),
                         &header,
                         places,
                         meta,

@@ -14,6 +14,7 @@ use crate::engine::op::{Made, Purpose};
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
+use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{export, try_shared};
 
@@ -153,8 +154,8 @@ fn read_data(
     let mut segments = Vec::with_capacity(pieces.len());
     for piece in pieces {
         found.clear();
-        let allowed = |access: crate::Access| access.remote_read;
-        pass.engine.registry.admit_all(&[piece.from], allowed, &mut found)?;
+        let touch = Touch::Read(peer.instance());
+        pass.engine.registry.admit_all(&[piece.from], touch, &mut found)?;
         let Some(target) = found.first() else { continue };
         segments.push(Segment {
             local_region: regions.number_of(&target.region),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
-use polyrail_proto::{FlowIndex, Landed, Verdict};
+use polyrail_proto::{FlowIndex, InstanceId, Landed, Verdict};
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
@@ -14,6 +14,7 @@ use crate::device::staging::Ring;
 use crate::engine::pass::Down;
 use crate::engine::peer::{RxSide, covers};
 use crate::memory::gate::Pin;
+use crate::memory::region::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
 use crate::receiver::device_chunks::{Arrivals, End};
 
@@ -40,7 +41,7 @@ pub(super) struct Current {
 impl Current {
     pub(super) fn begin(
         &mut self,
-        flow: FlowIndex,
+        (peer, flow): (InstanceId, FlowIndex),
         header: &ChunkHeader,
         places: &[Place],
         meta: &[u8],
@@ -56,20 +57,20 @@ impl Current {
         let targets = &mut self.targets;
         let admit = || match header.op {
             WireOp::Control => Ok(()),
-            WireOp::Write => registry.admit_all(places, |access| access.remote_write, targets),
+            WireOp::Write => registry.admit_all(places, Touch::Write(peer), targets),
             WireOp::SendData => {
                 let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
                 if !covers(&receive.places, places) {
                     return Err(RefusalCode::OutOfBounds);
                 }
-                registry.admit_all(places, |_| true, targets)
+                registry.admit_all(places, Touch::Own, targets)
             }
             WireOp::ReadData => {
                 let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
                 if !covers(&part.places, places) {
                     return Err(RefusalCode::OutOfBounds);
                 }
-                registry.admit_all(places, |_| true, targets)
+                registry.admit_all(places, Touch::Own, targets)
             }
         };
         let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
