@@ -6,8 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use polyrail_nccl_abi::HANDLE_BYTES;
 use polyrail::Invitation;
+use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
 /// Change this with every change of the format below.

@@ -454,7 +454,8 @@ mod tests {
         assert_eq!(reason(Place { key: wrong, ..inside }), Some(RefusalCode::StaleKey));
         let unknown = RegionKey { slot: 9, ..inside.key };
         assert_eq!(reason(Place { key: unknown, ..inside }), Some(RefusalCode::UnknownRegion));
-        let denied = registry.admit_all(&[inside], Touch::Write(InstanceId(2)), &mut Vec::new()).err();
+        let denied =
+            registry.admit_all(&[inside], Touch::Write(InstanceId(2)), &mut Vec::new()).err();
         assert_eq!(denied, Some(RefusalCode::AccessDenied));
         drop(first);
         assert_eq!(reason(inside), Some(RefusalCode::RegionDropped));

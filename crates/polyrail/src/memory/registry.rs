@@ -263,11 +263,7 @@ impl Table {
     }
 }
 
-fn admit(
-    region: &RegionCore,
-    place: &Place,
-    touch: Touch,
-) -> Result<(), RefusalCode> {
+fn admit(region: &RegionCore, place: &Place, touch: Touch) -> Result<(), RefusalCode> {
     if !region.allows(touch) {
         return Err(RefusalCode::AccessDenied);
     }

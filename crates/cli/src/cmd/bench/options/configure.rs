@@ -72,7 +72,8 @@ impl Args {
         match role {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
             Role::NcclRank => Some(loopback(1)),
-            Role::Connect(super::Server { address, .. }) | Role::Listen { address: Some(address) }
+            Role::Connect(super::Server { address, .. })
+            | Role::Listen { address: Some(address) }
                 if address.ip().is_loopback() =>
             {
                 Some(address.ip().to_string())

@@ -31,7 +31,12 @@ impl Server {
             Some((address, invitation)) => {
                 let parsed = invitation.parse().map_err(|error: InvitationError| {
                     let allowed = "what `bench --listen` printed, whole and unchanged";
-                    BenchError::usage("--connect", address, format!("is followed by what is none: {error}"), allowed)
+                    BenchError::usage(
+                        "--connect",
+                        address,
+                        format!("is followed by what is none: {error}"),
+                        allowed,
+                    )
                 });
                 (address, Some(parsed?))
             }
