@@ -5,6 +5,7 @@ mod admission;
 pub(crate) mod build;
 pub(crate) mod handshake;
 mod lateness;
+mod presence;
 mod watch;
 
 use std::collections::VecDeque;
@@ -29,8 +30,10 @@ use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{Cause, Handshake, Step, Then, TurnedAway};
 use crate::control::lateness::Absences;
+use crate::control::presence::Probe;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
+use crate::engine::life::Event;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
@@ -42,6 +45,8 @@ const TICK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Tokens from here on are listeners; those below are handshakes.
 const LISTENER: u64 = 1 << 32;
+/// Tokens from here on are probes.
+const PROBE: u64 = 1 << 33;
 
 pub(crate) struct Control {
     engine: Arc<EngineShared>,
@@ -50,6 +55,7 @@ pub(crate) struct Control {
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    probes: Slab<Probe>,
     absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
@@ -77,6 +83,7 @@ impl Control {
             handshakes: Slab::new(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
+            probes: Slab::new(),
             absences: Absences::new(Instant::now()),
             accept_again: None,
             turned_away: TurnedAway::default(),
@@ -105,9 +112,10 @@ impl Control {
                 self.obey(command);
             }
             for event in events.drain(..) {
-                match event.token.checked_sub(LISTENER) {
-                    Some(rail) => self.accept(rail as usize),
-                    None => self.step(event.token as usize),
+                match event.token {
+                    token if token >= PROBE => self.probed((token - PROBE) as usize, now),
+                    token if token >= LISTENER => self.accept((token - LISTENER) as usize),
+                    token => self.step(token as usize),
                 }
             }
             if self.accept_again.is_some_and(|at| at <= now) {
@@ -116,6 +124,7 @@ impl Control {
             }
             self.engine.send_what_is_left();
             self.retry_due(now);
+            self.probe_due(now);
             self.expire_handshakes(now);
             self.dump.run(&self.engine);
             if next_tick <= now {
@@ -131,7 +140,9 @@ impl Control {
         let handshakes = self.handshakes.iter().map(|(_, handshake)| handshake.deadline);
         let ticking = self.engine.control.ticking.load(Ordering::Acquire);
         let tick = ticking.then_some(next_tick);
-        let due = retries.chain(handshakes).chain(tick).chain(self.accept_again).min();
+        let probes = self.probes.iter().map(|(_, probe)| probe.due);
+        let due = retries.chain(handshakes).chain(probes).chain(tick).chain(self.accept_again);
+        let due = due.min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
@@ -157,7 +168,8 @@ impl Control {
                 peer.note_problem(text);
                 if !peer.is_gone() {
                     self.note_cut_off(&peer);
-                    self.reconnect(peer, flow);
+                    self.reconnect(peer.clone(), flow);
+                    self.flows_lost(&peer);
                 }
                 self.engine.control.nudge();
             }
@@ -166,11 +178,12 @@ impl Control {
                 tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
                 if !peer.is_gone() {
                     self.note_cut_off(&peer);
+                    self.flows_lost(&peer);
                     self.engine.control.nudge();
                 }
             }
             ControlCommand::PeerLeft { peer } => {
-                self.engine.lose_peer(&peer, LostReason::Closed);
+                self.engine.lose_peer(&peer, Event::Bye, LostReason::Closed);
             }
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
             ControlCommand::Introduce { address, answer } => self.introduce(address, answer),
@@ -207,8 +220,7 @@ impl Control {
 
     fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
         // Of flows that answer, the other side connects.
-        let unwanted =
-            peer.answering.load(Ordering::Acquire) || peer.leaving.load(Ordering::Acquire);
+        let unwanted = !peer.connects_flows() || peer.is_parting();
         if peer.is_gone() || unwanted || self.engine.is_closing() {
             return;
         }
@@ -270,28 +282,6 @@ impl Control {
         }
     }
 
-    /// The peer is gone if every flow got a final word. If only some did, their addresses lead to
-    /// another engine, as private networks of the same numbers do.
-    fn flow_refused(
-        &mut self,
-        peer: &Arc<PeerShared>,
-        flow: FlowIndex,
-        why: ConnectReason,
-        final_word: bool,
-    ) {
-        peer.flows[flow.0 as usize].refused.store(final_word, Ordering::Relaxed);
-        let is_over = final_word && peer.flows.iter().all(|f| f.refused.load(Ordering::Relaxed));
-        match why {
-            ConnectReason::Refused(refusal) if is_over => {
-                self.engine.lose_peer(peer, LostReason::Refused(refusal));
-            }
-            ConnectReason::Version { got } if is_over => {
-                self.engine.lose_peer(peer, LostReason::Version { got });
-            }
-            why => self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max),
-        }
-    }
-
     fn flow_failed(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -299,6 +289,7 @@ impl Control {
         why: &ConnectReason,
         pause: Duration,
     ) {
+        let pause = self.note_failure(peer, peer.layout.pair_index(flow), why, pause);
         let text = self.way_text(peer, flow, &why.to_string());
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
@@ -308,6 +299,7 @@ impl Control {
             flow,
             pause: (pause * 2).min(self.engine.settings.reconnect_max),
         });
+        self.judge(peer);
     }
 
     fn retry_due(&mut self, now: Instant) {
@@ -485,26 +477,19 @@ impl Control {
                 }
             }
             (Cause::Flow { peer, flow, .. }, Reply::Refused { code, reason }) => {
-                let final_word = match code {
-                    RefusedCode::WrongInstance
-                    | RefusedCode::Version
-                    | RefusedCode::NotAdmitted
-                    | RefusedCode::SessionOver => true,
-                    // Two engines that part and meet again do so one after the other: until it was
-                    // connected once, the other may still have to add this one.
-                    RefusedCode::Removed => peer.was_connected(),
-                    _ => false,
-                };
-                let refusal = Refusal { code, text: reason };
-                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), final_word);
+                // Both are said before anything is read of what the other side has proven.
+                let proven = !matches!(code, RefusedCode::Version | RefusedCode::Malformed);
+                let refusal = ConnectReason::Refused(Refusal { code, text: reason });
+                self.flow_refused(&peer, flow, refusal, proven);
             }
             (Cause::Accepted { .. }, _) => {}
         }
     }
 
     fn hand_over_arrival(&mut self, handshake: Handshake) {
-        let Handshake { socket, cause, .. } = handshake;
+        let Handshake { socket, cause, remote, .. } = handshake;
         let Cause::Accepted { rail, then: Some(then) } = cause else { return };
+        then.peer.note_origin(remote.ip());
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
@@ -546,7 +531,7 @@ impl Control {
             }
             // It will not change its version while it runs.
             (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
-                return self.flow_refused(&peer.clone(), *flow, error.into(), true);
+                return self.flow_refused(&peer.clone(), *flow, error.into(), false);
             }
             _ => {}
         }
@@ -574,7 +559,10 @@ impl Control {
     }
 
     fn way_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
-        let (from, to) = peer.layout.pair_of(flow);
+        self.pair_text(peer, peer.layout.pair_of(flow), why)
+    }
+
+    fn pair_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }
