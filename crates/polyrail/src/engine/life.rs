@@ -22,8 +22,10 @@ use std::time::{Duration, Instant};
 use polyrail_proto::hello::RefusedCode;
 
 /// How long a rail that worked has to refuse connections until it counts as refusing, by two attempts
-/// at least. A kernel whose queue of connections is full may refuse as well, and so may a firewall that
-/// is being loaded again; both are over before that, or let a second attempt through.
+/// at least. An engine keeps its listeners for as long as it lives, so one refusal would do; but a
+/// kernel whose queue of connections is full may refuse as well, and so may a firewall that is being
+/// loaded again. Both let a second attempt through. A connection that is reset later than that says
+/// nothing: somebody took it, if only a relay or an engine that has no room for it just now.
 pub(crate) const CONFIRM: Duration = Duration::from_millis(100);
 
 /// Where a peer stands.
