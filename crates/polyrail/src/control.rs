@@ -33,6 +33,7 @@ use crate::control::lateness::Absences;
 use crate::control::presence::Probe;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
+use crate::engine::known_peers::epoch_of_hello;
 use crate::engine::life::Event;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
@@ -250,7 +251,7 @@ impl Control {
                     channel: peer.layout.channel_of(flow),
                     flow: flow.0,
                     flows: peer.layout.flows(),
-                    epoch,
+                    epoch: epoch_of_hello(epoch, &peer),
                     window_chunks: engine.config.window_chunks,
                     // A peer of a version without it need not have it.
                     capabilities: engine

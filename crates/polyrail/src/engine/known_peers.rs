@@ -7,7 +7,7 @@
 //!
 //! **Sessions.** Both ends count transfers, so an end that has lost the other must not go on with it
 //! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends,
-//! and which every hello carries in the upper half of its epoch. A session that either end has given
+//! and which every hello carries in its epoch, with the session of the other end that it belongs to. A session that either end has given
 //! up never comes back: its hellos are refused for good, which ends it at the other side as well. And
 //! none takes the place of one that has flows up: those are probed, and whoever asks may come again.
 
@@ -26,7 +26,7 @@ use crate::base::driving::is_driving;
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
-use crate::engine::life::{self, Action, Event, Greeting, State};
+use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -41,8 +41,11 @@ const PARTED_MAX: usize = 4096;
 /// Sessions of an instance that are remembered to be over.
 const SESSIONS_MAX: usize = 16;
 
-/// Where the session stands in the epoch of a hello.
-const SESSION_SHIFT: u32 = 32;
+/// Where the session stands in the epoch of a hello, and where the one that was heard. Below them
+/// connections are counted. Sessions are told by 16 bits: no end remembers nearly as many.
+const SESSION_SHIFT: u32 = 48;
+const KNOWN_SHIFT: u32 = 31;
+const KNOWN_MASK: u64 = 0x1_ffff;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
@@ -84,8 +87,20 @@ pub(crate) fn first_epoch(number: u32) -> u64 {
     u64::from(number) << SESSION_SHIFT
 }
 
+/// The epoch of a hello that is said now: with the session in which the peer was heard.
+pub(crate) fn epoch_of_hello(epoch: u64, peer: &PeerShared) -> u64 {
+    epoch | (peer.heard.load(Ordering::Acquire) & KNOWN_MASK) << KNOWN_SHIFT
+}
+
 fn session_of(epoch: u64) -> u32 {
+    // 16 bits are left.
     (epoch >> SESSION_SHIFT) as u32
+}
+
+/// The session of this engine that the sender of a hello has heard.
+fn known_session_of(epoch: u64) -> Option<u32> {
+    // As in `heard`, 0 stands for none; the mask leaves 17 bits.
+    Some(((epoch >> KNOWN_SHIFT) & KNOWN_MASK).checked_sub(1)? as u32)
 }
 
 impl EngineShared {
@@ -138,7 +153,8 @@ impl EngineShared {
             let (mut state, over, given) = {
                 let parted = self.parted();
                 let parting = parted.known.get(&instance);
-                let over = parting.map_or_else(VecDeque::new, |parting| parting.over.clone());
+                let over =
+                    parting.map_or_else(Vec::new, |parting| parting.over.iter().copied().collect());
                 let given = parting.and_then(|parting| parting.card.clone());
                 (parting.map_or(State::Unknown, |parting| parting.state), over, given)
             };
@@ -154,8 +170,14 @@ impl EngineShared {
             let has_flows_up =
                 live.as_ref().is_some_and(|peer| peer.rx_flows_up.load(Ordering::Acquire) > 0);
             let is_unused = || live.as_ref().is_some_and(|peer| peer.rx().receiver.is_unused());
-            let mut greeting =
-                life::greeting(session, heard, over.into_iter(), has_flows_up, is_unused);
+            let sessions = Sessions {
+                said: session,
+                knows: known_session_of(hello.epoch),
+                own: live.as_ref().map(|peer| session_of(first_epoch(peer.number))),
+                heard,
+                over: &over,
+            };
+            let mut greeting = life::greeting(sessions, has_flows_up, is_unused);
             let fits = match (&live, &given) {
                 (Some(peer), _) => {
                     let by_user = peer.by_user.load(Ordering::Acquire);
@@ -188,6 +210,11 @@ impl EngineShared {
                 (Action::Begin, Some(_)) => std::thread::yield_now(),
                 (Action::BeginAnew, Some(peer)) => {
                     self.lose_peer(&peer, event, LostReason::Anew);
+                }
+                (Action::EndBoth, Some(peer)) => {
+                    self.lose_peer(&peer, event, LostReason::Anew);
+                    self.parted().entry(instance).end(session);
+                    return Err((RefusedCode::SessionOver, OVER.to_owned()));
                 }
                 (Action::RefuseAndProbe, Some(peer)) => {
                     self.probe(&peer);
@@ -413,10 +440,16 @@ impl Parted {
         }
         if let Some(session) = peer.heard.load(Ordering::Acquire).checked_sub(1) {
             // It was made of a u32.
-            parting.over.push_back(session as u32);
-            if parting.over.len() > SESSIONS_MAX {
-                parting.over.pop_front();
-            }
+            parting.end(session as u32);
+        }
+    }
+}
+
+impl Parting {
+    fn end(&mut self, session: u32) {
+        self.over.push_back(session);
+        if self.over.len() > SESSIONS_MAX {
+            self.over.pop_front();
         }
     }
 }

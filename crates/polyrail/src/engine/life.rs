@@ -88,10 +88,14 @@ pub(crate) enum Event {
 /// What a hello is, by what was heard of the peer before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
-    /// In its first session, or in the same as before.
+    /// For the first time in this session of ours, of which it has not heard.
+    First,
+    /// In the same session as before, or in one that belongs to ours.
     Current,
     /// In another session, and no flow of the one before is up.
     Anew,
+    /// The same, and that session has heard ours, which ends with the one before.
+    AnewInVain,
     /// In another session while flows are up.
     TooEarly,
     /// In a session that is over.
@@ -118,6 +122,8 @@ pub(crate) enum Action {
     Welcome,
     /// Refuse the flow.
     Refuse(RefusedCode),
+    /// End the session, and refuse the flow because its session is over as well.
+    EndBoth,
     /// Refuse the flow, and find out whether those that are up still are.
     RefuseAndProbe,
 }
@@ -168,7 +174,7 @@ impl State {
             },
             Closing => match event {
                 // What is under way goes on until it has heard.
-                Event::Hello(Greeting::Current) => (Closing, Action::Welcome),
+                Event::Hello(Greeting::First | Greeting::Current) => (Closing, Action::Welcome),
                 Event::Hello(_) => (Closing, Action::Refuse(RefusedCode::OtherSession)),
                 _ if event.is_end() || event == Event::Told => (Lost, Action::End),
                 _ => (Closing, Action::Nothing),
@@ -180,7 +186,9 @@ impl State {
         match event {
             Event::Add | Event::AddOtherCard => (Self::New, Action::Begin),
             Event::Remove => (Self::Removed, Action::Nothing),
-            Event::Hello(Greeting::Over) => (self, Action::Refuse(RefusedCode::SessionOver)),
+            Event::Hello(Greeting::Over | Greeting::AnewInVain) => {
+                (self, Action::Refuse(RefusedCode::SessionOver))
+            }
             Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
             Event::Hello(_) => (Self::New, Action::Begin),
             _ => (self, Action::Nothing),
@@ -208,7 +216,11 @@ impl State {
             Event::AddOtherCard | Event::Hello(Greeting::Anew) => (Self::New, Action::BeginAnew),
             Event::Remove => (Self::Leaving, Action::SayBye),
             Event::Close => (Self::Closing, Action::SayBye),
-            Event::Hello(Greeting::Current) => (self, Action::Welcome),
+            Event::Hello(Greeting::AnewInVain) => (Self::Lost, Action::EndBoth),
+            // It may have lost this session, which our own flows are about to hear. If it were heard
+            // now, its new session would end with ours; and so on for ever if both come again at once.
+            Event::Hello(Greeting::First) if self == Self::CutOff => (self, Action::RefuseAndProbe),
+            Event::Hello(Greeting::First | Greeting::Current) => (self, Action::Welcome),
             Event::Hello(Greeting::TooEarly) => (self, Action::RefuseAndProbe),
             Event::Hello(Greeting::Over) => (self, Action::Refuse(RefusedCode::SessionOver)),
             Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
@@ -240,24 +252,42 @@ impl Event {
     }
 }
 
-/// What a hello is. `heard` is the session in which the peer spoke before, if it has one; `over` are
-/// its sessions that this engine has given up.
+/// What a hello says of sessions, and what is known of them here.
+pub(crate) struct Sessions<'a> {
+    /// That of the hello.
+    pub(crate) said: u32,
+    /// That of ours which the peer has heard in it, if any.
+    pub(crate) knows: Option<u32>,
+    /// Ours, if it has one.
+    pub(crate) own: Option<u32>,
+    /// That in which the peer spoke before in ours.
+    pub(crate) heard: Option<u32>,
+    /// Those of the peer that this engine has given up.
+    pub(crate) over: &'a [u32],
+}
+
+/// What a hello is.
+///
+/// One in another session than before ends ours, and begins another that belongs to it. If it has heard
+/// the one of ours that ends, its end would answer the new one of ours by a new one of its own, and so
+/// on for ever; so both end, and whoever is added first begins.
 pub(crate) fn greeting(
-    session: u32,
-    heard: Option<u32>,
-    mut over: impl Iterator<Item = u32>,
+    sessions: Sessions<'_>,
     has_flows_up: bool,
     is_unused: impl FnOnce() -> bool,
 ) -> Greeting {
-    if over.any(|earlier| earlier == session) {
+    let Sessions { said, knows, own, heard, over } = sessions;
+    if over.contains(&said) {
         return Greeting::Over;
     }
     match heard {
+        None if knows.is_none() => Greeting::First,
         None => Greeting::Current,
-        Some(heard) if heard == session => Greeting::Current,
+        Some(heard) if heard == said => Greeting::Current,
         Some(_) if has_flows_up => Greeting::TooEarly,
         // A hello that its sender had given up by the time it was read: nothing came of it.
         Some(_) if is_unused() => Greeting::Current,
+        Some(_) if knows.is_some() && knows == own => Greeting::AnewInVain,
         Some(_) => Greeting::Anew,
     }
 }

@@ -4,14 +4,16 @@ use std::collections::HashSet;
 
 use super::*;
 
-const EVENTS: [Event; 18] = [
+const EVENTS: [Event; 20] = [
     Event::Add,
     Event::AddOtherCard,
     Event::Remove,
     Event::Close,
     Event::Told,
+    Event::Hello(Greeting::First),
     Event::Hello(Greeting::Current),
     Event::Hello(Greeting::Anew),
+    Event::Hello(Greeting::AnewInVain),
     Event::Hello(Greeting::TooEarly),
     Event::Hello(Greeting::Over),
     Event::Hello(Greeting::OtherCard),
@@ -27,7 +29,7 @@ const EVENTS: [Event; 18] = [
 
 /// The states are those of [`State::ALL`] by their letters here, each cell is the state afterwards and
 /// what follows: `b`egin, begin `a`new, `e`nd, `c`onnect, `s`ay good-bye, `w`elcome, refuse because it
-/// is `r`emoved, its session is `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe.
+/// is `r`emoved, its session is `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe, end both for it comes in `v`ain.
 const TABLE: &str = "
                      U  N  C  K  L  X  G  R
 Add                  Nb Nc Cc Kc Na X. Nb Nb
@@ -35,8 +37,10 @@ AddOtherCard         Nb Na Na Na Na X. Nb Nb
 Remove               R. Ls Ls Ls L. X. R. R.
 Close                U. Xs Xs Xs L. X. G. R.
 Told                 U. N. C. K. Re Ge G. R.
+HelloFirst           Nb Nw Cw Kp Lr Xw Nb Rr
 HelloCurrent         Nb Nw Cw Kw Lr Xw Nb Rr
 HelloAnew            Nb Na Na Na Lr Xt Nb Rr
+HelloAnewInVain      Uo Gv Gv Gv Lr Xt Go Rr
 HelloTooEarly        Nb Np Cp Kp Lr Xt Nb Rr
 HelloOver            Uo No Co Ko Lr Xt Go Rr
 HelloOtherCard       Ud Nd Cd Kd Lr Xt Gd Rr
@@ -58,8 +62,10 @@ fn row(event: Event) -> &'static str {
         Event::Remove => "Remove",
         Event::Close => "Close",
         Event::Told => "Told",
+        Event::Hello(Greeting::First) => "HelloFirst",
         Event::Hello(Greeting::Current) => "HelloCurrent",
         Event::Hello(Greeting::Anew) => "HelloAnew",
+        Event::Hello(Greeting::AnewInVain) => "HelloAnewInVain",
         Event::Hello(Greeting::TooEarly) => "HelloTooEarly",
         Event::Hello(Greeting::Over) => "HelloOver",
         Event::Hello(Greeting::OtherCard) => "HelloOtherCard",
@@ -106,6 +112,7 @@ fn sign(action: Action) -> char {
         Action::Refuse(RefusedCode::OtherSession) => 't',
         Action::Refuse(other) => panic!("{other:?}"),
         Action::RefuseAndProbe => 'p',
+        Action::EndBoth => 'v',
     }
 }
 
@@ -187,13 +194,14 @@ fn a_session_ends_exactly_where_its_state_does() {
     for state in State::ALL {
         for event in EVENTS {
             let (after, action) = state.after(event);
-            let ends = matches!(action, Action::End | Action::BeginAnew);
+            let is_end = matches!(action, Action::End | Action::EndBoth);
+            let ends = is_end || action == Action::BeginAnew;
             let begins = matches!(action, Action::Begin | Action::BeginAnew);
             let note = format!("{event:?} in {state:?}");
             assert!(!ends || !state.is_over(), "{note}: nothing to end");
             assert!(!begins || after == State::New, "{note}: a session begins as a new one");
             let (was, is) = (!state.is_over(), !after.is_over());
-            assert_eq!(was && !is, action == Action::End, "{note}");
+            assert_eq!(was && !is, is_end, "{note}");
             assert_eq!(!was && is, action == Action::Begin, "{note}");
         }
     }
@@ -287,15 +295,22 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
 }
 
 #[test]
-fn a_hello_is_judged_by_what_was_heard_before() {
-    let greet = |session, heard, flows, unused| {
-        greeting(session, heard, [3, 4].into_iter(), flows, || unused)
+fn a_hello_is_judged_by_what_either_end_has_heard_before() {
+    let greet = |said, knows, own, heard, flows, unused| {
+        let over = &[3, 4];
+        greeting(Sessions { said, knows, own, heard, over }, flows, || unused)
     };
-    assert_eq!(greet(4, None, false, false), Greeting::Over);
-    assert_eq!(greet(3, Some(3), true, true), Greeting::Over);
-    assert_eq!(greet(5, None, false, false), Greeting::Current);
-    assert_eq!(greet(5, Some(5), true, false), Greeting::Current);
-    assert_eq!(greet(6, Some(5), true, true), Greeting::TooEarly);
-    assert_eq!(greet(6, Some(5), false, true), Greeting::Current, "nothing came of the other");
-    assert_eq!(greet(6, Some(5), false, false), Greeting::Anew);
+    let ours = Some(9);
+    assert_eq!(greet(4, None, ours, None, false, false), Greeting::Over);
+    assert_eq!(greet(3, ours, ours, Some(3), true, true), Greeting::Over);
+    assert_eq!(greet(5, None, ours, None, false, false), Greeting::First);
+    assert_eq!(greet(5, ours, ours, None, false, false), Greeting::Current);
+    assert_eq!(greet(5, None, ours, Some(5), true, false), Greeting::Current);
+    assert_eq!(greet(6, None, ours, Some(5), true, true), Greeting::TooEarly);
+    let replaced = greet(6, ours, ours, Some(5), false, true);
+    assert_eq!(replaced, Greeting::Current, "nothing came of the other");
+    assert_eq!(greet(6, None, ours, Some(5), false, false), Greeting::Anew);
+    assert_eq!(greet(6, ours, ours, Some(5), false, false), Greeting::AnewInVain);
+    let of_earlier = greet(6, Some(8), ours, Some(5), false, false);
+    assert_eq!(of_earlier, Greeting::Anew, "it ends with our new one anyway");
 }

@@ -30,7 +30,7 @@ impl PeerShared {
     pub(crate) fn happens(&self, event: Event) -> Action {
         let mut life = self.life.lock();
         let (state, action) = life.state.after(event);
-        let ends = matches!(action, Action::End | Action::BeginAnew);
+        let ends = matches!(action, Action::End | Action::EndBoth | Action::BeginAnew);
         // What comes after its end is another session's.
         if !ends && !life.state.is_over() {
             self.enter(&mut life, state);
@@ -44,7 +44,7 @@ impl PeerShared {
         let mut life = self.life.lock();
         let (state, action) = life.state.after(event);
         let state = match action {
-            Action::End => state,
+            Action::End | Action::EndBoth => state,
             // That state is of the session which follows.
             Action::BeginAnew => State::Lost,
             _ => return false,
