@@ -6,10 +6,11 @@
 //! known by the card that the user gave for it, and a hello with another one is refused.
 //!
 //! **Sessions.** Both ends count transfers, so an end that has lost the other must not go on with it
-//! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends,
-//! and which every hello carries in its epoch, with the session of the other end that it belongs to. A session that either end has given
-//! up never comes back: its hellos are refused for good, which ends it at the other side as well. And
-//! none takes the place of one that has flows up: those are probed, and whoever asks may come again.
+//! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends.
+//! Every hello carries it in its epoch, with the session of the other end that was heard in it. A
+//! session that either end has given up never comes back: its hellos are refused for good, which ends
+//! it at the other side as well. And none takes the place of one that has flows up: those are probed,
+//! and whoever asks may come again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
