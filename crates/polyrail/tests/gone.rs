@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use common::puppet::{PUPPET_BYTES, Puppet, play};
@@ -225,4 +227,34 @@ fn rails_that_reset_every_connection_for_a_moment_end_nothing() {
     waits.ended().unwrap();
     assert!(bytes(&room) == pattern(100, 1));
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
+}
+
+/// Whoever listens at an address of a peer can say that, and proves nothing by it.
+#[test]
+fn a_clear_word_of_another_version_does_not_end_a_peer_that_was_connected() {
+    let (mut p, _room, waits) = refused_on(0, &[("peer_timeout_ms", "1500")]);
+    let mut words = p.b.metadata()[..4].to_vec();
+    words.extend(99u16.to_le_bytes());
+    words.resize(64, 0);
+    p.ways_to_a.clear();
+    // One after the other, so that never all of them refuse for want of a listener.
+    for way in p.ways_to_b.drain(..) {
+        let address = way.address;
+        drop(way);
+        let (listener, words) = (TcpListener::bind(address).unwrap(), words.clone());
+        std::thread::spawn(move || {
+            // Kept, so that what was said is not lost by a reset.
+            let mut taken = Vec::new();
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                if stream.read(&mut [0; 4096]).is_ok() && stream.write_all(&words).is_ok() {
+                    taken.push(stream);
+                }
+            }
+        });
+    }
+    let since = Instant::now();
+    let why = reason(&waits);
+    assert!(since.elapsed() >= Duration::from_millis(1000), "{:?}", since.elapsed());
+    assert!(matches!(why, LostReason::Unreachable { .. }), "{why}");
+    assert!(why.to_string().contains("version 99"), "{why}");
 }
