@@ -291,7 +291,8 @@ settings! {
     reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
 
     /// How long transfers with a peer may make no progress before they fail, and how long the peer
-    /// may be unreachable on every rail. A mere sign of life is no progress.
+    /// may be unreachable on every rail. A mere sign of life is no progress. A peer whose process was
+    /// killed is given up sooner, as its host refuses connections.
     peer_timeout_ms: u64 = 10_000, Kind::millis(100, 3_600_000);
 
     /// How long a whole transfer may take.

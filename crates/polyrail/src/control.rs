@@ -5,6 +5,7 @@ mod admission;
 pub(crate) mod build;
 pub(crate) mod handshake;
 mod lateness;
+mod presence;
 mod secrets;
 mod watch;
 
@@ -34,8 +35,11 @@ use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{Cause, Greeting, Handshake, Step, Then, TurnedAway};
 use crate::control::lateness::Absences;
+use crate::control::presence::Probe;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
+use crate::engine::known_peers::epoch_of_hello;
+use crate::engine::life::Event;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
@@ -47,6 +51,8 @@ const TICK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Tokens from here on are listeners; those below are handshakes.
 const LISTENER: u64 = 1 << 32;
+/// Tokens from here on are probes.
+const PROBE: u64 = 1 << 33;
 
 pub(crate) struct Control {
     engine: Arc<EngineShared>,
@@ -55,6 +61,7 @@ pub(crate) struct Control {
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    probes: Slab<Probe>,
     absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
@@ -82,6 +89,7 @@ impl Control {
             handshakes: Slab::new(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
+            probes: Slab::new(),
             absences: Absences::new(Instant::now()),
             accept_again: None,
             turned_away: TurnedAway::default(),
@@ -110,9 +118,10 @@ impl Control {
                 self.obey(command);
             }
             for event in events.drain(..) {
-                match event.token.checked_sub(LISTENER) {
-                    Some(rail) => self.accept(rail as usize),
-                    None => self.step(event.token as usize),
+                match event.token {
+                    token if token >= PROBE => self.probed((token - PROBE) as usize, now),
+                    token if token >= LISTENER => self.accept((token - LISTENER) as usize),
+                    token => self.step(token as usize),
                 }
             }
             if self.accept_again.is_some_and(|at| at <= now) {
@@ -121,6 +130,7 @@ impl Control {
             }
             self.engine.send_what_is_left();
             self.retry_due(now);
+            self.probe_due(now);
             self.expire_handshakes(now);
             self.dump.run(&self.engine);
             if next_tick <= now {
@@ -136,7 +146,9 @@ impl Control {
         let handshakes = self.handshakes.iter().map(|(_, handshake)| handshake.deadline);
         let ticking = self.engine.control.ticking.load(Ordering::Acquire);
         let tick = ticking.then_some(next_tick);
-        let due = retries.chain(handshakes).chain(tick).chain(self.accept_again).min();
+        let probes = self.probes.iter().map(|(_, probe)| probe.due);
+        let due = retries.chain(handshakes).chain(probes).chain(tick).chain(self.accept_again);
+        let due = due.min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
@@ -162,7 +174,8 @@ impl Control {
                 peer.note_problem(text);
                 if !peer.is_gone() {
                     self.note_cut_off(&peer);
-                    self.reconnect(peer, flow);
+                    self.reconnect(peer.clone(), flow);
+                    self.flows_lost(&peer);
                 }
                 self.engine.control.nudge();
             }
@@ -171,11 +184,12 @@ impl Control {
                 tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
                 if !peer.is_gone() {
                     self.note_cut_off(&peer);
+                    self.flows_lost(&peer);
                     self.engine.control.nudge();
                 }
             }
             ControlCommand::PeerLeft { peer } => {
-                self.engine.lose_peer(&peer, LostReason::Closed);
+                self.engine.lose_peer(&peer, Event::Bye, LostReason::Closed);
             }
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
             ControlCommand::Introduce { address, invitation, answer } => {
@@ -233,8 +247,7 @@ impl Control {
 
     fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
         // Of flows that answer, the other side connects.
-        let unwanted =
-            peer.answering.load(Ordering::Acquire) || peer.leaving.load(Ordering::Acquire);
+        let unwanted = !peer.connects_flows() || peer.is_parting();
         if peer.is_gone() || unwanted || self.engine.is_closing() {
             return;
         }
@@ -266,7 +279,7 @@ impl Control {
                     channel: peer.layout.channel_of(flow),
                     flow: flow.0,
                     flows: peer.layout.flows(),
-                    epoch,
+                    epoch: epoch_of_hello(epoch, &peer),
                     window_chunks: engine.config.window_chunks,
                     // A peer of a version without it need not have it.
                     capabilities: engine
@@ -302,28 +315,6 @@ impl Control {
         }
     }
 
-    /// The peer is gone if every flow got a final word. If only some did, their addresses lead to
-    /// another engine, as private networks of the same numbers do.
-    fn flow_refused(
-        &mut self,
-        peer: &Arc<PeerShared>,
-        flow: FlowIndex,
-        why: ConnectReason,
-        final_word: bool,
-    ) {
-        peer.flows[flow.0 as usize].refused.store(final_word, Ordering::Relaxed);
-        let is_over = final_word && peer.flows.iter().all(|f| f.refused.load(Ordering::Relaxed));
-        match why {
-            ConnectReason::Refused(refusal) if is_over => {
-                self.engine.lose_peer(peer, LostReason::Refused(refusal));
-            }
-            ConnectReason::Version { got } if is_over => {
-                self.engine.lose_peer(peer, LostReason::Version { got });
-            }
-            why => self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max),
-        }
-    }
-
     fn flow_failed(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -331,6 +322,7 @@ impl Control {
         why: &ConnectReason,
         pause: Duration,
     ) {
+        let pause = self.note_failure(peer, peer.layout.pair_index(flow), why, pause);
         let text = self.way_text(peer, flow, &why.to_string());
         tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
@@ -340,6 +332,7 @@ impl Control {
             flow,
             pause: (pause * 2).min(self.engine.settings.reconnect_max),
         });
+        self.judge(peer);
     }
 
     fn retry_due(&mut self, now: Instant) {
@@ -499,7 +492,10 @@ impl Control {
 
     fn answered(&mut self, handshake: Handshake, reply: Reply) {
         let _ = self.engine.control.poller.remove(handshake.socket.as_fd());
-        let Reply::Accepted(metadata) = reply else { return self.refused(handshake.cause, reply) };
+        let Reply::Accepted(metadata) = reply else {
+            let proven = handshake.is_proven();
+            return self.refused(handshake.cause, reply, proven);
+        };
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
             Cause::Introduction { answer } => answer.give(Ok(metadata)),
@@ -525,36 +521,26 @@ impl Control {
         }
     }
 
-    fn refused(&mut self, cause: Cause, reply: Reply) {
+    /// `proven`: by the peer that was meant, and not by whoever can write to the connection.
+    fn refused(&mut self, cause: Cause, reply: Reply, proven: bool) {
         let Reply::Refused { code, reason } = reply else { return };
         match cause {
             Cause::Introduction { answer } => {
                 answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
             }
             Cause::Flow { peer, flow, .. } => {
-                let final_word = match code {
-                    // It does not take what its own metadata proves: it is not the engine any more
-                    // that gave them.
-                    RefusedCode::Unproven
-                    | RefusedCode::WrongInstance
-                    | RefusedCode::Version
-                    | RefusedCode::NotAdmitted
-                    | RefusedCode::SessionOver => true,
-                    // Two engines that part and meet again do so one after the other: until it was
-                    // connected once, the other may still have to add this one.
-                    RefusedCode::Removed => peer.was_connected(),
-                    _ => false,
-                };
-                let refusal = Refusal { code, text: reason };
-                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), final_word);
+                let refusal = ConnectReason::Refused(Refusal { code, text: reason });
+                self.flow_refused(&peer, flow, refusal, proven);
             }
             Cause::Accepted { .. } => {}
         }
     }
 
     fn hand_over_arrival(&mut self, handshake: Handshake) {
+        let remote = handshake.remote;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         let Cause::Accepted { rail, then: Some(then) } = cause else { return };
+        then.peer.note_origin(remote.ip());
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
@@ -596,7 +582,7 @@ impl Control {
             }
             // It will not change its version while it runs.
             (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
-                return self.flow_refused(&peer.clone(), *flow, error.into(), true);
+                return self.flow_refused(&peer.clone(), *flow, error.into(), false);
             }
             _ => {}
         }
@@ -624,7 +610,10 @@ impl Control {
     }
 
     fn way_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
-        let (from, to) = peer.layout.pair_of(flow);
+        self.pair_text(peer, peer.layout.pair_of(flow), why)
+    }
+
+    fn pair_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }

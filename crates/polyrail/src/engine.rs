@@ -10,6 +10,7 @@ pub(crate) mod device_landings;
 pub(crate) mod finish;
 pub(crate) mod inbox;
 pub(crate) mod known_peers;
+pub(crate) mod life;
 pub(crate) mod local_engines;
 pub(crate) mod observer;
 pub(crate) mod op;

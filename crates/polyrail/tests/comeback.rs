@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::relay::{CALLER, Cut, RelayedPair, with};
 use common::*;
@@ -111,4 +111,35 @@ fn one_that_was_removed_comes_back_when_both_want_it_and_the_advice_says_so() {
     let to_b = p.a.add_peer(&p.b.metadata()).unwrap();
     works(&p.a, &to_b, &p.b);
     assert_eq!((to_a.lost(), to_b.lost()), (None, None));
+}
+
+/// Neither waits for the other: a session of one may be heard by one of the other that is over by then.
+#[test]
+fn two_whose_users_add_each_other_whenever_they_are_lost_find_together() {
+    /// Notifications in a row that are answered.
+    const CALM: u32 = 50;
+    let p = pair(&[("reconnect_min_ms", "5"), ("reconnect_max_ms", "20")]);
+    works(&p.a, &p.to_b, &p.b);
+    works(&p.b, &p.to_a, &p.a);
+    p.a.remove_peer(&p.to_b);
+    let calm = [AtomicBool::new(false), AtomicBool::new(false)];
+    let start = Instant::now();
+    let insist = |own: &Engine, other: &Engine, is_calm: &AtomicBool| {
+        let mut in_row = 0;
+        while !calm.iter().all(|end| end.load(Ordering::Relaxed)) {
+            assert!(start.elapsed() < LONG, "they lose each other again and again");
+            let peer = own.add_peer(&other.metadata()).unwrap();
+            let told = own.notify(&peer, b"are you there?").map(|transfer| transfer.ended());
+            in_row = if matches!(told, Ok(Ok(_))) { in_row + 1 } else { 0 };
+            is_calm.store(in_row >= CALM, Ordering::Relaxed);
+            own.take_notifications();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| insist(&p.a, &p.b, &calm[0]));
+        scope.spawn(|| insist(&p.b, &p.a, &calm[1]));
+    });
+    let (to_b, to_a) = (p.a.peers().remove(0), p.b.peers().remove(0));
+    works(&p.a, &to_b, &p.b);
+    works(&p.b, &to_a, &p.a);
 }

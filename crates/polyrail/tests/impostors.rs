@@ -18,7 +18,7 @@ fn card_of(engine: &Engine) -> Card {
 }
 
 /// The session of the first peer that an engine knows, which is easy to guess.
-const SESSION: u64 = 1 << 32;
+const SESSION: u64 = 1 << 48;
 
 /// A flow to `engine` of somebody who claims to be `claimed`, on a number that the real one leaves
 /// free.
@@ -163,7 +163,7 @@ fn metadata_given_by_the_user_is_kept_when_the_peer_was_lost_and_comes_back() {
     let thief = Thief::of(&p.b);
     let mut early = Stranger::at(&p.a);
     early.say(
-        &Hello::Flow(FlowHello { epoch: 9 << 32, ..hello(&p.a, thief.card.clone()) }).encode(),
+        &Hello::Flow(FlowHello { epoch: 9 * SESSION, ..hello(&p.a, thief.card.clone()) }).encode(),
     );
     let reply = early.reply();
     assert!(matches!(reply, Reply::Refused { code: RefusedCode::OtherCard, .. }), "{reply:?}");
@@ -174,7 +174,7 @@ fn metadata_given_by_the_user_is_kept_when_the_peer_was_lost_and_comes_back() {
 fn an_impostor_in_another_session_does_not_end_one_that_has_flows_up() {
     let p = pair(&[]);
     assert_eq!(all_that_is_done_is_there(&p, 1), 1);
-    for epoch in [1, 9 << 32, u64::MAX] {
+    for epoch in [1, 9 * SESSION, u64::MAX] {
         let mut other = Stranger::at(&p.b);
         other.say(&Hello::Flow(FlowHello { epoch, ..hello(&p.b, card_of(&p.a)) }).encode());
         let reply = other.reply();

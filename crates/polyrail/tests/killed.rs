@@ -67,7 +67,7 @@ fn killed(test: &str, settings: &[(&str, &str)]) {
     assert!(reasons.len() >= 2, "the send and the receive can't be complete");
     for why in &reasons {
         assert!(why.contains("rail lo@127.0.0."), "no rail in: {why}");
-        assert!(why.contains("reached it for 1."), "no time of the last progress in: {why}");
+        assert!(why.contains("nobody listens"), "{why}");
         assert!(why.contains("Connection refused"), "no reason in: {why}");
     }
     assert!(peer.lost().is_some());
@@ -188,7 +188,9 @@ fn a_peer_that_was_started_again_is_not_taken_for_the_old_one() {
     let since = Instant::now();
     let reasons: Vec<String> = transfers.iter().filter_map(lost).collect();
     assert!(since.elapsed() < Duration::from_secs(18), "{:?}", since.elapsed());
-    assert!(reasons.iter().all(|why| why.contains("started again")), "{reasons:?}");
+    // Or, if it took long to start, the kernel that nobody listens.
+    let is_told = |why: &String| why.contains("started again") || why.contains("nobody listens");
+    assert!(reasons.iter().all(is_told), "{reasons:?}");
     let again = engine.add_peer(&puppet.metadata).unwrap();
     let read = engine.read(&again, &room.all(), &puppet.region.all()).unwrap();
     read.ended().unwrap();

@@ -134,7 +134,7 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     c.notify(&peer, b"so that there is a flow").unwrap().ended().unwrap();
     // It never had a reason to connect back, so it can't say good-bye.
     drop(b);
-    diary.wait_for("lost no rail reached it");
+    diary.wait_for("lost nobody listens");
     drop(watch);
 }
 

@@ -30,6 +30,12 @@ pub enum LostReason {
         /// What went wrong last: rail, addresses, error.
         last_problem: Option<String>,
     },
+    /// Its connections broke, and every rail that led to it refuses new ones: its process has ended.
+    #[error("nobody listens at its addresses any more{}", problem(.last_problem.as_deref()))]
+    NobodyThere {
+        /// What went wrong last: rail, addresses, error.
+        last_problem: Option<String>,
+    },
     /// It is connected, and nothing went on for `peer_timeout_ms`.
     #[error(
         "no progress for {} with {flows} up{}",

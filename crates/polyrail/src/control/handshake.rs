@@ -208,6 +208,11 @@ impl Handshake {
         }
     }
 
+    /// Whether the other side has proven who it is.
+    pub(crate) fn is_proven(&self) -> bool {
+        matches!(self.talk, Talk::Introduced { .. } | Talk::Proven(_))
+    }
+
     /// What the flow goes on with.
     pub(crate) fn into_flow(self) -> Option<(Socket, Cause, Keys)> {
         match self.talk {

@@ -9,6 +9,7 @@ use polyrail_proto::Time;
 
 use super::Control;
 use crate::control::handshake::{Cause, Handshake};
+use crate::engine::life::{Event, State};
 use crate::engine::peer::{PeerShared, silent_for};
 
 impl Control {
@@ -41,9 +42,8 @@ impl Control {
         self.engine.audit(peer);
         self.engine.end_late(peer, time);
         let timeout = self.engine.settings.peer_timeout;
-        let wanted = peer.connecting.load(Ordering::Acquire);
-        let arrivals = peer.rx_flows_up.load(Ordering::Acquire);
-        if peer.flows_up() > 0 || (!wanted && arrivals > 0) {
+        peer.note_flows();
+        if peer.state() == State::Connected {
             self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
@@ -51,13 +51,12 @@ impl Control {
             && self.absences.lasted(*since, now) >= timeout
         {
             self.note_waiting(peer);
-            self.engine.lose_peer(peer, silent_for(peer, timeout));
-            return false;
+            let why = silent_for(peer, timeout);
+            return !self.engine.lose_peer(peer, Event::Unreachable, why);
         }
         if let Some(silence) = self.silence_over(timeout, peer, now, time) {
             self.note_waiting(peer);
-            self.engine.lose_peer(peer, silent_for(peer, silence));
-            return false;
+            return !self.engine.lose_peer(peer, Event::Silent, silent_for(peer, silence));
         }
         self.engine.wake_stalled(peer, time);
         self.is_waiting(peer, time)

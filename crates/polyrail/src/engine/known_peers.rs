@@ -1,24 +1,16 @@
 //! Who is known to an engine, and how peers part and come back.
 //!
-//! | a peer is | and then | it is |
-//! |---|---|---|
-//! | unknown | the user adds it, or it says hello | known |
-//! | known by its hello | the user adds it, by the same card | known by the user |
-//! | known by its hello | the user adds it, by another card | known by the user, as a new peer |
-//! | known, without flows from it | it says hello in another session: it has lost this engine | known, as a new peer |
-//! | known | silence, its good-bye, all its flows refused | lost |
-//! | known, lost | the user removes it | removed |
-//! | lost | the user adds it, or it says hello in another session | known, as a new peer |
-//! | removed | the user adds it | known, as a new peer |
+//! What may happen to a peer, and what follows, is in [`crate::engine::life`]. Here it is done.
 //!
 //! What the user gave is never given up for what a hello says: a peer that comes back by itself is
 //! known by the card that the user gave for it, and a hello with another one is refused.
 //!
 //! **Sessions.** Both ends count transfers, so an end that has lost the other must not go on with it
-//! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends,
-//! and which every hello carries in the upper half of its epoch. A session that either end has given
-//! up never comes back: its hellos are refused for good, which ends it at the other side as well. And
-//! none takes the place of one that has flows up: those are probed, and whoever asks may come again.
+//! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends.
+//! Every hello carries it in its epoch, with the session of the other end that was heard in it. A
+//! session that either end has given up never comes back: its hellos are refused for good, which ends
+//! it at the other side as well. And none takes the place of one that has flows up: those are probed,
+//! and whoever asks may come again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,6 +27,7 @@ use crate::base::driving::is_driving;
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -49,8 +42,11 @@ const PARTED_MAX: usize = 4096;
 /// Sessions of an instance that are remembered to be over.
 const SESSIONS_MAX: usize = 16;
 
-/// Where the session stands in the epoch of a hello.
-const SESSION_SHIFT: u32 = 32;
+/// Where the session stands in the epoch of a hello, and where the one that was heard. Below them
+/// connections are counted. Sessions are told by 16 bits: no end remembers nearly as many.
+const SESSION_SHIFT: u32 = 48;
+const KNOWN_SHIFT: u32 = 31;
+const KNOWN_MASK: u64 = 0x1_ffff;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
@@ -79,8 +75,8 @@ pub(crate) struct Parted {
 
 #[derive(Default)]
 struct Parting {
-    /// By the user, so it must not come back by itself.
-    removed: bool,
+    /// Where it stands while it has no session.
+    state: State,
     /// What the user gave for it, if ever.
     given: Option<Metadata>,
     /// Its sessions that are over, the newest last.
@@ -92,8 +88,20 @@ pub(crate) fn first_epoch(number: u32) -> u64 {
     u64::from(number) << SESSION_SHIFT
 }
 
+/// The epoch of a hello that is said now: with the session in which the peer was heard.
+pub(crate) fn epoch_of_hello(epoch: u64, peer: &PeerShared) -> u64 {
+    epoch | (peer.heard.load(Ordering::Acquire) & KNOWN_MASK) << KNOWN_SHIFT
+}
+
 fn session_of(epoch: u64) -> u32 {
+    // 16 bits are left.
     (epoch >> SESSION_SHIFT) as u32
+}
+
+/// The session of this engine that the sender of a hello has heard.
+fn known_session_of(epoch: u64) -> Option<u32> {
+    // As in `heard`, 0 stands for none; the mask leaves 17 bits.
+    Some(((epoch >> KNOWN_SHIFT) & KNOWN_MASK).checked_sub(1)? as u32)
 }
 
 impl EngineShared {
@@ -105,80 +113,121 @@ impl EngineShared {
         if self.is_forked() {
             return Err(PeerError::Forked);
         }
-        let card = &metadata.card;
-        self.parted().entry(card.instance).removed = false;
         loop {
             let (peer, _) = self.find_or_make(&metadata, true)?;
-            if peer.is_gone() {
+            let is_same = peer.by_user.load(Ordering::Acquire) || peer.card == metadata.card;
+            let event = if is_same { Event::Add } else { Event::AddOtherCard };
+            match peer.happens(event) {
+                Action::Connect => {
+                    peer.by_user.store(true, Ordering::Release);
+                    let mut parted = self.parted();
+                    let parting = parted.entry(metadata.card.instance);
+                    // Nothing stands against it any more.
+                    parting.state = State::Unknown;
+                    parting.given = Some(peer.metadata());
+                    drop(parted);
+                    self.connect_flows(&peer);
+                    return Ok(peer);
+                }
                 // Whoever ends it is about to take it off the list.
-                std::thread::yield_now();
-                continue;
+                Action::Begin => std::thread::yield_now(),
+                Action::BeginAnew if peer.is_parting() => {
+                    self.lose_peer(&peer, event, LostReason::Removed);
+                }
+                Action::BeginAnew => {
+                    if peer.close_unused() {
+                        // Nothing has passed: whoever it was may come again as if for the first time.
+                        peer.is_unused.store(true, Ordering::Release);
+                    }
+                    self.lose_peer(&peer, event, LostReason::OtherMetadata);
+                }
+                // Only one that is told of the engine's end is neither kept nor replaced.
+                _ => return Err(PeerError::Closed),
             }
-            if peer.leaving.load(Ordering::Acquire) {
-                self.lose_peer(&peer, LostReason::Removed);
-                continue;
-            }
-            let by_user = &peer.by_user;
-            if by_user.load(Ordering::Acquire) || peer.card == *card {
-                by_user.store(true, Ordering::Release);
-                self.parted().entry(card.instance).given = Some(peer.metadata());
-                self.connect_flows(&peer);
-                return Ok(peer);
-            }
-            if peer.close_unused() {
-                // Nothing has passed: whoever it was may come again as if for the first time.
-                peer.is_unused.store(true, Ordering::Release);
-            }
-            self.lose_peer(&peer, LostReason::OtherMetadata);
         }
     }
 
     /// A peer says hello: finds it, or adds it.
     pub(crate) fn greet(self: &Arc<Self>, hello: &FlowHello) -> Result<Arc<PeerShared>, Unwelcome> {
         let (instance, session) = (hello.card.instance, session_of(hello.epoch));
-        let given = {
-            let parted = self.parted();
-            let parting = parted.known.get(&instance);
-            if parting.is_some_and(|parting| parting.removed) {
-                return Err((RefusedCode::Removed, REMOVED.to_owned()));
-            }
-            if parting.is_some_and(|parting| parting.over.contains(&session)) {
-                return Err((RefusedCode::SessionOver, OVER.to_owned()));
-            }
-            parting.and_then(|parting| parting.given.clone())
-        };
-        let by_user = given.is_some();
-        let metadata = given.unwrap_or_else(|| hello.metadata());
-        if !is_told_by(&metadata.card, &hello.card, by_user) {
-            return Err((RefusedCode::OtherCard, OTHER_CARD.to_owned()));
-        }
-        let malformed = |error: PeerError| (RefusedCode::Malformed, error.to_string());
-        // Twice if it comes in a new session.
-        for _ in 0..2 {
-            let (peer, is_new) = self.find_or_make(&metadata, by_user).map_err(malformed)?;
-            if !is_told_by(&peer.card, &hello.card, peer.by_user.load(Ordering::Acquire)) {
-                return Err((RefusedCode::OtherCard, OTHER_CARD.to_owned()));
-            }
+        // A few times if it comes in a new session, or if the user adds it just now.
+        for _ in 0..4 {
+            // In this order: what ends meanwhile is noted among the parted before it leaves the list.
+            let live = self.peer(instance);
+            let (mut state, over, given) = {
+                let parted = self.parted();
+                let parting = parted.known.get(&instance);
+                let over =
+                    parting.map_or_else(Vec::new, |parting| parting.over.iter().copied().collect());
+                let given = parting.and_then(|parting| parting.given.clone());
+                (parting.map_or(State::Unknown, |parting| parting.state), over, given)
+            };
             // Sessions count from 0, and 0 stands for none.
-            let heard = u64::from(session) + 1;
-            match peer.heard.load(Ordering::Acquire) {
-                0 => peer.heard.store(heard, Ordering::Release),
-                same if same == heard => {}
-                _ if peer.rx_flows_up.load(Ordering::Acquire) > 0 => {
+            let heard = live.as_ref().and_then(|peer| {
+                let heard = peer.heard.load(Ordering::Acquire).checked_sub(1)?;
+                // It was made of a u32.
+                Some(heard as u32)
+            });
+            if let Some(peer) = &live {
+                state = peer.state();
+            }
+            let has_flows_up =
+                live.as_ref().is_some_and(|peer| peer.rx_flows_up.load(Ordering::Acquire) > 0);
+            let is_unused = || live.as_ref().is_some_and(|peer| peer.rx().receiver.is_unused());
+            let sessions = Sessions {
+                said: session,
+                knows: known_session_of(hello.epoch),
+                own: live.as_ref().map(|peer| session_of(first_epoch(peer.number))),
+                heard,
+                over: &over,
+            };
+            let mut greeting = life::greeting(sessions, has_flows_up, is_unused);
+            let fits = match (&live, &given) {
+                (Some(peer), _) => {
+                    let by_user = peer.by_user.load(Ordering::Acquire);
+                    is_told_by(&peer.card, &hello.card, by_user)
+                }
+                (None, Some(given)) => is_told_by(&given.card, &hello.card, true),
+                (None, None) => true,
+            };
+            if !fits && greeting != Greeting::Over {
+                greeting = Greeting::OtherCard;
+            }
+            let event = Event::Hello(greeting);
+            match (state.after(event).1, live) {
+                (Action::Welcome, Some(peer)) => {
+                    peer.heard.store(u64::from(session) + 1, Ordering::Release);
+                    return Ok(peer);
+                }
+                (Action::Begin, None) => {
+                    let by_user = given.is_some();
+                    let metadata = given.unwrap_or_else(|| hello.metadata());
+                    let malformed = |error: PeerError| (RefusedCode::Malformed, error.to_string());
+                    let made = self.find_or_make(&metadata, by_user);
+                    let (peer, is_new) = made.map_err(malformed)?;
+                    if is_new {
+                        peer.heard.store(u64::from(session) + 1, Ordering::Release);
+                        self.joined.push(Peer { shared: peer.clone() });
+                        return Ok(peer);
+                    }
+                }
+                // Whoever ends it is about to take it off the list.
+                (Action::Begin, Some(_)) => std::thread::yield_now(),
+                (Action::BeginAnew, Some(peer)) => {
+                    self.lose_peer(&peer, event, LostReason::Anew);
+                }
+                (Action::EndBoth, Some(peer)) => {
+                    self.lose_peer(&peer, event, LostReason::Anew);
+                    self.parted().entry(instance).end(session);
+                    return Err((RefusedCode::SessionOver, OVER.to_owned()));
+                }
+                (Action::RefuseAndProbe, Some(peer)) => {
                     self.probe(&peer);
-                    return Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()));
+                    break;
                 }
-                // A hello that its sender had given up by the time it was read: nothing came of it.
-                _ if peer.rx().receiver.is_unused() => peer.heard.store(heard, Ordering::Release),
-                _ => {
-                    self.lose_peer(&peer, LostReason::Anew);
-                    continue;
-                }
+                (Action::Refuse(code), _) => return Err((code, words_of(code).to_owned())),
+                _ => break,
             }
-            if is_new {
-                self.joined.push(Peer { shared: peer.clone() });
-            }
-            return Ok(peer);
         }
         Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
     }
@@ -186,7 +235,8 @@ impl EngineShared {
     /// Whether nobody has added this instance here, nor removed it.
     pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
         let parted = self.parted();
-        let is_ours = |parting: &Parting| parting.removed || parting.given.is_some();
+        let is_ours =
+            |parting: &Parting| parting.state == State::Removed || parting.given.is_some();
         !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 
@@ -196,18 +246,21 @@ impl EngineShared {
             return;
         }
         if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
-            self.parted().entry(peer.instance()).removed = true;
+            // Before it ends: a hello that is read meanwhile finds it so.
+            let mut parted = self.parted();
+            let parting = parted.entry(peer.instance());
+            (parting.state, _) = parting.state.after(Event::Remove);
         }
         if callback::is_inside() || is_driving() {
             // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
-            if self.begin_bye(peer) {
+            if self.begin_bye(peer, Event::Remove) {
                 self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
                 return self.control.nudge();
             }
         } else {
-            self.say_bye(std::slice::from_ref(peer));
+            self.say_bye(std::slice::from_ref(peer), Event::Remove);
         }
-        self.lose_peer(peer, LostReason::Removed);
+        self.lose_peer(peer, Event::Told, LostReason::Removed);
     }
 
     /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
@@ -218,15 +271,21 @@ impl EngineShared {
             |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
         let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (peer, _) in ended {
-            self.lose_peer(&peer, LostReason::Removed);
+            self.lose_peer(&peer, Event::Told, LostReason::Removed);
         }
         !self.leaving().is_empty()
     }
 
-    /// The peer is gone: every operation with it ends, its flows are closed.
-    pub(crate) fn lose_peer(self: &Arc<Self>, peer: &Arc<PeerShared>, why: LostReason) {
-        if !peer.set_gone(why) {
-            return;
+    /// Something happens to the peer after which it is gone, unless it has come back meanwhile: every
+    /// operation with it ends, its flows are closed. Says whether it is gone.
+    pub(crate) fn lose_peer(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        event: Event,
+        why: LostReason,
+    ) -> bool {
+        if !peer.set_gone(event, why) {
+            return peer.is_gone();
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
@@ -259,6 +318,7 @@ impl EngineShared {
             self.callbacks.call("observer", tell);
         }
         self.help();
+        true
     }
 
     /// The peer of this card's instance; says whether it was made just now. `by_user`: who gave the
@@ -308,7 +368,7 @@ impl EngineShared {
 
     /// Says something on every flow that came from the peer: where nobody is any more, the other
     /// kernel answers that with a reset. An outage may have swallowed the first one.
-    fn probe(&self, peer: &Arc<PeerShared>) {
+    pub(crate) fn probe(&self, peer: &Arc<PeerShared>) {
         for proxy in &self.proxies.all {
             proxy.command(ProxyCommand::Probe { peer: peer.clone() });
         }
@@ -343,6 +403,16 @@ const OVER: &str = "it has lost this engine since: add it again";
 const OTHER_SESSION: &str = "flows of another session of it are up";
 const OTHER_CARD: &str = "another card is known for that instance than the hello says";
 
+/// What a peer is told that is refused.
+fn words_of(code: RefusedCode) -> &'static str {
+    match code {
+        RefusedCode::Removed => REMOVED,
+        RefusedCode::SessionOver => OVER,
+        RefusedCode::OtherCard => OTHER_CARD,
+        _ => OTHER_SESSION,
+    }
+}
+
 /// Whether a hello may be of the peer with that card. What the user gave may name addresses that a
 /// network on the way translates; what a hello said before was the peer's own word.
 fn is_told_by(known: &Card, said: &Card, by_user: bool) -> bool {
@@ -369,16 +439,25 @@ impl Parted {
     /// What the peer was heard to say belongs to a session that is over.
     fn end_session(&mut self, peer: &PeerShared) {
         let parting = self.entry(peer.instance());
+        if parting.state != State::Removed {
+            parting.state = peer.state();
+        }
         // A hello that is just being read may still be noted there; nothing came of it either.
         if peer.is_unused.load(Ordering::Acquire) {
             return;
         }
         if let Some(session) = peer.heard.load(Ordering::Acquire).checked_sub(1) {
             // It was made of a u32.
-            parting.over.push_back(session as u32);
-            if parting.over.len() > SESSIONS_MAX {
-                parting.over.pop_front();
-            }
+            parting.end(session as u32);
+        }
+    }
+}
+
+impl Parting {
+    fn end(&mut self, session: u32) {
+        self.over.push_back(session);
+        if self.over.len() > SESSIONS_MAX {
+            self.over.pop_front();
         }
     }
 }

@@ -30,11 +30,14 @@ use crate::engine::counters::{ArrivalStats, FlowStats};
 use crate::engine::device_landings::Landing;
 use crate::engine::inbox::Share;
 use crate::engine::known_peers::first_epoch;
+use crate::engine::life::{Attempts, State};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::Pass;
 use crate::engine::placement::Placement;
 use crate::engine::suspects::Suspects;
 use crate::wake::lanes::{Asked, Lanes};
+
+mod standing;
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
 /// never during a system call on a socket.
@@ -62,12 +65,8 @@ pub(crate) struct PeerShared {
     pub(crate) heard: AtomicU64,
     /// Nothing has passed either way, and nothing will: its session may begin anew.
     pub(crate) is_unused: AtomicBool,
-    /// Whether flows towards it are wanted: not before the first use if it came to us.
-    pub(crate) connecting: AtomicBool,
-    /// It is being told good-bye: it will close its flows, which are not to be connected again.
-    pub(crate) leaving: AtomicBool,
-    /// Whether flows towards it are the other direction of those that arrive from it.
-    pub(crate) answering: AtomicBool,
+    /// Who connects the flows towards it, as a number of [`Outward`].
+    outward: AtomicU8,
     pub(crate) layout: Layout,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
@@ -78,7 +77,9 @@ pub(crate) struct PeerShared {
     rx: Mutex<RxSide>,
     /// CPUs are to spare for waiting for these.
     spins: bool,
-    phase: AtomicU8,
+    life: Mutex<Life>,
+    /// The state in `life`, for those who only look.
+    state: AtomicU8,
     lost: OnceLock<LostReason>,
     last_problem: Mutex<Option<String>>,
     /// When it was last asked for a sign of life, by the monotonic clock.
@@ -103,12 +104,28 @@ pub(crate) struct Layout {
     pub(crate) sockets: u32,
 }
 
+/// Where the peer stands, and what its flows came to.
+struct Life {
+    state: State,
+    attempts: Attempts,
+}
+
+/// Who connects the flows towards a peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Outward {
+    /// Nobody: it came to us, and we have nothing to send to it.
+    Unwanted,
+    /// This engine.
+    Connects,
+    /// The peer: they are the other direction of those that arrive from it.
+    Answers,
+}
+
 /// A flow towards the peer.
 pub(crate) struct FlowSlot {
     pub(crate) proxy: usize,
     pub(crate) up: AtomicBool,
-    /// The last attempt to connect it met another engine, or a peer that does not want it.
-    pub(crate) refused: AtomicBool,
     /// When it came up last, by the monotonic clock.
     pub(crate) up_since: AtomicU64,
     /// Until when it takes nothing, by the monotonic clock.
@@ -177,9 +194,6 @@ impl PartialEq for OpRef {
     }
 }
 
-const LIVE: u8 = 0;
-const GONE: u8 = 1;
-
 impl Layout {
     pub(crate) fn flows(&self) -> u32 {
         self.channels * self.sockets
@@ -195,7 +209,7 @@ impl Layout {
         self.pairs[self.pair_index(flow)]
     }
 
-    fn pair_index(&self, flow: FlowIndex) -> usize {
+    pub(crate) fn pair_index(&self, flow: FlowIndex) -> usize {
         self.channel_of(flow) as usize % self.pairs.len()
     }
 
@@ -228,7 +242,6 @@ impl PeerShared {
             .map(|flow| FlowSlot {
                 proxy: layout.proxy_of(FlowIndex(flow), proxies),
                 up: AtomicBool::new(false),
-                refused: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
                 rests_until: AtomicU64::new(0),
                 epoch: AtomicU64::new(first_epoch(number)),
@@ -250,11 +263,14 @@ impl PeerShared {
             by_user: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             is_unused: AtomicBool::new(false),
-            connecting: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            answering: AtomicBool::new(false),
+            outward: AtomicU8::new(Outward::Unwanted as u8),
             posted: ArrayQueue::new(options.ops_pool as usize),
             lanes: Lanes::new(proxies_of(&flows)),
+            life: Mutex::new(Life {
+                state: State::New,
+                attempts: Attempts::new(pairs, flows.len()),
+            }),
+            state: AtomicU8::new(State::New as u8),
             flows,
             tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
@@ -277,7 +293,6 @@ impl PeerShared {
                 unquiet_ns: (0, 0),
             }),
             spins: options.spins,
-            phase: AtomicU8::new(LIVE),
             lost: OnceLock::new(),
             last_problem: Mutex::new(None),
             asked: AtomicU64::new(0),
@@ -353,23 +368,10 @@ impl PeerShared {
         self.lock(&self.rx)
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.phase.load(Ordering::Acquire) == GONE
-    }
-
-    /// From now on the peer takes no operations. Says whether this call made it so.
-    pub(crate) fn set_gone(&self, why: LostReason) -> bool {
-        let first = self.lost.set(why).is_ok();
-        self.phase.store(GONE, Ordering::Release);
-        first
-    }
-
     /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
     pub(crate) fn close_unused(&self) -> bool {
         // Flows that it connects tell their session.
-        let is_silent =
-            !self.connecting.load(Ordering::Acquire) || self.answering.load(Ordering::Acquire);
-        is_silent && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
+        !self.connects_flows() && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
     }
 
     /// Why it is gone, or is about to be.
@@ -401,11 +403,6 @@ impl PeerShared {
         self.tx().sender.is_busy() && self.flows_up() > 0
     }
 
-    /// Whether any flow towards it was up once.
-    pub(crate) fn was_connected(&self) -> bool {
-        self.flows.iter().any(|flow| flow.up_since.load(Ordering::Relaxed) > 0)
-    }
-
     pub(crate) fn all_flows(&self) -> Flows {
         Flows { up: self.flows_up(), total: self.flows.len() }
     }
@@ -421,18 +418,6 @@ impl PeerShared {
             socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
         };
         self.flows.iter().any(has_unread)
-    }
-
-    /// Whether flows to the peer are to be the other direction of those that come from it. Decided
-    /// with the first of them, unless flows are being connected already.
-    pub(crate) fn answers(&self, flows: u32) -> bool {
-        if self.layout.flows() != flows {
-            return false;
-        }
-        if !self.connecting.swap(true, Ordering::AcqRel) {
-            self.answering.store(true, Ordering::Release);
-        }
-        self.answering.load(Ordering::Acquire)
     }
 
     /// A flow is connected.

@@ -31,6 +31,7 @@ use crate::engine::credentials::Credentials;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
 use crate::engine::known_peers::{Joined, Parted};
+use crate::engine::life::{Action, Event};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::pass::Ends;
@@ -196,7 +197,7 @@ impl EngineShared {
         }
         let peer = &prepared.peer;
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
-        if peer.is_gone() || peer.leaving.load(Ordering::Acquire) {
+        if peer.is_gone() || peer.is_parting() {
             return Err(gone());
         }
         prepared.check_regions()?;
@@ -453,9 +454,9 @@ impl EngineShared {
             return;
         }
         let peers = self.peers();
-        self.say_bye(&peers);
+        self.say_bye(&peers, Event::Close);
         for peer in peers {
-            self.lose_peer(&peer, LostReason::EngineClosed);
+            self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
         self.inbox.close();
@@ -500,9 +501,7 @@ impl EngineShared {
         lanes: usize,
         now: u64,
     ) {
-        if !peer.connecting.load(Ordering::Relaxed) {
-            self.connect_flows(peer);
-        }
+        self.connect_flows(peer);
         self.control.nudge();
         // A small transfer leaves with the caller's own thread if nothing is under way; while
         // something is, it gathers with others until their number makes a call worth while. Where
@@ -545,7 +544,8 @@ impl EngineShared {
     }
 
     pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
-        if !peer.connecting.swap(true, Ordering::AcqRel) {
+        // In this order: most often they are connected, and a look costs less.
+        if !peer.wants_flows() && peer.want_flows() {
             self.control.connect(peer.clone());
         }
     }
@@ -590,18 +590,19 @@ impl EngineShared {
     }
 
     /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
-    /// is under way any more.
-    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>) -> bool {
+    /// is under way any more. `event`: why.
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: Event) -> bool {
+        let action = peer.happens(event);
         let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
-        if is_reachable && !peer.leaving.swap(true, Ordering::AcqRel) {
+        if is_reachable && action == Action::SayBye {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
         }
         is_reachable
     }
 
-    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>]) {
-        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer)).collect();
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: Event) {
+        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer, event)).collect();
         let until = Instant::now() + FAREWELL;
         while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
             if !self.help() {

@@ -130,6 +130,14 @@ pub(crate) fn play() {
                 peer = Some(engine.add_peer(&unhex(argument)).unwrap());
                 say("added");
             }
+            "notify" => {
+                // More than one that reads nothing has room for.
+                let other = engine.add_peer(&unhex(argument)).unwrap();
+                for number in 0..200u32 {
+                    engine.notify(&other, &number.to_le_bytes()).unwrap().detach();
+                }
+                say("told");
+            }
             "device" => {
                 // It reaches no device of another process.
                 let device = FakeDevice::new(9, Duration::from_micros(300), 5);
@@ -180,7 +188,7 @@ fn say(words: &str) {
     println!("{MARK}{words}");
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -10,6 +10,7 @@ use socket2::Socket;
 
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::engine::finish::drain_tx;
+use crate::engine::life::Event;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -101,9 +102,9 @@ impl Core {
         let slot = &peer.flows[flow.0 as usize];
         *slot.socket.lock() = Some(socket.clone());
         peer.flow_up(flow, polyrail_proto::Time(pass.now));
-        slot.refused.store(false, Ordering::Relaxed);
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
+        peer.note_flow_up(flow);
         peer.lanes.join(peer.lanes.place_of(slot.proxy));
     }
 
@@ -139,7 +140,8 @@ impl Core {
         if flow.peer.is_gone() {
             return false;
         }
-        flow.peer.rx_flows_up.fetch_add(1, Ordering::Relaxed);
+        flow.peer.rx_flows_up.fetch_add(1, Ordering::AcqRel);
+        flow.peer.happens(Event::Up);
         true
     }
 
@@ -218,7 +220,7 @@ impl Core {
         for event in landed {
             pass.landed(&flow.peer, event);
         }
-        flow.peer.rx_flows_up.fetch_sub(1, Ordering::Relaxed);
+        flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
     }
 }

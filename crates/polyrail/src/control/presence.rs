@@ -1,0 +1,205 @@
+//! Whether a peer without flows is still there. A kernel refuses connections at once where nobody
+//! listens, so a process that has ended need not be waited for; a host that is down, or a cable that
+//! is cut, gives no answer.
+//!
+//! Whoever connects the flows learns it by connecting them again. Whoever does not, as the peer does
+//! it, connects to the peer's addresses and says nothing.
+
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polyrail_config::BindDevice;
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::RefusedCode;
+use polyrail_sys::tcp;
+use socket2::Socket;
+
+use super::{Control, PROBE};
+use crate::base::reason::{ConnectReason, LostReason};
+use crate::control::build::{device, is_forbidden};
+use crate::engine::life::{CONFIRM, Event, State};
+use crate::engine::peer::PeerShared;
+
+/// A connection to the listener of a peer that connects the flows itself, again and again until it is
+/// back or gone.
+pub(super) struct Probe {
+    peer: Arc<PeerShared>,
+    pair: usize,
+    /// What is being connected; `None` until the next try is due.
+    socket: Option<Socket>,
+    pub(super) due: Instant,
+    pause: Duration,
+}
+
+impl Control {
+    /// A flow to or from the peer is gone.
+    pub(super) fn flows_lost(&mut self, peer: &Arc<PeerShared>) {
+        peer.note_flows();
+        if peer.state() != State::CutOff {
+            return;
+        }
+        if !peer.connects_flows() && !self.is_probed(peer) {
+            let due = Instant::now();
+            for pair in peer.pairs_that_lead_there() {
+                let (peer, pause) = (peer.clone(), CONFIRM);
+                self.probes.insert(Probe { peer, pair, socket: None, due, pause });
+            }
+        }
+        self.judge(peer);
+    }
+
+    /// Whoever listens refused a flow. `proven`: it has proven to be the peer.
+    pub(super) fn flow_refused(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        flow: FlowIndex,
+        why: ConnectReason,
+        proven: bool,
+    ) {
+        let (code, lost) = match &why {
+            ConnectReason::Refused(refusal) => (refusal.code, LostReason::Refused(refusal.clone())),
+            ConnectReason::Version { got } => {
+                (RefusedCode::Version, LostReason::Version { got: *got })
+            }
+            _ => (RefusedCode::Malformed, LostReason::NobodyThere { last_problem: None }),
+        };
+        peer.note_flows();
+        peer.note_refused(flow, code, proven);
+        let is_over = match peer.verdict() {
+            Some(event @ Event::Dismissed { .. }) => self.engine.lose_peer(peer, event, lost),
+            _ => false,
+        };
+        if !is_over {
+            self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max);
+        }
+    }
+
+    /// An attempt to connect failed. Says how long to wait for the next.
+    pub(super) fn note_failure(
+        &self,
+        peer: &PeerShared,
+        pair: usize,
+        why: &ConnectReason,
+        pause: Duration,
+    ) -> Duration {
+        let is_nobody = match why {
+            ConnectReason::System { kind, .. } => *kind == ErrorKind::ConnectionRefused,
+            // Whoever listens there does not take what the peer's own metadata proves: it is another
+            // engine.
+            ConnectReason::Refused(refusal) => refusal.code == RefusedCode::Unproven,
+            _ => false,
+        };
+        if !is_nobody {
+            peer.note_somebody_there(pair);
+            return pause;
+        }
+        peer.note_flows();
+        if peer.note_nobody_there(pair, Instant::now()) { pause.min(CONFIRM) } else { pause }
+    }
+
+    /// Ends the peer if it is certain that nobody is there.
+    pub(super) fn judge(&mut self, peer: &Arc<PeerShared>) {
+        if peer.verdict() != Some(Event::NobodyThere) {
+            return;
+        }
+        if peer.has_arrivals() {
+            // Either they work, or nobody reads them just now.
+            return self.engine.probe(peer);
+        }
+        let why = LostReason::NobodyThere { last_problem: peer.last_problem() };
+        self.engine.lose_peer(peer, Event::NobodyThere, why);
+    }
+
+    /// Begins the probes that are due, and ends those that took too long.
+    pub(super) fn probe_due(&mut self, now: Instant) {
+        let due: Vec<usize> =
+            self.probes.iter().filter(|(_, probe)| probe.due <= now).map(|(key, _)| key).collect();
+        for key in due {
+            let Some(probe) = self.probes.get(key) else { continue };
+            if probe.peer.state() != State::CutOff || probe.peer.connects_flows() {
+                self.forget_probe(key);
+            } else if probe.socket.is_some() {
+                let why = ConnectReason::TimedOut { waiting_for: "the connection" };
+                self.probe_ended(key, Some(why), now);
+            } else {
+                self.begin_probe(key, now);
+            }
+        }
+    }
+
+    /// The kernel knows what came of a probe.
+    pub(super) fn probed(&mut self, key: usize, now: Instant) {
+        let Some(Probe { socket: Some(socket), .. }) = self.probes.get(key) else { return };
+        let failed = match (socket.take_error(), socket.peer_addr()) {
+            (Ok(Some(error)) | Err(error), _) => Some(error.into()),
+            (Ok(None), Ok(_)) => None,
+            (Ok(None), Err(error)) if error.kind() == ErrorKind::NotConnected => return,
+            (Ok(None), Err(error)) => Some(error.into()),
+        };
+        self.probe_ended(key, failed, now);
+    }
+
+    fn begin_probe(&mut self, key: usize, now: Instant) {
+        let Some(probe) = self.probes.get_mut(key) else { return };
+        let (from, to) = probe.peer.layout.pairs[probe.pair];
+        let (rail, target) = (&self.engine.rails[from], probe.peer.card.rails[to].address);
+        let options = self.engine.settings.flow_options(probe.peer.same_host);
+        let bind = self.engine.settings.bind_device;
+        let started = match tcp::start_connect(rail.address, device(rail, bind), target, &options) {
+            // As flows are connected.
+            Err(error) if is_forbidden(&error) && bind == BindDevice::Auto => {
+                tcp::start_connect(rail.address, None, target, &options)
+            }
+            started => started,
+        };
+        let started = started.and_then(|socket| {
+            self.engine.control.poller.add(socket.as_fd(), PROBE + key as u64)?;
+            Ok(socket)
+        });
+        match started {
+            Ok(socket) => {
+                probe.socket = Some(socket);
+                probe.due = now + self.engine.settings.connect_timeout;
+            }
+            Err(error) => self.probe_ended(key, Some(error.into()), now),
+        }
+    }
+
+    /// `why`: what failed, or nothing if somebody listens.
+    fn probe_ended(&mut self, key: usize, why: Option<ConnectReason>, now: Instant) {
+        let Some(probe) = self.probes.get_mut(key) else { return };
+        if let Some(socket) = probe.socket.take() {
+            let _ = self.engine.control.poller.remove(socket.as_fd());
+        }
+        let (peer, pair, pause) = (probe.peer.clone(), probe.pair, probe.pause);
+        let pause = match why {
+            None => {
+                peer.note_somebody_there(pair);
+                pause
+            }
+            Some(why) => {
+                let (from, to) = peer.layout.pairs[pair];
+                peer.note_problem(self.pair_text(&peer, (from, to), &why.to_string()));
+                self.note_failure(&peer, pair, &why, pause)
+            }
+        };
+        if let Some(probe) = self.probes.get_mut(key) {
+            probe.due = now + pause;
+            probe.pause = (pause * 2).min(self.engine.settings.reconnect_max.max(CONFIRM));
+        }
+        self.judge(&peer);
+    }
+
+    fn is_probed(&self, peer: &Arc<PeerShared>) -> bool {
+        self.probes.iter().any(|(_, probe)| Arc::ptr_eq(&probe.peer, peer))
+    }
+
+    fn forget_probe(&mut self, key: usize) {
+        let probe = self.probes.remove(key);
+        if let Some(socket) = probe.socket {
+            let _ = self.engine.control.poller.remove(socket.as_fd());
+        }
+    }
+}

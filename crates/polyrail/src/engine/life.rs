@@ -1,0 +1,400 @@
+//! The life of a peer, as one engine sees it: states, what happens to it, and what follows. Pure: no
+//! socket, clock or lock; [`crate::engine::known_peers`] and the control thread do what it says.
+//!
+//! A peer outlives its sessions: `Unknown`, `Lost` and `Removed` are states of an instance that has no
+//! session, and are kept with what is remembered of it. All others are states of a session. Where one
+//! session ends for another ([`Action::BeginAnew`]), the state that follows is that of the new one.
+//!
+//! | state | the user adds it | the user removes it | it says hello | it leaves or falls silent |
+//! |---|---|---|---|---|
+//! | `Unknown` | `New` | `Removed` | `New` | |
+//! | `New`, `Connected`, `CutOff` | stays | `Leaving` | stays, or a `New` session | `Lost` |
+//! | `Leaving` | a `New` session | stays | refused | `Removed` |
+//! | `Closing` | refused | stays | stays | `Lost` |
+//! | `Lost` | `New` | `Removed` | `New` | |
+//! | `Removed` | `New` | stays | refused | |
+//!
+//! `Removed` is by the user's will alone, and the user alone ends it. From every other state a peer
+//! comes back by itself, when either end adds the other again.
+
+use std::time::{Duration, Instant};
+
+use polyrail_proto::hello::RefusedCode;
+
+/// How long a rail that worked has to refuse connections until it counts as refusing, by two attempts
+/// at least. An engine keeps its listeners for as long as it lives, so one refusal would do; but a
+/// kernel whose queue of connections is full may refuse as well, and so may a firewall that is being
+/// loaded again. Both let a second attempt through. A connection that is reset later than that says
+/// nothing: somebody took it, if only a relay or an engine that has no room for it just now.
+pub(crate) const CONFIRM: Duration = Duration::from_millis(100);
+
+/// Where a peer stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nobody has spoken of it.
+    #[default]
+    Unknown,
+    /// Known, and no flow was ever up, either way.
+    New,
+    /// A flow is up.
+    Connected,
+    /// Flows were up, and none is.
+    CutOff,
+    /// The user has removed it, and it is being told good-bye.
+    Leaving,
+    /// This engine closes, and the peer is being told good-bye.
+    Closing,
+    /// Given up. It may come back.
+    Lost,
+    /// The user has removed it. Only the user has it back.
+    Removed,
+}
+
+/// What happens to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The user adds it, and nothing else is known of it than the user says.
+    Add,
+    /// The user adds it, by another card than its own hello had.
+    AddOtherCard,
+    /// The user removes it.
+    Remove,
+    /// The user closes this engine.
+    Close,
+    /// It has heard the good-bye, or had time to, or can't be told.
+    Told,
+    /// It says hello.
+    Hello(Greeting),
+    /// It says good-bye.
+    Bye,
+    /// A flow is up.
+    Up,
+    /// No flow is up.
+    Down,
+    /// Every rail that led to it refuses connections, for [`CONFIRM`] at least.
+    NobodyThere,
+    /// Every flow got a final word; see [`is_final`].
+    Dismissed {
+        /// All of them from an engine that has proven to be the peer.
+        proven: bool,
+    },
+    /// No flow was up for `peer_timeout_ms`.
+    Unreachable,
+    /// Nothing was heard of it for `peer_timeout_ms`, though something was asked of it.
+    Silent,
+}
+
+/// What a hello is, by what was heard of the peer before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Greeting {
+    /// For the first time in this session of ours, of which it has not heard.
+    First,
+    /// In the same session as before, or in one that belongs to ours.
+    Current,
+    /// In another session, and no flow of the one before is up.
+    Anew,
+    /// The same, and that session has heard ours, which ends with the one before.
+    AnewInVain,
+    /// In another session while flows are up.
+    TooEarly,
+    /// In a session that is over.
+    Over,
+    /// With another card than is known for it.
+    OtherCard,
+}
+
+/// What follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Nothing,
+    /// Begin a session.
+    Begin,
+    /// End the session, then begin another.
+    BeginAnew,
+    /// End the session, with every operation.
+    End,
+    /// Connect flows, if that is not done yet.
+    Connect,
+    /// Say good-bye on a flow, if one is up. [`Event::Told`] follows.
+    SayBye,
+    /// Accept the flow.
+    Welcome,
+    /// Refuse the flow.
+    Refuse(RefusedCode),
+    /// End the session, and refuse the flow because its session is over as well.
+    EndBoth,
+    /// Refuse the flow, and find out whether those that are up still are.
+    RefuseAndProbe,
+}
+
+impl State {
+    const ALL: [Self; 8] = [
+        Self::Unknown,
+        Self::New,
+        Self::Connected,
+        Self::CutOff,
+        Self::Leaving,
+        Self::Closing,
+        Self::Lost,
+        Self::Removed,
+    ];
+
+    /// The state of this number; none but those of `as u8` are kept.
+    pub(crate) fn from_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+
+    /// Whether the session is over, or never was.
+    pub(crate) fn is_over(self) -> bool {
+        matches!(self, Self::Unknown | Self::Lost | Self::Removed)
+    }
+
+    /// Whether it is being told good-bye.
+    pub(crate) fn is_parting(self) -> bool {
+        matches!(self, Self::Leaving | Self::Closing)
+    }
+
+    /// What follows from an event, and the state after it.
+    pub(crate) fn after(self, event: Event) -> (Self, Action) {
+        use State::{Closing, Connected, CutOff, Leaving, Lost, New, Removed, Unknown};
+        match self {
+            Unknown | Lost => self.without_session(event),
+            Removed => match event {
+                Event::Add | Event::AddOtherCard => (New, Action::Begin),
+                Event::Hello(_) => (Removed, Action::Refuse(RefusedCode::Removed)),
+                _ => (Removed, Action::Nothing),
+            },
+            New | Connected | CutOff => self.in_session(event),
+            Leaving => match event {
+                Event::Add | Event::AddOtherCard => (New, Action::BeginAnew),
+                Event::Hello(_) => (Leaving, Action::Refuse(RefusedCode::Removed)),
+                _ if event.is_end() || event == Event::Told => (Removed, Action::End),
+                _ => (Leaving, Action::Nothing),
+            },
+            Closing => match event {
+                // What is under way goes on until it has heard.
+                Event::Hello(Greeting::First | Greeting::Current) => (Closing, Action::Welcome),
+                Event::Hello(_) => (Closing, Action::Refuse(RefusedCode::OtherSession)),
+                _ if event.is_end() || event == Event::Told => (Lost, Action::End),
+                _ => (Closing, Action::Nothing),
+            },
+        }
+    }
+
+    fn without_session(self, event: Event) -> (Self, Action) {
+        match event {
+            Event::Add | Event::AddOtherCard => (Self::New, Action::Begin),
+            Event::Remove => (Self::Removed, Action::Nothing),
+            Event::Hello(Greeting::Over | Greeting::AnewInVain) => {
+                (self, Action::Refuse(RefusedCode::SessionOver))
+            }
+            Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
+            Event::Hello(_) => (Self::New, Action::Begin),
+            _ => (self, Action::Nothing),
+        }
+    }
+
+    fn in_session(self, event: Event) -> (Self, Action) {
+        let ends = match event {
+            // Flows came up before anybody could act on that.
+            Event::Unreachable | Event::NobodyThere | Event::Dismissed { .. }
+                if self == Self::Connected =>
+            {
+                false
+            }
+            // That nobody listens yet says nothing of one that is about to be started.
+            Event::NobodyThere => self == Self::CutOff,
+            Event::Dismissed { proven } => proven || self == Self::New,
+            _ => event.is_end(),
+        };
+        if ends {
+            return (Self::Lost, Action::End);
+        }
+        match event {
+            Event::Add => (self, Action::Connect),
+            Event::AddOtherCard | Event::Hello(Greeting::Anew) => (Self::New, Action::BeginAnew),
+            Event::Remove => (Self::Leaving, Action::SayBye),
+            Event::Close => (Self::Closing, Action::SayBye),
+            Event::Hello(Greeting::AnewInVain) => (Self::Lost, Action::EndBoth),
+            // It may have lost this session, which our own flows are about to hear. If it were heard
+            // now, its new session would end with ours; and so on for ever if both come again at once.
+            Event::Hello(Greeting::First) if self == Self::CutOff => (self, Action::RefuseAndProbe),
+            Event::Hello(Greeting::First | Greeting::Current) => (self, Action::Welcome),
+            Event::Hello(Greeting::TooEarly) => (self, Action::RefuseAndProbe),
+            Event::Hello(Greeting::Over) => (self, Action::Refuse(RefusedCode::SessionOver)),
+            Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
+            Event::Up => (Self::Connected, Action::Nothing),
+            Event::Down if self == Self::Connected => (Self::CutOff, Action::Nothing),
+            _ => (self, Action::Nothing),
+        }
+    }
+}
+
+impl Event {
+    /// Whether it may end a session.
+    fn is_end(self) -> bool {
+        match self {
+            Self::Bye
+            | Self::NobodyThere
+            | Self::Dismissed { .. }
+            | Self::Unreachable
+            | Self::Silent => true,
+            Self::Add
+            | Self::AddOtherCard
+            | Self::Remove
+            | Self::Close
+            | Self::Told
+            | Self::Hello(_)
+            | Self::Up
+            | Self::Down => false,
+        }
+    }
+}
+
+/// What a hello says of sessions, and what is known of them here.
+pub(crate) struct Sessions<'a> {
+    /// That of the hello.
+    pub(crate) said: u32,
+    /// That of ours which the peer has heard in it, if any.
+    pub(crate) knows: Option<u32>,
+    /// Ours, if it has one.
+    pub(crate) own: Option<u32>,
+    /// That in which the peer spoke before in ours.
+    pub(crate) heard: Option<u32>,
+    /// Those of the peer that this engine has given up.
+    pub(crate) over: &'a [u32],
+}
+
+/// What a hello is.
+///
+/// One in another session than before ends ours, and begins another that belongs to it. If it has heard
+/// the one of ours that ends, its end would answer the new one of ours by a new one of its own, and so
+/// on for ever; so both end, and whoever is added first begins.
+pub(crate) fn greeting(
+    sessions: Sessions<'_>,
+    has_flows_up: bool,
+    is_unused: impl FnOnce() -> bool,
+) -> Greeting {
+    let Sessions { said, knows, own, heard, over } = sessions;
+    if over.contains(&said) {
+        return Greeting::Over;
+    }
+    match heard {
+        None if knows.is_none() => Greeting::First,
+        None => Greeting::Current,
+        Some(heard) if heard == said => Greeting::Current,
+        Some(_) if has_flows_up => Greeting::TooEarly,
+        // A hello that its sender had given up by the time it was read: nothing came of it.
+        Some(_) if is_unused() => Greeting::Current,
+        Some(_) if knows.is_some() && knows == own => Greeting::AnewInVain,
+        Some(_) => Greeting::Anew,
+    }
+}
+
+/// Whether a flow that is refused so need not be tried again. If every flow got such a word, the peer
+/// is given up; if only some did, their addresses lead to another engine, as private networks of the
+/// same numbers do.
+///
+/// A word is `proven` if its sender has proven to be the peer. Anybody on the way can say the others,
+/// so they never end a peer that was ever connected.
+pub(crate) fn is_final(code: RefusedCode, proven: bool, state: State) -> bool {
+    let was_connected = state != State::New;
+    let is_final = match code {
+        // None of them changes while the peer runs.
+        RefusedCode::WrongInstance
+        | RefusedCode::Unproven
+        | RefusedCode::Version
+        | RefusedCode::NotAdmitted
+        | RefusedCode::SessionOver => true,
+        // Two engines that part and meet again do so one after the other: until it was connected
+        // once, the other may still have to add this one.
+        RefusedCode::Removed => was_connected,
+        _ => false,
+    };
+    is_final && (proven || !was_connected)
+}
+
+/// What came of the latest attempts to connect, since flows were up.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    /// By pair of rails.
+    rails: Vec<RailAttempts>,
+    /// By flow: whether it got a final word, and whether that is proven.
+    words: Vec<Option<bool>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RailAttempts {
+    /// A flow was up on it, or one came from its address. The address may be another machine's
+    /// otherwise, which may refuse for ever.
+    has_led_there: bool,
+    /// Since when all attempts were refused by a kernel, for want of a listener, and until when.
+    refused: Option<(Instant, Instant)>,
+}
+
+impl Attempts {
+    pub(crate) fn new(rails: usize, flows: usize) -> Self {
+        Self { rails: vec![RailAttempts::default(); rails], words: vec![None; flows] }
+    }
+
+    /// A flow of this pair of rails is up; see [`Self::leads_there`] if this engine connected it.
+    pub(crate) fn up(&mut self, rail: usize, flow: usize) {
+        self.words[flow] = None;
+        self.somebody_there(rail);
+    }
+
+    /// The pair leads to the peer.
+    pub(crate) fn leads_there(&mut self, rail: usize) {
+        self.rails[rail].has_led_there = true;
+    }
+
+    /// Whether the pair was seen to lead to the peer.
+    pub(crate) fn has_led_there(&self, rail: usize) -> bool {
+        self.rails[rail].has_led_there
+    }
+
+    /// A kernel refused a connection: nobody listens.
+    pub(crate) fn nobody_there(&mut self, rail: usize, now: Instant) {
+        let refused = &mut self.rails[rail].refused;
+        *refused = Some((refused.map_or(now, |(since, _)| since), now));
+    }
+
+    /// An attempt came to anything else than that: time ran out, no way there, a connection.
+    pub(crate) fn somebody_there(&mut self, rail: usize) {
+        self.rails[rail].refused = None;
+    }
+
+    /// A flow was refused by whoever listens; `word` says whether that is proven, if it is final.
+    pub(crate) fn refused(&mut self, rail: usize, flow: usize, word: Option<bool>) {
+        self.words[flow] = word;
+        self.somebody_there(rail);
+    }
+
+    /// Whether it takes another attempt to know that nobody listens on a pair.
+    pub(crate) fn is_unsure(&self, rail: usize) -> bool {
+        let rail = &self.rails[rail];
+        rail.has_led_there && rail.refused.is_some() && !rail.refuses()
+    }
+
+    /// What all attempts together say.
+    pub(crate) fn verdict(&self) -> Option<Event> {
+        let mut led = self.rails.iter().filter(|rail| rail.has_led_there).peekable();
+        if led.peek().is_some() && led.all(RailAttempts::refuses) {
+            return Some(Event::NobodyThere);
+        }
+        let proven = self.words.iter().try_fold(true, |all, word| Some(all && (*word)?))?;
+        (!self.words.is_empty()).then_some(Event::Dismissed { proven })
+    }
+}
+
+impl RailAttempts {
+    fn refuses(&self) -> bool {
+        self.refused.is_some_and(|(since, until)| until - since >= CONFIRM)
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

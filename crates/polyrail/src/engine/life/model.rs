@@ -1,0 +1,471 @@
+//! Two engines by these rules, on a network that loses and reorders whatever they say, with users who
+//! add and remove, and crashes. Every order of what may happen is tried, to some depth. From wherever
+//! that leads, they find together again once the network is calm and their users want it; and nobody
+//! believes for ever in a session that the other does not know.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::*;
+
+/// Moves from the start, all of which are tried.
+const DEPTH: usize = 7;
+/// Messages under way at a time; others are lost.
+const NET_MAX: usize = 3;
+
+/// The connection on which an end speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Out {
+    Idle,
+    Asking,
+    Up,
+}
+
+/// An engine, and what it knows of the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct End {
+    /// Its run.
+    instance: u8,
+    /// The run of the other that is meant.
+    knows: u8,
+    state: State,
+    /// The session in which it speaks, and how many it has had.
+    own: u32,
+    sessions: u32,
+    heard: Option<u32>,
+    over: BTreeSet<u32>,
+    wants: bool,
+    out: Out,
+    /// The session of the connection on which the other speaks.
+    arrival: Option<u32>,
+    /// Something came on it.
+    is_used: bool,
+    adds: u8,
+    removes: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Word {
+    WrongInstance,
+    Removed,
+    SessionOver,
+    OtherSession,
+}
+
+/// What is under way to the end `to`, if that is still the same run. Each is about the connection on
+/// which the end that connected it speaks in `session`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Message {
+    to: usize,
+    instance: u8,
+    session: u32,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    /// `from`: the run that says it; `knows`: the session that it has heard.
+    Hello {
+        from: u8,
+        knows: Option<u32>,
+    },
+    Welcome,
+    Refused(Word),
+    /// A reset of the connection on which `to` speaks, or of the other.
+    OutBroken,
+    ArrivalBroken,
+    Bye,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    ends: [End; 2],
+    net: BTreeSet<Message>,
+    crashes: u8,
+}
+
+impl End {
+    fn new(instance: u8, knows: u8) -> Self {
+        Self {
+            instance,
+            knows,
+            state: State::Unknown,
+            own: 0,
+            sessions: 0,
+            heard: None,
+            over: BTreeSet::new(),
+            wants: false,
+            out: Out::Idle,
+            arrival: None,
+            is_used: false,
+            adds: 2,
+            removes: 1,
+        }
+    }
+
+    /// Another run of the other has nothing to do with the one before.
+    fn meets(&mut self, instance: u8) {
+        if self.knows != instance {
+            let Self { adds, removes, sessions, .. } = *self;
+            *self = Self { adds, removes, sessions, ..Self::new(self.instance, instance) };
+        }
+    }
+
+    fn note_flows(&mut self) {
+        let is_reached = self.out == Out::Up || (!self.wants && self.arrival.is_some());
+        (self.state, _) = self.state.after(if is_reached { Event::Up } else { Event::Down });
+    }
+
+    fn begin(&mut self) {
+        self.sessions += 1;
+        self.own = self.sessions;
+        self.state = State::New;
+        (self.heard, self.wants, self.is_used) = (None, false, false);
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        Self { ends: [End::new(0, 0), End::new(0, 0)], net: BTreeSet::new(), crashes: 1 }
+    }
+
+    fn say(&mut self, to: usize, session: u32, what: What) {
+        // Whom the speaker means, or whoever is there where the kernel answers.
+        let instance = match what {
+            What::Hello { .. } => self.ends[1 - to].knows,
+            _ => self.ends[to].instance,
+        };
+        if self.net.len() < NET_MAX {
+            self.net.insert(Message { to, instance, session, what });
+        }
+    }
+
+    fn end_session(&mut self, at: usize) {
+        let end = &mut self.ends[at];
+        end.over.extend(end.heard.take());
+        let (out, own) = (std::mem::replace(&mut end.out, Out::Idle), end.own);
+        let arrival = end.arrival.take();
+        if out != Out::Idle {
+            self.say(1 - at, own, What::ArrivalBroken);
+        }
+        if let Some(session) = arrival {
+            self.say(1 - at, session, What::OutBroken);
+        }
+    }
+
+    /// Does what follows from an event, but for what a hello is answered.
+    fn happens(&mut self, at: usize, event: Event) -> Action {
+        let (state, action) = self.ends[at].state.after(event);
+        if matches!(action, Action::End | Action::EndBoth | Action::BeginAnew) {
+            self.end_session(at);
+        }
+        if matches!(action, Action::Begin | Action::BeginAnew) {
+            self.ends[at].begin();
+        }
+        self.ends[at].state = state;
+        if action == Action::SayBye && self.ends[at].out == Out::Up {
+            self.say(1 - at, self.ends[at].own, What::Bye);
+        }
+        action
+    }
+
+    fn add(&mut self, at: usize) {
+        let there = self.ends[1 - at].instance;
+        self.ends[at].meets(there);
+        self.happens(at, Event::Add);
+        self.ends[at].wants = true;
+    }
+
+    fn connect(&mut self, at: usize) {
+        self.ends[at].out = Out::Asking;
+        self.ends[at].wants = true;
+        let End { own, instance: from, heard: knows, .. } = self.ends[at];
+        self.say(1 - at, own, What::Hello { from, knows });
+    }
+
+    /// Time is up for a connection, which is closed.
+    fn give_up(&mut self, at: usize) {
+        self.ends[at].out = Out::Idle;
+        self.say(1 - at, self.ends[at].own, What::ArrivalBroken);
+    }
+
+    fn crash(&mut self, at: usize) {
+        let End { instance, knows, out, own, arrival, .. } = self.ends[at];
+        self.ends[at] = End::new(instance + 1, knows);
+        if out != Out::Idle {
+            self.say(1 - at, own, What::ArrivalBroken);
+        }
+        if let Some(session) = arrival {
+            self.say(1 - at, session, What::OutBroken);
+        }
+    }
+
+    fn hello(&mut self, at: usize, message: Message, from: u8, knows: Option<u32>) {
+        let Message { instance, session, .. } = message;
+        if self.ends[1 - at].instance != from {
+            return;
+        }
+        if self.ends[at].instance != instance {
+            return self.say(1 - at, session, What::Refused(Word::WrongInstance));
+        }
+        self.ends[at].meets(from);
+        let end = &self.ends[at];
+        let (has_flows, is_unused) = (end.arrival.is_some(), || !end.is_used);
+        let over: Vec<u32> = end.over.iter().copied().collect();
+        let sessions = Sessions {
+            said: session,
+            knows,
+            own: (!end.state.is_over()).then_some(end.own),
+            heard: end.heard,
+            over: &over,
+        };
+        let greeting = greeting(sessions, has_flows, is_unused);
+        match self.happens(at, Event::Hello(greeting)) {
+            Action::Welcome | Action::Begin | Action::BeginAnew => {
+                self.ends[at].heard = Some(session);
+                self.ends[at].arrival = Some(session);
+                self.happens(at, Event::Up);
+                self.say(1 - at, session, What::Welcome);
+            }
+            Action::Refuse(RefusedCode::Removed) => {
+                self.say(1 - at, session, What::Refused(Word::Removed));
+            }
+            Action::EndBoth => {
+                self.ends[at].over.insert(session);
+                self.say(1 - at, session, What::Refused(Word::SessionOver));
+            }
+            Action::Refuse(RefusedCode::SessionOver) => {
+                self.say(1 - at, session, What::Refused(Word::SessionOver));
+            }
+            Action::RefuseAndProbe => {
+                self.say(1 - at, session, What::Refused(Word::OtherSession));
+                if let Some(earlier) = self.ends[at].arrival
+                    && !self.is_arrival_alive(at)
+                {
+                    self.say(at, earlier, What::ArrivalBroken);
+                }
+            }
+            other => panic!("{other:?} for a hello"),
+        }
+    }
+
+    /// Whether the other end has the connection which this one hears it on.
+    fn is_arrival_alive(&self, at: usize) -> bool {
+        let there = &self.ends[1 - at];
+        there.out != Out::Idle
+            && there.knows == self.ends[at].instance
+            && self.ends[at].knows == there.instance
+            && self.ends[at].arrival == Some(there.own)
+    }
+
+    fn deliver(&mut self, message: Message) {
+        let Message { to, instance, session, what } = message;
+        self.net.remove(&message);
+        if let What::Hello { from, knows } = what {
+            return self.hello(to, message, from, knows);
+        }
+        let end = &mut self.ends[to];
+        if end.instance != instance {
+            return;
+        }
+        let (is_asking, is_up) = (
+            end.out == Out::Asking && end.own == session,
+            end.out == Out::Up && end.own == session,
+        );
+        match what {
+            What::Hello { .. } => {}
+            What::Welcome if is_asking => {
+                end.out = Out::Up;
+                end.note_flows();
+                let there = &mut self.ends[1 - to];
+                there.is_used |= there.arrival == Some(session);
+            }
+            What::Welcome => self.say(1 - to, session, What::ArrivalBroken),
+            What::Refused(word) if is_asking => {
+                end.out = Out::Idle;
+                end.note_flows();
+                // Another engine can prove only who it is itself.
+                let (code, proven) = match word {
+                    Word::WrongInstance => (RefusedCode::WrongInstance, false),
+                    Word::Removed => (RefusedCode::Removed, true),
+                    Word::SessionOver => (RefusedCode::SessionOver, true),
+                    Word::OtherSession => (RefusedCode::OtherSession, true),
+                };
+                if is_final(code, proven, end.state) {
+                    self.happens(to, Event::Dismissed { proven });
+                }
+            }
+            What::OutBroken if is_up => {
+                end.out = Out::Idle;
+                end.note_flows();
+            }
+            What::ArrivalBroken if end.arrival == Some(session) => {
+                end.arrival = None;
+                end.note_flows();
+            }
+            What::Bye if end.arrival == Some(session) => {
+                self.happens(to, Event::Bye);
+            }
+            What::Refused(_) | What::OutBroken | What::ArrivalBroken | What::Bye => {}
+        }
+    }
+
+    /// Every world that may follow.
+    fn next(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut may = |change: &dyn Fn(&mut Self)| {
+            let mut next = self.clone();
+            change(&mut next);
+            all.push(next);
+        };
+        for message in self.net.iter().copied() {
+            may(&|world| world.deliver(message));
+            may(&|world| {
+                world.net.remove(&message);
+            });
+        }
+        for at in [0, 1] {
+            let end = &self.ends[at];
+            if end.adds > 0 {
+                may(&|world| {
+                    world.ends[at].adds -= 1;
+                    world.add(at);
+                });
+            }
+            if end.removes > 0 && !end.state.is_over() {
+                may(&|world| {
+                    world.ends[at].removes -= 1;
+                    world.happens(at, Event::Remove);
+                });
+            }
+            if end.state.is_parting() {
+                may(&|world| {
+                    world.happens(at, Event::Told);
+                });
+            } else if !end.state.is_over() {
+                match end.out {
+                    Out::Idle => may(&|world| world.connect(at)),
+                    Out::Asking => may(&|world| world.give_up(at)),
+                    Out::Up => {}
+                }
+                let late = match end.state {
+                    State::Connected => Event::Silent,
+                    _ => Event::Unreachable,
+                };
+                may(&|world| {
+                    world.happens(at, late);
+                });
+            }
+            if self.crashes > 0 {
+                may(&|world| {
+                    world.crashes -= 1;
+                    world.crash(at);
+                });
+            }
+        }
+        all
+    }
+
+    /// Both speak on connections that the other hears, in sessions that both know.
+    fn agree(&self) -> bool {
+        [0, 1].into_iter().all(|at| {
+            let end = &self.ends[at];
+            end.state == State::Connected
+                && end.out == Out::Up
+                && self.is_arrival_alive(at)
+                && end.heard == end.arrival
+        })
+    }
+
+    /// The network is calm: what is said arrives, and what is broken is noticed. If `users` want it,
+    /// each adds the other whenever it is not known. Says how often that was.
+    fn calm(&mut self, users: bool) -> u32 {
+        let mut added = 0;
+        for round in 0..24 {
+            while let Some(first) = self.net.first().copied() {
+                self.deliver(first);
+            }
+            if self.agree() {
+                break;
+            }
+            for at in [0, 1] {
+                if self.ends[at].state.is_parting() {
+                    self.happens(at, Event::Told);
+                }
+                if self.ends[at].arrival.is_some() && !self.is_arrival_alive(at) {
+                    self.ends[at].arrival = None;
+                    self.ends[at].note_flows();
+                }
+                // Its connection is none, or nobody hears it: it closes that without a word, as a word
+                // might be taken for one about the next.
+                if self.ends[at].out == Out::Asking || !self.is_arrival_alive(1 - at) {
+                    self.ends[at].out = Out::Idle;
+                    self.ends[at].note_flows();
+                }
+                let is_other = self.ends[at].knows != self.ends[1 - at].instance;
+                if users && (is_other || self.ends[at].state.is_over() || !self.ends[at].wants) {
+                    self.add(at);
+                    added += 1;
+                }
+                let end = &self.ends[at];
+                let is_live = !end.state.is_over();
+                // For ever is longer than a timeout.
+                if is_live && end.state != State::Connected && round % 8 == 7 {
+                    self.happens(at, Event::Unreachable);
+                } else if is_live && end.out == Out::Idle && end.wants {
+                    self.connect(at);
+                }
+            }
+        }
+        added
+    }
+
+    fn is_fine(&self) -> Result<(), String> {
+        let mut alone = self.clone();
+        alone.calm(false);
+        let believe = alone.ends.iter().all(|end| end.state == State::Connected);
+        let is_one_way = alone.ends.iter().any(|end| !end.wants);
+        if believe && !is_one_way && !alone.agree() {
+            return Err(format!("in different sessions for ever: {alone:#?}"));
+        }
+        let mut wanted = self.clone();
+        let added = wanted.calm(true);
+        if !wanted.agree() {
+            return Err(format!("never together again: {wanted:#?}"));
+        }
+        if added > 6 {
+            return Err(format!("only after the users had added them {added} times"));
+        }
+        Ok(())
+    }
+}
+
+/// Tries everything that may happen within [`DEPTH`] moves. Says how many worlds there are.
+fn search(start: World) -> usize {
+    let mut seen = HashSet::from([start.clone()]);
+    let mut worlds = vec![start];
+    for depth in 0..=DEPTH {
+        for world in &worlds {
+            if let Err(why) = world.is_fine() {
+                panic!("after {depth} moves, from {world:#?}\n{why}");
+            }
+        }
+        if depth < DEPTH {
+            let next = worlds.iter().flat_map(World::next);
+            worlds = next.filter(|world| seen.insert(world.clone())).collect();
+        }
+    }
+    seen.len()
+}
+
+#[test]
+fn two_engines_that_never_met_always_find_together() {
+    println!("{} worlds", search(World::new()));
+}
+
+#[test]
+fn two_engines_that_are_connected_always_find_together_again() {
+    let mut connected = World::new();
+    connected.calm(true);
+    assert!(connected.agree());
+    println!("{} worlds", search(connected));
+}

@@ -1,0 +1,316 @@
+//! Every state with every event, and what that means for the ways between states.
+
+use std::collections::HashSet;
+
+use super::*;
+
+const EVENTS: [Event; 20] = [
+    Event::Add,
+    Event::AddOtherCard,
+    Event::Remove,
+    Event::Close,
+    Event::Told,
+    Event::Hello(Greeting::First),
+    Event::Hello(Greeting::Current),
+    Event::Hello(Greeting::Anew),
+    Event::Hello(Greeting::AnewInVain),
+    Event::Hello(Greeting::TooEarly),
+    Event::Hello(Greeting::Over),
+    Event::Hello(Greeting::OtherCard),
+    Event::Bye,
+    Event::Up,
+    Event::Down,
+    Event::NobodyThere,
+    Event::Dismissed { proven: true },
+    Event::Dismissed { proven: false },
+    Event::Unreachable,
+    Event::Silent,
+];
+
+/// The states are those of [`State::ALL`] by their letters here, each cell is the state afterwards and
+/// what follows: `b`egin, begin `a`new, `e`nd, `c`onnect, `s`ay good-bye, `w`elcome, refuse because it
+/// is `r`emoved, its session is `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe, end both for it comes in `v`ain.
+const TABLE: &str = "
+                     U  N  C  K  L  X  G  R
+Add                  Nb Nc Cc Kc Na X. Nb Nb
+AddOtherCard         Nb Na Na Na Na X. Nb Nb
+Remove               R. Ls Ls Ls L. X. R. R.
+Close                U. Xs Xs Xs L. X. G. R.
+Told                 U. N. C. K. Re Ge G. R.
+HelloFirst           Nb Nw Cw Kp Lr Xw Nb Rr
+HelloCurrent         Nb Nw Cw Kw Lr Xw Nb Rr
+HelloAnew            Nb Na Na Na Lr Xt Nb Rr
+HelloAnewInVain      Uo Gv Gv Gv Lr Xt Go Rr
+HelloTooEarly        Nb Np Cp Kp Lr Xt Nb Rr
+HelloOver            Uo No Co Ko Lr Xt Go Rr
+HelloOtherCard       Ud Nd Cd Kd Lr Xt Gd Rr
+Bye                  U. Ge Ge Ge Re Ge G. R.
+Up                   U. C. C. C. L. X. G. R.
+Down                 U. N. K. K. L. X. G. R.
+NobodyThere          U. N. C. Ge Re Ge G. R.
+DismissedProven      U. Ge C. Ge Re Ge G. R.
+DismissedUnproven    U. Ge C. K. Re Ge G. R.
+Unreachable          U. Ge C. Ge Re Ge G. R.
+Silent               U. Ge Ge Ge Re Ge G. R.
+";
+
+/// The row of an event. An event without one does not compile.
+fn row(event: Event) -> &'static str {
+    match event {
+        Event::Add => "Add",
+        Event::AddOtherCard => "AddOtherCard",
+        Event::Remove => "Remove",
+        Event::Close => "Close",
+        Event::Told => "Told",
+        Event::Hello(Greeting::First) => "HelloFirst",
+        Event::Hello(Greeting::Current) => "HelloCurrent",
+        Event::Hello(Greeting::Anew) => "HelloAnew",
+        Event::Hello(Greeting::AnewInVain) => "HelloAnewInVain",
+        Event::Hello(Greeting::TooEarly) => "HelloTooEarly",
+        Event::Hello(Greeting::Over) => "HelloOver",
+        Event::Hello(Greeting::OtherCard) => "HelloOtherCard",
+        Event::Bye => "Bye",
+        Event::Up => "Up",
+        Event::Down => "Down",
+        Event::NobodyThere => "NobodyThere",
+        Event::Dismissed { proven: true } => "DismissedProven",
+        Event::Dismissed { proven: false } => "DismissedUnproven",
+        Event::Unreachable => "Unreachable",
+        Event::Silent => "Silent",
+    }
+}
+
+fn is_of_the_user(event: Event) -> bool {
+    matches!(event, Event::Add | Event::AddOtherCard | Event::Remove | Event::Close)
+}
+
+fn letter(state: State) -> char {
+    match state {
+        State::Unknown => 'U',
+        State::New => 'N',
+        State::Connected => 'C',
+        State::CutOff => 'K',
+        State::Leaving => 'L',
+        State::Closing => 'X',
+        State::Lost => 'G',
+        State::Removed => 'R',
+    }
+}
+
+fn sign(action: Action) -> char {
+    match action {
+        Action::Nothing => '.',
+        Action::Begin => 'b',
+        Action::BeginAnew => 'a',
+        Action::End => 'e',
+        Action::Connect => 'c',
+        Action::SayBye => 's',
+        Action::Welcome => 'w',
+        Action::Refuse(RefusedCode::Removed) => 'r',
+        Action::Refuse(RefusedCode::SessionOver) => 'o',
+        Action::Refuse(RefusedCode::OtherCard) => 'd',
+        Action::Refuse(RefusedCode::OtherSession) => 't',
+        Action::Refuse(other) => panic!("{other:?}"),
+        Action::RefuseAndProbe => 'p',
+        Action::EndBoth => 'v',
+    }
+}
+
+#[test]
+fn every_event_in_every_state_leads_where_the_table_says() {
+    let mut lines = TABLE.lines().filter(|line| !line.is_empty());
+    let head: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(head, State::ALL.map(|state| letter(state).to_string()));
+    let rows: Vec<(&str, Vec<&str>)> = lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next().unwrap(), words.collect())
+        })
+        .collect();
+    assert_eq!(rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(), EVENTS.map(row));
+    for (event, (name, cells)) in EVENTS.into_iter().zip(rows) {
+        assert_eq!(cells.len(), State::ALL.len(), "{name}");
+        for (state, cell) in State::ALL.into_iter().zip(cells) {
+            let (after, action) = state.after(event);
+            let found = format!("{}{}", letter(after), sign(action));
+            assert_eq!(found, cell, "{name} in {state:?}");
+        }
+    }
+}
+
+#[test]
+fn a_number_is_the_state_that_it_was() {
+    for (number, state) in State::ALL.into_iter().enumerate() {
+        assert_eq!((state as usize, State::from_number(number as u8)), (number, state));
+    }
+}
+
+/// States that can be reached by such events.
+fn reached(from: State, may: impl Fn(State, Event) -> bool) -> HashSet<State> {
+    let (mut seen, mut open) = (HashSet::from([from]), vec![from]);
+    while let Some(state) = open.pop() {
+        for event in EVENTS.into_iter().filter(|event| may(state, *event)) {
+            let (after, _) = state.after(event);
+            if seen.insert(after) {
+                open.push(after);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_peer_comes_back_from_every_state_by_itself_unless_the_user_has_parted_with_it() {
+    for state in State::ALL {
+        let by_itself = reached(state, |_, event| !is_of_the_user(event));
+        let by_user = matches!(state, State::Leaving | State::Removed);
+        assert_eq!(by_itself.contains(&State::Connected), !by_user, "{state:?}");
+        let when_added = reached(state, |_, event| !is_of_the_user(event) || event == Event::Add);
+        assert!(when_added.contains(&State::Connected), "{state:?}");
+    }
+}
+
+#[test]
+fn only_the_user_removes_a_peer_and_has_it_back() {
+    for state in State::ALL {
+        for event in EVENTS {
+            let (after, _) = state.after(event);
+            let note = format!("{event:?} in {state:?}");
+            if after == State::Removed && state != State::Removed {
+                assert!(event == Event::Remove || state == State::Leaving, "{note}");
+            }
+            if after == State::Leaving && state != State::Leaving {
+                assert_eq!(event, Event::Remove, "{note}");
+            }
+            if state == State::Removed && after != State::Removed {
+                assert!(matches!(event, Event::Add | Event::AddOtherCard), "{note}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_ends_exactly_where_its_state_does() {
+    for state in State::ALL {
+        for event in EVENTS {
+            let (after, action) = state.after(event);
+            let is_end = matches!(action, Action::End | Action::EndBoth);
+            let ends = is_end || action == Action::BeginAnew;
+            let begins = matches!(action, Action::Begin | Action::BeginAnew);
+            let note = format!("{event:?} in {state:?}");
+            assert!(!ends || !state.is_over(), "{note}: nothing to end");
+            assert!(!begins || after == State::New, "{note}: a session begins as a new one");
+            let (was, is) = (!state.is_over(), !after.is_over());
+            assert_eq!(was && !is, is_end, "{note}");
+            assert_eq!(!was && is, action == Action::Begin, "{note}");
+        }
+    }
+}
+
+#[test]
+fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
+    let codes = [
+        RefusedCode::Version,
+        RefusedCode::Malformed,
+        RefusedCode::WrongInstance,
+        RefusedCode::Removed,
+        RefusedCode::Limit,
+        RefusedCode::Capability,
+        RefusedCode::SessionOver,
+        RefusedCode::OtherCard,
+        RefusedCode::OtherSession,
+        RefusedCode::NotAdmitted,
+        RefusedCode::Undecided,
+    ];
+    let finals = |proven, state| codes.into_iter().filter(move |c| is_final(*c, proven, state));
+    let never_changes = [
+        RefusedCode::Version,
+        RefusedCode::WrongInstance,
+        RefusedCode::SessionOver,
+        RefusedCode::NotAdmitted,
+    ];
+    for proven in [true, false] {
+        assert_eq!(finals(proven, State::New).collect::<Vec<_>>(), never_changes);
+    }
+    for state in [State::Connected, State::CutOff] {
+        assert_eq!(finals(false, state).count(), 0, "{state:?}");
+        let proven: HashSet<_> = finals(true, state).collect();
+        assert!(never_changes.iter().all(|code| proven.contains(code)), "{state:?}");
+        assert!(proven.contains(&RefusedCode::Removed) && proven.len() == 5, "{state:?}");
+    }
+}
+
+#[test]
+fn a_peer_is_dismissed_by_a_final_word_on_every_flow() {
+    let mut attempts = Attempts::new(2, 3);
+    let dismissed = |proven| Some(Event::Dismissed { proven });
+    attempts.refused(0, 0, Some(true));
+    attempts.refused(1, 1, Some(true));
+    assert_eq!(attempts.verdict(), None);
+    attempts.refused(0, 2, Some(true));
+    assert_eq!(attempts.verdict(), dismissed(true));
+    attempts.refused(0, 2, Some(false));
+    assert_eq!(attempts.verdict(), dismissed(false), "one of them may be anybody's");
+    attempts.refused(0, 2, None);
+    assert_eq!(attempts.verdict(), None, "a word that is not final takes back one that was");
+    attempts.refused(0, 2, Some(true));
+    attempts.up(1, 1);
+    assert_eq!(attempts.verdict(), None);
+}
+
+#[test]
+fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let (first, second) = (at(0), at(100));
+    let mut attempts = Attempts::new(3, 3);
+    // A peer that was never reached may still have to be started.
+    (0..3).for_each(|rail| attempts.nobody_there(rail, first));
+    (0..3).for_each(|rail| attempts.nobody_there(rail, at(5000)));
+    assert_eq!(attempts.verdict(), None);
+    assert!((0..3).all(|rail| !attempts.is_unsure(rail)));
+    for rail in 0..2 {
+        attempts.leads_there(rail);
+        attempts.up(rail, rail);
+        attempts.nobody_there(rail, first);
+        assert!(attempts.is_unsure(rail));
+        // All flows of a rail are refused at once; that is one round.
+        attempts.nobody_there(rail, at(1));
+    }
+    assert_eq!(attempts.verdict(), None, "one round of attempts");
+    attempts.nobody_there(0, second);
+    assert_eq!(attempts.verdict(), None, "the other rail may lead there");
+    assert!(!attempts.is_unsure(0) && attempts.is_unsure(1));
+    attempts.nobody_there(1, second);
+    // The third never led there, whatever it says.
+    assert_eq!(attempts.verdict(), Some(Event::NobodyThere));
+    attempts.somebody_there(1);
+    assert_eq!(attempts.verdict(), None, "no way there, or time ran out: a cable was cut");
+    attempts.nobody_there(1, at(300));
+    assert_eq!(attempts.verdict(), None, "begun anew");
+    attempts.nobody_there(1, at(400));
+    assert_eq!(attempts.verdict(), Some(Event::NobodyThere));
+    attempts.up(0, 0);
+    assert_eq!(attempts.verdict(), None);
+}
+
+#[test]
+fn a_hello_is_judged_by_what_either_end_has_heard_before() {
+    let greet = |said, knows, own, heard, flows, unused| {
+        let over = &[3, 4];
+        greeting(Sessions { said, knows, own, heard, over }, flows, || unused)
+    };
+    let ours = Some(9);
+    assert_eq!(greet(4, None, ours, None, false, false), Greeting::Over);
+    assert_eq!(greet(3, ours, ours, Some(3), true, true), Greeting::Over);
+    assert_eq!(greet(5, None, ours, None, false, false), Greeting::First);
+    assert_eq!(greet(5, ours, ours, None, false, false), Greeting::Current);
+    assert_eq!(greet(5, None, ours, Some(5), true, false), Greeting::Current);
+    assert_eq!(greet(6, None, ours, Some(5), true, true), Greeting::TooEarly);
+    let replaced = greet(6, ours, ours, Some(5), false, true);
+    assert_eq!(replaced, Greeting::Current, "nothing came of the other");
+    assert_eq!(greet(6, None, ours, Some(5), false, false), Greeting::Anew);
+    assert_eq!(greet(6, ours, ours, Some(5), false, false), Greeting::AnewInVain);
+    let of_earlier = greet(6, Some(8), ours, Some(5), false, false);
+    assert_eq!(of_earlier, Greeting::Anew, "it ends with our new one anyway");
+}

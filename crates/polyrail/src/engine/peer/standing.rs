@@ -1,0 +1,164 @@
+//! Where a peer stands: its state, who connects its flows, and what became of the latest attempts.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::RefusedCode;
+
+use super::{Life, Outward, PeerShared};
+use crate::base::reason::LostReason;
+use crate::engine::life::{Action, Event, State, is_final};
+
+impl PeerShared {
+    pub(crate) fn state(&self) -> State {
+        State::from_number(self.state.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state().is_over()
+    }
+
+    /// Whether it is being told good-bye: it will close its flows, which are not to be connected
+    /// again, and takes no operations.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.state().is_parting()
+    }
+
+    /// Something happens to it that ends nothing at once. See [`Self::set_gone`] for what does.
+    pub(crate) fn happens(&self, event: Event) -> Action {
+        let mut life = self.life.lock();
+        let (state, action) = life.state.after(event);
+        let ends = matches!(action, Action::End | Action::EndBoth | Action::BeginAnew);
+        // What comes after its end is another session's.
+        if !ends && !life.state.is_over() {
+            self.enter(&mut life, state);
+        }
+        action
+    }
+
+    /// Something happens to it that ends it, if it does: from now on it takes no operations. Says
+    /// whether this call made it so.
+    pub(crate) fn set_gone(&self, event: Event, why: LostReason) -> bool {
+        let mut life = self.life.lock();
+        let (state, action) = life.state.after(event);
+        let state = match action {
+            Action::End | Action::EndBoth => state,
+            // That state is of the session which follows.
+            Action::BeginAnew => State::Lost,
+            _ => return false,
+        };
+        let first = self.lost.set(why).is_ok();
+        self.enter(&mut life, state);
+        first
+    }
+
+    /// Looks whether flows are up, and notes it.
+    pub(crate) fn note_flows(&self) {
+        let mut life = self.life.lock();
+        // Under the lock: a flow that comes up meanwhile is noted after this.
+        let event = if self.is_reached() { Event::Up } else { Event::Down };
+        let (state, _) = life.state.after(event);
+        self.enter(&mut life, state);
+    }
+
+    /// A flow towards it is up.
+    pub(crate) fn note_flow_up(&self, flow: FlowIndex) {
+        let (mut life, pair) = (self.life.lock(), self.layout.pair_index(flow));
+        life.attempts.up(pair, flow.0 as usize);
+        if self.connects_flows() {
+            life.attempts.leads_there(pair);
+        }
+        let (state, _) = life.state.after(Event::Up);
+        self.enter(&mut life, state);
+    }
+
+    /// Whether flows are up that it would be told on, or hears us by.
+    fn is_reached(&self) -> bool {
+        let arrivals = self.rx_flows_up.load(Ordering::Acquire);
+        self.flows_up() > 0 || (!self.wants_flows() && arrivals > 0)
+    }
+
+    /// A flow of it came from this address.
+    pub(crate) fn note_origin(&self, address: IpAddr) {
+        let mut life = self.life.lock();
+        for (index, (_, to)) in self.layout.pairs.iter().enumerate() {
+            if self.card.rails[*to].address.ip().to_canonical() == address.to_canonical() {
+                life.attempts.leads_there(index);
+            }
+        }
+    }
+
+    /// A kernel refused a connection on these rails. Says whether that must be confirmed soon.
+    pub(crate) fn note_nobody_there(&self, pair: usize, now: Instant) -> bool {
+        let mut life = self.life.lock();
+        life.attempts.nobody_there(pair, now);
+        life.state == State::CutOff && life.attempts.is_unsure(pair)
+    }
+
+    /// A connection on these rails came to something else than that.
+    pub(crate) fn note_somebody_there(&self, pair: usize) {
+        self.life.lock().attempts.somebody_there(pair);
+    }
+
+    /// Whoever listens refused a flow.
+    pub(crate) fn note_refused(&self, flow: FlowIndex, code: RefusedCode, proven: bool) {
+        let mut life = self.life.lock();
+        let word = is_final(code, proven, life.state).then_some(proven);
+        life.attempts.refused(self.layout.pair_index(flow), flow.0 as usize, word);
+    }
+
+    /// What all attempts to connect flows say together, while none is up.
+    pub(crate) fn verdict(&self) -> Option<Event> {
+        let life = self.life.lock();
+        if self.is_reached() { None } else { life.attempts.verdict() }
+    }
+
+    /// Whether flows of it are up, for all that is known.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.rx_flows_up.load(Ordering::Acquire) > 0
+    }
+
+    /// Pairs of rails that were seen to lead to it.
+    pub(crate) fn pairs_that_lead_there(&self) -> Vec<usize> {
+        let life = self.life.lock();
+        (0..self.layout.pairs.len()).filter(|pair| life.attempts.has_led_there(*pair)).collect()
+    }
+
+    /// Whether flows towards it are wanted: not before the first use if it came to us.
+    pub(crate) fn wants_flows(&self) -> bool {
+        self.outward.load(Ordering::Acquire) != Outward::Unwanted as u8
+    }
+
+    /// Whether this engine connects the flows towards it.
+    pub(crate) fn connects_flows(&self) -> bool {
+        self.outward.load(Ordering::Acquire) == Outward::Connects as u8
+    }
+
+    /// Flows towards it are wanted from now on. Says whether this engine has to begin to connect them.
+    pub(crate) fn want_flows(&self) -> bool {
+        self.decide(Outward::Connects)
+    }
+
+    /// Whether flows to the peer are to be the other direction of those that come from it. Decided
+    /// with the first of them, unless flows are being connected already.
+    pub(crate) fn answers(&self, flows: u32) -> bool {
+        if self.layout.flows() != flows {
+            return false;
+        }
+        self.decide(Outward::Answers);
+        self.outward.load(Ordering::Acquire) == Outward::Answers as u8
+    }
+
+    fn decide(&self, outward: Outward) -> bool {
+        let (unwanted, outward) = (Outward::Unwanted as u8, outward as u8);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.outward.compare_exchange(unwanted, outward, order.0, order.1).is_ok()
+    }
+
+    fn enter(&self, life: &mut Life, state: State) {
+        life.state = state;
+        self.state.store(state as u8, Ordering::Release);
+    }
+}
