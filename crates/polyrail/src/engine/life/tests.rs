@@ -221,6 +221,7 @@ fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
         RefusedCode::OtherSession,
         RefusedCode::NotAdmitted,
         RefusedCode::Undecided,
+        RefusedCode::Unproven,
     ];
     let finals = |proven, state| codes.into_iter().filter(move |c| is_final(*c, proven, state));
     let never_changes = [
@@ -228,6 +229,7 @@ fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
         RefusedCode::WrongInstance,
         RefusedCode::SessionOver,
         RefusedCode::NotAdmitted,
+        RefusedCode::Unproven,
     ];
     for proven in [true, false] {
         assert_eq!(finals(proven, State::New).collect::<Vec<_>>(), never_changes);
@@ -236,7 +238,7 @@ fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
         assert_eq!(finals(false, state).count(), 0, "{state:?}");
         let proven: HashSet<_> = finals(true, state).collect();
         assert!(never_changes.iter().all(|code| proven.contains(code)), "{state:?}");
-        assert!(proven.contains(&RefusedCode::Removed) && proven.len() == 5, "{state:?}");
+        assert!(proven.contains(&RefusedCode::Removed) && proven.len() == 6, "{state:?}");
     }
 }
 
