@@ -67,8 +67,8 @@ pub(crate) enum Cause {
         /// How long to wait before the next try if this one fails.
         pause: Duration,
     },
-    /// We ask somebody who he is.
-    Introduction { answer: Answer<Result<Metadata, ConnectReason>> },
+    /// We ask somebody who he is, perhaps by his invitation.
+    Introduction { answer: Answer<Result<Metadata, ConnectReason>>, invited: bool },
 }
 
 /// The first words of the side that connects.
