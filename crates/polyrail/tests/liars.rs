@@ -11,7 +11,7 @@ use common::*;
 use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
 use polyrail_proto::hello::{Capabilities, Card, Hello};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode, SharedPlace};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
 use polyrail_proto::{RegionKey, TransferId};
 use polyrail_sys::SharedMemory;
 
@@ -64,6 +64,39 @@ fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
     peer.say(&good);
     assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 });
     assert_eq!(common::bytes(&region)[..65], [&[1; 64][..], &[GUARD]].concat());
+}
+
+#[test]
+fn what_came_whole_before_a_malformed_frame_counts() {
+    let engine = one_rail(&[]);
+    let mut peer =
+        Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
+    let header = ChunkHeader { flags: Flags::NOTIFY, meta_len: 5, ..write_header(0, 0) };
+    let mut bytes = frame(header, &[], b"hello", &[]);
+    bytes.push(9);
+    peer.say(&bytes);
+    peer.last_words();
+    // A copy of it, on the next connection, would not be told of: it has landed.
+    assert_eq!(engine.wait_notification(LONG).expect("it is told of").data, b"hello");
+}
+
+#[test]
+fn payload_as_it_is_changes_nothing_where_it_has_to_be_sealed() {
+    for (payload, is_taken) in [("none", true), ("crc32c", true), ("aead", false)] {
+        let engine = one_rail(&[("payload", payload)]);
+        let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
+        let place = Place { key: key_of(&region), offset: 0, len: 64 };
+        let hello = hello(&engine, card(&["127.0.0.1:9".parse().unwrap()]));
+        let mut peer = Stranger::welcome_at(&engine, hello);
+        peer.say_raw(&frame(write_header(64, 1), &[place], &[], &[]), &[1; 64]);
+        if is_taken {
+            assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 }, "{payload}");
+        } else {
+            assert_eq!(peer.last_words(), b"", "{payload}");
+        }
+        let want = if is_taken { 1 } else { GUARD };
+        assert_eq!(common::bytes(&region)[..65], [&[want; 64][..], &[GUARD]].concat());
+    }
 }
 
 const RING: SharedPlace = SharedPlace { process: 1, descriptor: 0, bytes: 4096, token: 5 };

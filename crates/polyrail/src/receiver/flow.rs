@@ -323,12 +323,13 @@ impl RxFlow {
 
     /// Takes in all that the last call brought. `goes_on`: another call follows at once.
     fn take_in(&mut self, goes_on: bool, pass: &mut Pass<'_>) -> Result<(), Down> {
-        self.parse(goes_on, pass)?;
+        let parsed = self.parse(goes_on, pass);
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
+        // Also what came before something that is wrong: it has landed, so a copy of it is not told of.
         self.deliver(pass);
-        Ok(())
+        parsed
     }
 
     /// Whether acknowledgements wait to be sent.

@@ -230,6 +230,17 @@ impl Stranger {
         self.write(&bytes);
     }
 
+    /// Says the head of a frame sealed, and its payload as it is.
+    pub(crate) fn say_raw(&mut self, head: &[u8], payload: &[u8]) {
+        let mut bytes = Vec::new();
+        let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
+        let begin = sealer.begin(&mut bytes);
+        bytes.extend_from_slice(head);
+        sealer.seal(&mut bytes, begin, payload.len() as u32);
+        bytes.extend_from_slice(payload);
+        self.write(&bytes);
+    }
+
     /// Says frames at once, each in a record of its own.
     pub(crate) fn say_each(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let bytes: Vec<u8> = frames.into_iter().flat_map(|frame| self.sealed(&frame)).collect();
