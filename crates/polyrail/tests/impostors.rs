@@ -10,7 +10,7 @@ use common::stranger::{
     self, Stranger, card_of, frame, hello, key_of, metadata, metadata_of, write_header,
 };
 use common::*;
-use polyrail::{Engine, LostReason};
+use polyrail::{Engine, Invitation, LostReason};
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{Card, FlowHello, Hello, Kind, RefusedCode, Reply};
 use polyrail_proto::message::Message;
@@ -133,6 +133,27 @@ fn who_answers_in_place_of_another_hears_no_hello_and_gets_no_flow() {
         asked.join().unwrap_err().to_string()
     });
     assert!(error.contains("not the engine that is meant"), "{error}");
+}
+
+#[test]
+fn who_proves_to_be_himself_is_not_taken_for_the_one_whose_card_he_shows() {
+    let (engine, victim) = (one_rail(&[]), one_rail(&[]));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let own = metadata(&stranger::card(&[at]));
+    let mut invitation = own.card.instance.0.to_le_bytes().to_vec();
+    invitation.extend_from_slice(own.capability.bytes());
+    let invitation = Invitation::from_bytes(invitation.as_slice().try_into().unwrap());
+    for shown in [card_of(&victim), card_of(&engine)] {
+        let asked = engine.connect_by(at, &invitation);
+        Stranger::accept(&listener).0.welcome(&shown);
+        let error = asked.join().unwrap_err().to_string();
+        assert!(error.contains("not the engine that is meant"), "{error}");
+        assert!(engine.peers().is_empty());
+    }
+    let asked = engine.connect_by(at, &invitation);
+    Stranger::accept(&listener).0.welcome(&own.card);
+    assert_eq!(asked.join().unwrap().instance(), own.card.instance);
 }
 
 #[test]
