@@ -60,7 +60,7 @@ pub(crate) struct RxFlow {
 /// What goes back on the connection.
 enum WayBack {
     /// Acknowledgements of this flow, which it seals.
-    Own(Sealer),
+    Own(Box<Sealer>),
     /// Data. These acknowledgements of it came and were not taken.
     Data(SmallVec<[AckFrame; 4]>),
 }
@@ -68,7 +68,7 @@ enum WayBack {
 impl RxFlow {
     pub(crate) fn new(arriving: Arriving) -> Self {
         let (flow, sealer) = Self::duplex(arriving);
-        Self { way_back: WayBack::Own(sealer), ..flow }
+        Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
     }
 
     /// The other direction of the connection carries data, too: the flow that sends it gets the sealer.
