@@ -54,6 +54,14 @@ const LISTENER: u64 = 1 << 32;
 /// Tokens from here on are probes.
 const PROBE: u64 = 1 << 33;
 
+/// Why a flow is not welcome where its peer should be.
+const ANOTHER: &str =
+    "another engine listens there: it was started again, or the address leads elsewhere";
+
+/// The same, where an invitation should have led to it.
+const UNINVITED: &str = "another engine gave the invitation: this one was started again since, or \
+                         the address leads elsewhere";
+
 pub(crate) struct Control {
     engine: Arc<EngineShared>,
     listeners: Vec<Socket>,
@@ -218,6 +226,7 @@ impl Control {
         }
         let own = &engine.credentials;
         let hello = Hello::Introduction(own.metadata(&engine.card));
+        let invited = invitation.is_some();
         let greeting = match invitation {
             Some(Invitation { instance, capability }) => {
                 let proof = (Proof::Capability, &capability.secret());
@@ -237,7 +246,7 @@ impl Control {
         match tcp::start_connect(source, None, address, &options) {
             Ok(socket) => {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
-                let cause = Cause::Introduction { answer };
+                let cause = Cause::Introduction { answer, invited };
                 let times = (deadline, Duration::ZERO);
                 self.begin(Handshake::connecting(socket, cause, address, times, greeting));
             }
@@ -450,9 +459,7 @@ impl Control {
             Hello::Flow(flow) => flow,
         };
         if flow.target != self.engine.card.instance {
-            let reason = "another engine listens there: it was started again, or the address \
-                          leads elsewhere";
-            return refused(RefusedCode::WrongInstance, reason.to_owned());
+            return refused(RefusedCode::WrongInstance, ANOTHER.to_owned());
         }
         let duplex = flow.capabilities.contains(Capabilities::DUPLEX);
         let needed = flow.capabilities.without(Capabilities::DUPLEX);
@@ -498,7 +505,7 @@ impl Control {
         };
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
-            Cause::Introduction { answer } => answer.give(Ok(metadata)),
+            Cause::Introduction { answer, .. } => answer.give(Ok(metadata)),
             Cause::Flow { peer, flow, epoch, .. } => {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
@@ -525,12 +532,16 @@ impl Control {
     fn refused(&mut self, cause: Cause, reply: Reply, proven: bool) {
         let Reply::Refused { code, reason } = reply else { return };
         match cause {
-            Cause::Introduction { answer } => {
-                answer.give(Err(ConnectReason::Refused(Refusal { code, text: reason })));
+            Cause::Introduction { answer, invited } => {
+                let is_other = invited && code == RefusedCode::Unproven;
+                let text = if is_other { UNINVITED.to_owned() } else { reason };
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text })));
             }
             Cause::Flow { peer, flow, .. } => {
-                let refusal = ConnectReason::Refused(Refusal { code, text: reason });
-                self.flow_refused(&peer, flow, refusal, proven);
+                // It only knows that a stranger came. Here it is known who was meant.
+                let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
+                let refusal = Refusal { code, text };
+                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), proven);
             }
             Cause::Accepted { .. } => {}
         }
@@ -605,7 +616,7 @@ impl Control {
                 self.turned_away.log(&self.engine.rails[rail].name, remote, &why);
             }
             Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, &why, pause),
-            Cause::Introduction { answer } => answer.give(Err(why)),
+            Cause::Introduction { answer, .. } => answer.give(Err(why)),
         }
     }
 

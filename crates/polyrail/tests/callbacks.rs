@@ -160,7 +160,7 @@ fn stranger_that_never_answers(engine: &Engine) -> Peer {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let card = common::stranger::card(&[listener.local_addr().unwrap()]);
     SILENT.lock().unwrap().push(listener);
-    engine.add_peer(&card.encode()).unwrap()
+    engine.add_peer(&common::stranger::metadata(&card).encode()).unwrap()
 }
 
 #[test]

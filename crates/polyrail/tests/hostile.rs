@@ -6,10 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::stranger::{Stranger, card, hello};
+use common::stranger::{Stranger, card, hello, metadata};
 use common::*;
 use polyrail::{Engine, LostReason, TransferError};
-use polyrail_proto::hello::{Hello, RefusedCode, Reply};
+use polyrail_proto::hello::{FlowHello, Hello, Kind, RefusedCode, Reply};
 use polyrail_sys::tcp;
 
 fn refused(engine: &Engine) -> u64 {
@@ -62,7 +62,7 @@ fn garbage_browsers_and_port_scanners_are_turned_away_and_disturb_nobody() {
 fn slow_strangers_are_dropped_and_keep_no_peer_out() {
     let settings = [("handshake_limit", "8"), ("hello_timeout_ms", "20000")];
     let p = pair(&settings);
-    let words = Hello::Introduction(card(&["127.0.0.1:9".parse().unwrap()])).encode();
+    let words = Kind::First.framed(&[1; 49]);
     let (over, address) = (AtomicBool::new(false), p.b.addresses()[0]);
     let slow = || {
         let mut streams: Vec<(TcpStream, usize)> = Vec::new();
@@ -110,8 +110,7 @@ fn strangers_that_say_hello_and_hang_up_leave_nothing_behind() {
     let engine = one_rail(&[("peer_timeout_ms", "500")]);
     for round in 0..200 {
         let hello = hello(&engine, card(&["127.0.0.1:9".parse().unwrap()]));
-        let mut stranger = Stranger::at(&engine);
-        stranger.say(&Hello::Flow(hello).encode());
+        let stranger = Stranger::greeting(&engine, &Hello::Flow(hello));
         if round % 2 == 0 {
             tcp::reset_on_close(&stranger.stream).unwrap();
         }
@@ -131,11 +130,10 @@ fn with_version(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
 fn a_peer_of_another_version_that_connects_is_told_so() {
     let engine = one_rail(&[]);
     let mut newer = Stranger::at(&engine);
-    let hello = Hello::Flow(hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
-    newer.say(&with_version(hello.encode(), 2));
+    newer.write(&with_version(Kind::First.framed(&[1; 49]), 3));
     match newer.reply() {
         Reply::Refused { code: RefusedCode::Version, reason } => {
-            assert!(reason.contains("version 1"), "{reason}");
+            assert!(reason.contains("version 2"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
@@ -148,21 +146,21 @@ fn transfers_to_a_peer_of_another_version_fail_with_both_versions() {
     let engine = one_rail(&[]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let newer = card(&[listener.local_addr().unwrap()]);
-    let metadata = with_version(newer.encode(), 2);
-    let error = engine.add_peer(&metadata).unwrap_err().to_string();
-    assert!(error.contains("version 2") && error.contains("speaks 1"), "{error}");
+    let newer = metadata(&newer).encode();
+    let error = engine.add_peer(&with_version(newer.clone(), 3)).unwrap_err().to_string();
+    assert!(error.contains("version 3") && error.contains("speaks 2"), "{error}");
     // Its metadata may be older than its program.
-    let peer = engine.add_peer(&newer.encode()).unwrap();
+    let peer = engine.add_peer(&newer).unwrap();
     let notify = engine.notify(&peer, b"hello").unwrap();
-    let (mut stranger, _) = Stranger::accept(&listener);
-    let no = Reply::Refused { code: RefusedCode::Version, reason: "I speak version 2".to_owned() };
-    stranger.say(&with_version(no.encode(), 2));
+    let mut stranger = Stranger::on(listener.accept().unwrap().0);
+    let no = Reply::Refused { code: RefusedCode::Version, reason: "I speak version 3".to_owned() };
+    stranger.write(&with_version(Kind::Refusal.framed(&no.encode()), 3));
     match notify.ended().unwrap_err() {
         TransferError::PeerLost { peer, why } => {
             assert_eq!(peer, "stranger");
-            assert_eq!(why, LostReason::Version { got: 2 });
+            assert_eq!(why, LostReason::Version { got: 3 });
             let why = why.to_string();
-            assert!(why.contains("version 2") && why.contains("speaks 1"), "{why}");
+            assert!(why.contains("version 3") && why.contains("speaks 2"), "{why}");
         }
         other => panic!("{other}"),
     }
@@ -172,38 +170,49 @@ fn transfers_to_a_peer_of_another_version_fail_with_both_versions() {
 fn a_hello_that_is_too_large_or_unreadable_or_meant_for_another_is_refused_with_the_reason() {
     let engine = one_rail(&[]);
     let good = hello(&engine, card(&["127.0.0.1:9".parse().unwrap()]));
-    let refusal = |bytes: &[u8]| {
-        let mut stranger = Stranger::at(&engine);
-        stranger.say(bytes);
-        match stranger.reply() {
-            Reply::Refused { code, reason } => {
-                stranger.last_words();
-                (code, reason)
-            }
-            other => panic!("{other:?}"),
+    let refused_at = |mut stranger: Stranger| match stranger.reply() {
+        Reply::Refused { code, reason } => {
+            stranger.last_words();
+            (code, reason)
         }
+        other => panic!("{other:?}"),
     };
-    let mut large = Hello::Flow(good.clone()).encode();
+    let in_clear = |bytes: &[u8]| {
+        let mut stranger = Stranger::at(&engine);
+        stranger.write(bytes);
+        refused_at(stranger)
+    };
+    let mut large = Kind::First.framed(&[]);
     large[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let (code, reason) = refusal(&large);
+    let (code, reason) = in_clear(&large);
     assert_eq!(code, RefusedCode::Malformed);
     assert!(reason.contains("4294967295") && reason.contains("16384"), "{reason}");
-    let mut unreadable = Hello::Flow(good.clone()).encode();
-    unreadable[6] = 9;
-    let (code, reason) = refusal(&unreadable);
+    let mut unknown = Kind::First.framed(&[]);
+    unknown[6] = 9;
+    let (code, reason) = in_clear(&unknown);
     assert_eq!(code, RefusedCode::Malformed);
-    assert!(reason.contains("hello kind 9"), "{reason}");
+    assert!(reason.contains("kind is 9, allowed is 1 to 5"), "{reason}");
+    for early in [Kind::Second, Kind::Third, Kind::Reply, Kind::Refusal] {
+        let (code, reason) = in_clear(&early.framed(&[1; 49]));
+        assert_eq!(code, RefusedCode::Malformed);
+        assert!(reason.contains(&format!("kind is {}", early as u16)), "{reason}");
+    }
+    let mut unreadable = Hello::Flow(good.clone()).encode();
+    unreadable[0] = 9;
+    let mut stranger = Stranger::at(&engine);
+    stranger.prove(&engine, good.card.instance, &unreadable);
+    let (code, reason) = refused_at(stranger);
+    assert_eq!(code, RefusedCode::Malformed);
+    assert!(reason.contains("purpose of hello is 9, allowed is 1 (flow) or 2"), "{reason}");
+    let refusal = |hello| refused_at(Stranger::greeting(&engine, &Hello::Flow(hello)));
     let mut other = good.clone();
     other.target.0 ^= 1;
-    assert_eq!(refusal(&Hello::Flow(other).encode()).0, RefusedCode::WrongInstance);
-    let mut many = good.clone();
-    many.flows = 5000;
-    let (code, reason) = refusal(&Hello::Flow(many).encode());
+    assert_eq!(refusal(other).0, RefusedCode::WrongInstance);
+    let (code, reason) = refusal(FlowHello { flows: 5000, ..good.clone() });
     assert_eq!(code, RefusedCode::Limit);
     assert!(reason.contains("5000") && reason.contains("4096"), "{reason}");
-    let mut unreachable = good.clone();
-    unreachable.card = card(&["[fd00::9]:9".parse().unwrap()]);
-    let (_, reason) = refusal(&Hello::Flow(unreachable).encode());
+    let unreachable = card(&["[fd00::9]:9".parse().unwrap()]);
+    let (_, reason) = refusal(FlowHello { card: unreachable, ..good.clone() });
     assert!(reason.contains("fd00::9") && reason.contains("127.0.0.1"), "{reason}");
     assert_eq!(engine.peers().len(), 0);
     // One that is right is welcome.

@@ -2,17 +2,16 @@
 
 mod common;
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
+use common::stranger::{Stranger, card, card_of, frame, hello, key_of, metadata, write_header};
 use common::*;
 use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
-use polyrail_proto::hello::{Capabilities, Card, Hello, Reply};
+use polyrail_proto::hello::{Capabilities, Card, Hello};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Op, Place, RefusalCode, SharedPlace};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
 use polyrail_proto::{RegionKey, TransferId};
 use polyrail_sys::SharedMemory;
 
@@ -67,6 +66,39 @@ fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
     assert_eq!(common::bytes(&region)[..65], [&[1; 64][..], &[GUARD]].concat());
 }
 
+#[test]
+fn what_came_whole_before_a_malformed_frame_counts() {
+    let engine = one_rail(&[]);
+    let mut peer =
+        Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
+    let header = ChunkHeader { flags: Flags::NOTIFY, meta_len: 5, ..write_header(0, 0) };
+    let mut bytes = frame(header, &[], b"hello", &[]);
+    bytes.push(9);
+    peer.say(&bytes);
+    peer.last_words();
+    // A copy of it, on the next connection, would not be told of: it has landed.
+    assert_eq!(engine.wait_notification(LONG).expect("it is told of").data, b"hello");
+}
+
+#[test]
+fn payload_as_it_is_changes_nothing_where_it_has_to_be_sealed() {
+    for (payload, is_taken) in [("none", true), ("crc32c", true), ("aead", false)] {
+        let engine = one_rail(&[("payload", payload)]);
+        let region = engine.register(Memory::from(vec![GUARD; 4096])).unwrap();
+        let place = Place { key: key_of(&region), offset: 0, len: 64 };
+        let hello = hello(&engine, card(&["127.0.0.1:9".parse().unwrap()]));
+        let mut peer = Stranger::welcome_at(&engine, hello);
+        peer.say_raw(&frame(write_header(64, 1), &[place], &[], &[]), &[1; 64]);
+        if is_taken {
+            assert_eq!(peer.ack(), AckFrame::Ack { sequence: 1 }, "{payload}");
+        } else {
+            assert_eq!(peer.last_words(), b"", "{payload}");
+        }
+        let want = if is_taken { 1 } else { GUARD };
+        assert_eq!(common::bytes(&region)[..65], [&[want; 64][..], &[GUARD]].concat());
+    }
+}
+
 const RING: SharedPlace = SharedPlace { process: 1, descriptor: 0, bytes: 4096, token: 5 };
 
 #[test]
@@ -85,7 +117,7 @@ fn a_ring_that_can_not_be_opened_or_does_not_hold_what_is_said_changes_nothing()
     };
     let neighbour = || {
         let mut card = card(&["127.0.0.1:9".parse().unwrap()]);
-        card.host = Card::decode(&engine.metadata()).unwrap().host;
+        card.host = card_of(&engine).host;
         Stranger::welcome_at(&engine, hello(&engine, card))
     };
     for ring in [
@@ -187,12 +219,12 @@ impl Acquaintance {
     fn on(engine: &Engine, host: u128) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = Card { host, ..card(&[listener.local_addr().unwrap()]) };
-        let peer = engine.add_peer(&own.encode()).unwrap();
+        let peer = engine.add_peer(&metadata(&own).encode()).unwrap();
         let (mut from_engine, asked) = Stranger::accept(&listener);
         let Hello::Flow(asked) = asked else { panic!("{asked:?}") };
         // A version that knows nothing of shared memory takes the flow as well.
         assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
-        from_engine.say(&Reply::Accepted(own.clone()).encode());
+        from_engine.welcome(&own);
         let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
         wait_for("the flow to be up", || peer.flows() == Flows { up: 1, total: 1 });
         Self { listener, from_engine, to_engine, peer, card: own }
@@ -220,10 +252,10 @@ impl Acquaintance {
     /// The next message of the engine, acknowledged as frame `sequence`.
     fn message(&mut self, sequence: u64) -> Message {
         let mut head = [0; 56];
-        self.from_engine.stream.read_exact(&mut head).unwrap();
+        self.from_engine.read_exact(&mut head).unwrap();
         let header = ChunkHeader::decode(&head).unwrap();
         let mut meta = vec![0; header.meta_len as usize];
-        self.from_engine.stream.read_exact(&mut meta).unwrap();
+        self.from_engine.read_exact(&mut meta).unwrap();
         self.from_engine.say(&AckFrame::Ack { sequence }.encode());
         Message::decode(&meta).unwrap()
     }
@@ -236,7 +268,7 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     let mut other = Acquaintance::of(&engine);
     // A notification, so that there is something to acknowledge.
     let notify = engine.notify(&other.peer, b"hello").unwrap();
-    other.from_engine.stream.read_exact(&mut [0; 56]).unwrap();
+    other.from_engine.read_exact(&mut [0; 56]).unwrap();
     other.from_engine.say_last(&AckFrame::Ack { sequence: 1 }.encode());
     notify.ended().unwrap();
     wait_for("the flow to the peer to be down", || other.peer.flows().up == 0);
@@ -321,7 +353,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
         SharedPlace { token: 6, ..place(own, memory.descriptor()) },
         SharedPlace { bytes: 8192, ..place(own, memory.descriptor()) },
     ] {
-        let mut other = Acquaintance::on(&engine, Card::decode(&engine.metadata()).unwrap().host);
+        let mut other = Acquaintance::on(&engine, card_of(&engine).host);
         other.say(1, &Message::MemoryShown { place: shown });
         let Message::MemorySeen { seen: Err(why) } = other.message(1) else { panic!("{shown:?}") };
         heard.push(why);
@@ -334,7 +366,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
     let why = "the peer can't open memory of this process; its log says why";
     assert_eq!(heard, [why; 5]);
     // An honest one hears where the engine's is.
-    let mut other = Acquaintance::on(&engine, Card::decode(&engine.metadata()).unwrap().host);
+    let mut other = Acquaintance::on(&engine, card_of(&engine).host);
     other.say(1, &Message::MemoryShown { place: place(own, memory.descriptor()) });
     let seen = other.message(1);
     let Message::MemorySeen { seen: Ok(theirs) } = seen else { panic!("{seen:?}") };
@@ -382,8 +414,7 @@ fn a_peer_that_acknowledges_what_was_never_sent_loses_its_flow_and_is_not_called
         if let Ok((stream, _)) = other.listener.accept() {
             calls += 1;
             stream.set_nonblocking(false).unwrap();
-            let reply = Reply::Accepted(other.card.clone()).encode();
-            let _ = (&stream).write_all(&reply);
+            Stranger::with(stream).0.welcome(&other.card);
         }
         std::thread::sleep(Duration::from_micros(50));
     }

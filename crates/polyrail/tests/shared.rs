@@ -9,10 +9,11 @@ use std::time::Duration;
 use common::devices::{lone_device as device, on, write_scattered};
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
 use common::relay::{Cut, RelayedPair};
+use common::stranger::metadata_of;
 use common::*;
 use polyrail::{Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
-use polyrail_proto::hello::{Capabilities, Card};
+use polyrail_proto::hello::Capabilities;
 
 const MODES: [&[(&str, &str)]; 5] = [
     &[],
@@ -215,9 +216,10 @@ fn a_peer_of_a_version_without_it_is_never_asked() {
     let (here, there) = (device(0), device(1));
     let build = || builder().config(config(&[])).apart().build().unwrap();
     let (a, b) = (build(), build());
-    let mut card = Card::decode(&b.metadata()).unwrap();
+    let mut metadata = metadata_of(&b);
+    let card = &mut metadata.card;
     card.capabilities = card.capabilities.without(Capabilities::SHARED_MEMORY);
-    let to_b = a.add_peer(&card.encode()).unwrap();
+    let to_b = a.add_peer(&metadata.encode()).unwrap();
     let to_a = b.add_peer(&a.metadata()).unwrap();
     let p = Pair { a, b, to_b, to_a };
     let (source, _) = on(&here, &p.a, &[1; 64]);

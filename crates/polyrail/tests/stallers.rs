@@ -2,22 +2,21 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::stranger::{Stranger, card};
+use common::stranger::{Stranger, card, metadata};
 use common::*;
 use polyrail::TransferError;
-use polyrail_proto::hello::{Card, Reply};
+use polyrail_proto::hello::Card;
 use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, RefusalCode};
 
 const TIMEOUT: Duration = Duration::from_millis(1000);
 
 /// What a peer does on a flow, until that ends.
-type Habit = fn(&mut TcpStream, &AtomicBool, &AtomicU64);
+type Habit = fn(&mut Stranger, &AtomicBool, &AtomicU64);
 
 /// A peer that takes every flow, however often.
 struct Staller {
@@ -45,10 +44,9 @@ impl Staller {
                         };
                         stream.set_nonblocking(false).unwrap();
                         let (mut flow, _) = Stranger::with(stream);
-                        flow.say(&Reply::Accepted(card.clone()).encode());
-                        flow.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                        flow.welcome(&card);
                         let (over, frames) = (&over, &frames);
-                        scope.spawn(move || habit(&mut flow.stream, over, frames));
+                        scope.spawn(move || habit(&mut flow, over, frames));
                     }
                 });
             })
@@ -69,45 +67,33 @@ impl Drop for Staller {
     }
 }
 
-/// Reads all of `bytes`; says whether that was possible before the end.
-fn read_all(stream: &mut TcpStream, bytes: &mut [u8], over: &AtomicBool) -> bool {
-    let mut at = 0;
-    while at < bytes.len() && !over.load(Ordering::Relaxed) {
-        match stream.read(&mut bytes[at..]) {
-            Ok(0) => return false,
-            Ok(read) => at += read,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => return false,
-        }
-    }
-    at == bytes.len()
-}
-
-fn never_reads(_: &mut TcpStream, over: &AtomicBool, _: &AtomicU64) {
+fn never_reads(_: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn says_that_it_lives(stream: &mut TcpStream, over: &AtomicBool, _: &AtomicU64) {
+fn says_that_it_lives(flow: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     let nothing_new = AckFrame::Ack { sequence: 0 }.encode();
-    while !over.load(Ordering::Relaxed) && stream.write_all(&nothing_new).is_ok() {
+    while !over.load(Ordering::Relaxed) {
+        flow.say(&nothing_new);
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn is_always_busy(stream: &mut TcpStream, over: &AtomicBool, frames: &AtomicU64) {
+fn is_always_busy(flow: &mut Stranger, _: &AtomicBool, frames: &AtomicU64) {
     let mut head = [0; CHUNK_HEADER_BYTES];
     for sequence in 1.. {
-        if !read_all(stream, &mut head, over) {
+        if flow.read_exact(&mut head).is_err() {
             return;
         }
         let header = ChunkHeader::decode(&head).unwrap();
         let mut rest = vec![0; header.body_bytes() + header.payload_on_wire() as usize];
         let refusal = AckFrame::Refusal { sequence, code: RefusalCode::Busy }.encode();
-        if !read_all(stream, &mut rest, over) || stream.write_all(&refusal).is_err() {
+        if flow.read_exact(&mut rest).is_err() {
             return;
         }
+        flow.say(&refusal);
         frames.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -117,7 +103,7 @@ fn is_given_up(habit: Habit) -> u64 {
     let settings = [("peer_timeout_ms", "1000"), ("rail_stall_ms", "100")];
     let engine = one_rail(&settings);
     let staller = Staller::new(habit);
-    let peer = engine.add_peer(&staller.card.encode()).unwrap();
+    let peer = engine.add_peer(&metadata(&staller.card).encode()).unwrap();
     let source = filled(&engine, 64 << 20, 1);
     let mut description = source.describe();
     description[6..22].copy_from_slice(&staller.card.instance.0.to_le_bytes());

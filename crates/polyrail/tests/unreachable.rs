@@ -5,11 +5,11 @@ mod common;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
+use common::stranger::metadata_of;
 use common::*;
 use polyrail::{
     Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode, TransferError,
 };
-use polyrail_proto::hello::Card;
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
     builder().config(config(settings)).build()
@@ -50,13 +50,13 @@ fn an_unknown_interface_is_told_with_those_that_could_be_named() {
 #[test]
 fn rails_of_different_families_can_never_meet_and_both_are_named() {
     let own = engine(&[]);
-    let mut card = Card::decode(&engine(&[]).metadata()).unwrap();
-    for (index, rail) in card.rails.iter_mut().enumerate() {
+    let mut metadata = metadata_of(&engine(&[]));
+    for (index, rail) in metadata.card.rails.iter_mut().enumerate() {
         rail.name = format!("eth{index}");
         rail.address = format!("[fd00::{index}]:7000").parse().unwrap();
         rail.prefix_len = 64;
     }
-    let error = own.add_peer(&card.encode()).unwrap_err();
+    let error = own.add_peer(&metadata.encode()).unwrap_err();
     assert!(matches!(error, PeerError::NoRailPair { .. }), "{error}");
     let text = error.to_string();
     for part in ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "families differ"] {
@@ -73,10 +73,10 @@ fn closed_port(ip: &str) -> SocketAddr {
 #[test]
 fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     let (a, b) = (engine(&[]), engine(&[]));
-    let mut card = Card::decode(&b.metadata()).unwrap();
+    let mut metadata = metadata_of(&b);
     let closed = closed_port("127.0.0.2");
-    card.rails[1].address = closed;
-    let to_b = a.add_peer(&card.encode()).unwrap();
+    metadata.card.rails[1].address = closed;
+    let to_b = a.add_peer(&metadata.encode()).unwrap();
     for round in 0..3 {
         let (source, target) = (filled(&a, 8 << 20, round), zeroed(&b, 8 << 20));
         let there = remote(&a, &target);
@@ -95,9 +95,9 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
 #[test]
 fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     let (a, b, stranger) = (engine(&[]), engine(&[]), engine(&[]));
-    let mut card = Card::decode(&b.metadata()).unwrap();
-    card.rails[0].address = stranger.addresses()[0];
-    let to_b = a.add_peer(&card.encode()).unwrap();
+    let mut metadata = metadata_of(&b);
+    metadata.card.rails[0].address = stranger.addresses()[0];
+    let to_b = a.add_peer(&metadata.encode()).unwrap();
     wait_for("the other flows", || to_b.flows() == Flows { up: 3, total: 4 });
     let (source, target) = (filled(&a, 8 << 20, 1), zeroed(&b, 8 << 20));
     let there = remote(&a, &target);
@@ -107,25 +107,25 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     wait_for("the reason in the dump", || a.dump().contains(&pair));
     assert!(a.dump().contains("another engine listens there"), "{}", a.dump());
     // Where all lead elsewhere, the peer was started again, and nobody needs to wait to learn it.
-    for (rail, address) in card.rails.iter_mut().zip(stranger.addresses()) {
+    for (rail, address) in metadata.card.rails.iter_mut().zip(stranger.addresses()) {
         rail.address = address;
     }
-    card.instance.0 ^= 1;
-    let nobody = a.add_peer(&card.encode()).unwrap();
+    metadata.card.instance.0 ^= 1;
+    let nobody = a.add_peer(&metadata.encode()).unwrap();
     wait_for("the peer to be given up", || nobody.lost().is_some());
     let LostReason::Refused(why) = nobody.lost().unwrap() else { panic!("not refused") };
-    assert_eq!(why.code, RefusedCode::WrongInstance);
+    assert_eq!(why.code, RefusedCode::Unproven);
     assert!(why.text.contains("started again"), "{why}");
 }
 
 #[test]
 fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
     let a = engine(&[("peer_timeout_ms", "1000")]);
-    let mut card = Card::decode(&engine(&[]).metadata()).unwrap();
-    for rail in &mut card.rails {
+    let mut metadata = metadata_of(&engine(&[]));
+    for rail in &mut metadata.card.rails {
         rail.address = closed_port(&rail.address.ip().to_string());
     }
-    let peer = a.add_peer(&card.encode()).unwrap();
+    let peer = a.add_peer(&metadata.encode()).unwrap();
     let error = a.notify(&peer, b"anybody?").unwrap().ended().unwrap_err();
     let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
     assert!(matches!(why, LostReason::Unreachable { .. }));

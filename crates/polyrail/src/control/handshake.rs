@@ -67,8 +67,8 @@ pub(crate) enum Cause {
         /// How long to wait before the next try if this one fails.
         pause: Duration,
     },
-    /// We ask somebody who he is.
-    Introduction { answer: Answer<Result<Metadata, ConnectReason>> },
+    /// We ask somebody who he is, perhaps by his invitation.
+    Introduction { answer: Answer<Result<Metadata, ConnectReason>>, invited: bool },
 }
 
 /// The first words of the side that connects.
@@ -135,6 +135,23 @@ pub(crate) enum Step {
     Rejected(HelloError),
     /// Who connected proved nothing that counts here.
     Unproven(HandshakeError),
+}
+
+/// Why a message ends the handshake; as steps say it.
+enum Fault {
+    Failed(ConnectReason),
+    Rejected(HelloError),
+    Unproven(HandshakeError),
+}
+
+impl From<Fault> for Step {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Failed(why) => Self::Failed(why),
+            Fault::Rejected(error) => Self::Rejected(error),
+            Fault::Unproven(error) => Self::Unproven(error),
+        }
+    }
 }
 
 impl TurnedAway {
@@ -350,7 +367,7 @@ impl Handshake {
     fn hear(&mut self, kind: Kind, body: &mut [u8], own: &Credentials) -> Option<Step> {
         let heard = match (replace(&mut self.talk, Talk::Over), kind) {
             (Talk::Greeting { .. } | Talk::Introduced { .. }, Kind::Refusal) => {
-                Reply::decode(body).map(Step::Reply).map(Some).map_err(Step::Rejected)
+                Reply::decode(body).map(Step::Reply).map(Some).map_err(Fault::Rejected)
             }
             (Talk::Greeting { initiator, to, hello }, Kind::Second) => {
                 self.introduce(initiator, to, &hello, body)
@@ -360,10 +377,10 @@ impl Handshake {
             (Talk::Answering(responder), Kind::Third) => self.hear_hello(responder, body),
             (_, kind) => {
                 let allowed = "the next message of the handshake";
-                Err(Step::Rejected(HelloError::Kind { got: kind as u16, allowed }))
+                Err(Fault::Rejected(HelloError::Kind { got: kind as u16, allowed }))
             }
         };
-        heard.unwrap_or_else(Some)
+        heard.unwrap_or_else(|fault| Some(fault.into()))
     }
 
     /// Here: the other side has shown who it is.
@@ -373,8 +390,8 @@ impl Handshake {
         expected: Option<InstanceId>,
         hello: &Hello,
         second: &[u8],
-    ) -> Result<Option<Step>, Step> {
-        let failed = |error| Step::Failed(ConnectReason::Impostor(error));
+    ) -> Result<Option<Step>, Fault> {
+        let failed = |error| Fault::Failed(ConnectReason::Impostor(error));
         let to = InstanceId(initiator.read(second).map_err(failed)?.instance());
         if expected.is_some_and(|expected| expected != to) {
             return Err(failed(HandshakeError::OtherIdentity));
@@ -391,10 +408,10 @@ impl Handshake {
         to: InstanceId,
         mut keys: Keys,
         record: &mut [u8],
-    ) -> Result<Option<Step>, Step> {
-        let failed = |error| Step::Failed(ConnectReason::Impostor(error));
+    ) -> Result<Option<Step>, Fault> {
+        let failed = |error| Fault::Failed(ConnectReason::Impostor(error));
         let words = keys.opener.open_whole(record).map_err(|_| failed(HandshakeError::Unproven))?;
-        let reply = Reply::decode(words).map_err(Step::Rejected)?;
+        let reply = Reply::decode(words).map_err(Fault::Rejected)?;
         if matches!(&reply, Reply::Accepted(metadata) if metadata.card.instance != to) {
             return Err(failed(HandshakeError::OtherIdentity));
         }
@@ -403,21 +420,21 @@ impl Handshake {
     }
 
     /// There: somebody wants to prove that it may connect.
-    fn answer(&mut self, own: &Credentials, first: &[u8]) -> Result<Option<Step>, Step> {
+    fn answer(&mut self, own: &Credentials, first: &[u8]) -> Result<Option<Step>, Fault> {
         let answered = Responder::new(&own.identity, &own.keyring, first);
-        let (responder, second) = answered.map_err(Step::Unproven)?;
+        let (responder, second) = answered.map_err(Fault::Unproven)?;
         self.say(Kind::Second, &second);
         self.talk = Talk::Answering(responder);
         Ok(None)
     }
 
     /// There: it shows who it is, and says its hello.
-    fn hear_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Step>, Step> {
+    fn hear_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Step>, Fault> {
         let Proven { initiator, words, keys, .. } =
-            responder.finish(third).map_err(Step::Unproven)?;
-        let hello = Hello::decode(&words).map_err(Step::Rejected)?;
+            responder.finish(third).map_err(Fault::Unproven)?;
+        let hello = Hello::decode(&words).map_err(Fault::Rejected)?;
         if hello.card().instance.0 != initiator.instance() {
-            return Err(Step::Unproven(HandshakeError::OtherIdentity));
+            return Err(Fault::Unproven(HandshakeError::OtherIdentity));
         }
         self.talk = Talk::Proven(keys);
         Ok(Some(Step::Hello(hello)))

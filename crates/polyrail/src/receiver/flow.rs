@@ -60,7 +60,7 @@ pub(crate) struct RxFlow {
 /// What goes back on the connection.
 enum WayBack {
     /// Acknowledgements of this flow, which it seals.
-    Own(Sealer),
+    Own(Box<Sealer>),
     /// Data. These acknowledgements of it came and were not taken.
     Data(SmallVec<[AckFrame; 4]>),
 }
@@ -68,7 +68,7 @@ enum WayBack {
 impl RxFlow {
     pub(crate) fn new(arriving: Arriving) -> Self {
         let (flow, sealer) = Self::duplex(arriving);
-        Self { way_back: WayBack::Own(sealer), ..flow }
+        Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
     }
 
     /// The other direction of the connection carries data, too: the flow that sends it gets the sealer.
@@ -323,12 +323,13 @@ impl RxFlow {
 
     /// Takes in all that the last call brought. `goes_on`: another call follows at once.
     fn take_in(&mut self, goes_on: bool, pass: &mut Pass<'_>) -> Result<(), Down> {
-        self.parse(goes_on, pass)?;
+        let parsed = self.parse(goes_on, pass);
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
+        // Also what came before something that is wrong: it has landed, so a copy of it is not told of.
         self.deliver(pass);
-        Ok(())
+        parsed
     }
 
     /// Whether acknowledgements wait to be sent.

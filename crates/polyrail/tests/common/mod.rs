@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod devices;
+pub(crate) mod meddler;
 pub(crate) mod puppet;
 pub(crate) mod relay;
 pub(crate) mod stranger;

@@ -147,7 +147,7 @@ impl Stranger {
     /// Connects to the first rail of the engine.
     pub(crate) fn at(engine: &Engine) -> Self {
         let stream = TcpStream::connect(engine.addresses()[0]).unwrap();
-        Self::new(stream)
+        Self::on(stream)
     }
 
     /// Connects, proves that it may and who it is, and says that.
@@ -167,14 +167,19 @@ impl Stranger {
 
     /// Proves that it may connect, and who it is, and says hello.
     pub(crate) fn greet(&mut self, engine: &Engine, hello: &Hello) {
-        let identity = identity_of(hello.card().instance);
+        self.prove(engine, hello.card().instance, &hello.encode());
+    }
+
+    /// The same with any words. It is that stranger, or somebody new if there is none.
+    pub(crate) fn prove(&mut self, engine: &Engine, instance: InstanceId, words: &[u8]) {
+        let identity = identity_of(instance);
         let secret = metadata_of(engine).capability.secret();
         let (mut initiator, first) = Initiator::new(&identity, Proof::Capability, &secret).unwrap();
         self.write(&Kind::First.framed(&first));
         let (prefix, second) = self.words();
         assert_eq!(prefix.kind(), Kind::Second);
         assert_eq!(initiator.read(&second).unwrap().instance(), engine.instance().0);
-        let (third, keys) = initiator.finish(&hello.encode()).unwrap();
+        let (third, keys) = initiator.finish(words).unwrap();
         self.write(&Kind::Third.framed(&third));
         self.keys = Some(keys);
     }
@@ -186,7 +191,7 @@ impl Stranger {
 
     /// Takes a connection that the engine made: what it said, to be answered.
     pub(crate) fn with(stream: TcpStream) -> (Self, Hello) {
-        let mut stranger = Self::new(stream);
+        let mut stranger = Self::on(stream);
         let address = stranger.stream.local_addr().unwrap();
         let identity = KNOWN.lock().unwrap().by_address[&address].clone();
         let keyring = Keyring {
@@ -222,6 +227,23 @@ impl Stranger {
     /// Says something: sealed, once it has proven who it is.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let bytes = self.sealed(bytes);
+        self.write(&bytes);
+    }
+
+    /// Says the head of a frame sealed, and its payload as it is.
+    pub(crate) fn say_raw(&mut self, head: &[u8], payload: &[u8]) {
+        let mut bytes = Vec::new();
+        let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
+        let begin = sealer.begin(&mut bytes);
+        bytes.extend_from_slice(head);
+        sealer.seal(&mut bytes, begin, payload.len() as u32);
+        bytes.extend_from_slice(payload);
+        self.write(&bytes);
+    }
+
+    /// Says frames at once, each in a record of its own.
+    pub(crate) fn say_each(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        let bytes: Vec<u8> = frames.into_iter().flat_map(|frame| self.sealed(&frame)).collect();
         self.write(&bytes);
     }
 
@@ -291,7 +313,8 @@ impl Stranger {
         }
     }
 
-    fn new(stream: TcpStream) -> Self {
+    /// At this end of a connection, where nothing was said.
+    pub(crate) fn on(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, keys: None, opened: VecDeque::new() }
@@ -312,7 +335,8 @@ impl Stranger {
         out
     }
 
-    fn words(&mut self) -> (Prefix, Vec<u8>) {
+    /// The next message in clear.
+    pub(crate) fn words(&mut self) -> (Prefix, Vec<u8>) {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).unwrap();
         let prefix = Prefix::decode(&prefix).unwrap();
