@@ -1,0 +1,551 @@
+//! Posts operations, and judges how they end.
+
+use std::time::{Duration, Instant};
+
+use polyrail::{
+    LostReason, Memory, Outcome, Peer, PostError, RefusalCode, Region, RegionSlice, RemoteSlice,
+    Request, Transfer, TransferError,
+};
+use polyrail_testkit::Rng;
+
+use super::inbound::WATCH_TIME;
+use super::{Event, PEER_TIMEOUT_MS, Worker};
+use crate::bytes::{Layout, SLOT_BYTES, Shape, Slot};
+use crate::talk::{Letter, Mark, Oracle};
+
+/// How long after its deadline an operation may end: until the peer is given up, and some time for a
+/// machine that is busy.
+const GRACE: Duration = Duration::from_millis(PEER_TIMEOUT_MS + 3000);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    Read,
+    Send,
+    Receive,
+}
+
+/// An operation that was posted.
+pub(super) struct Running {
+    kind: Kind,
+    /// The other worker, and its generation then.
+    with: (usize, u32),
+    peer: Peer,
+    /// `None`: not posted yet, or dropped.
+    transfer: Option<Transfer>,
+    mark: Mark,
+    bytes: u64,
+    layout: Layout,
+    memory: Slot,
+    owner: Owner,
+    /// When it was posted, in time awake and by the clock.
+    posted: (Duration, Instant),
+    deadline: Duration,
+    /// When to cancel it, and whether that has happened.
+    cancel: Option<Duration>,
+    is_cancelled: bool,
+    /// When to end the registration of its memory, and whether that has happened.
+    end_region: Option<Duration>,
+    has_no_region: bool,
+    is_reported: bool,
+}
+
+/// Whose the memory at this end is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// One of the slots for any operation.
+    Arena,
+    /// A region for this operation alone.
+    Itself,
+}
+
+/// A slot of which an operation has failed: nothing may land there any more.
+pub(super) struct Resting {
+    memory: Slot,
+    layout: Layout,
+    checksum: u32,
+    since: Duration,
+    what: String,
+}
+
+impl Kind {
+    fn name(self, mark: &Mark) -> &'static str {
+        match self {
+            Self::Write if mark.is_empty => "notification",
+            Self::Write if mark.notify => "write with notification",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+            Self::Receive => "receive",
+        }
+    }
+}
+
+impl Running {
+    /// Whether this worker has begun it.
+    pub(super) fn is_own(&self) -> bool {
+        self.kind != Kind::Receive
+    }
+
+    fn slices(&self) -> Vec<RegionSlice> {
+        let slice =
+            |&(at, len): &(u64, u64)| self.memory.region.slice(self.memory.offset + at, len);
+        // A layout fits into a slot, and a slot into its region. Registrations that have ended can
+        // be cut as well.
+        self.layout.pieces.iter().map(|piece| slice(piece).expect("a slot holds it")).collect()
+    }
+
+    fn describe(&self) -> String {
+        let (kind, pieces) = (self.kind.name(&self.mark), self.layout.pieces.len());
+        format!(
+            "{kind} {} of {} bytes in {pieces} pieces with worker {}.{}, deadline {:?}",
+            self.mark.id, self.bytes, self.with.0, self.with.1, self.deadline
+        )
+    }
+}
+
+impl Worker {
+    /// Begins an operation with anybody.
+    pub(super) fn post_any(&mut self, now: Duration) {
+        let present = |link: &&super::Link| link.peer.lost().is_none();
+        let present: Vec<usize> =
+            self.links.values().filter(present).map(|link| link.index).collect();
+        if present.is_empty() {
+            return;
+        }
+        let index = present[self.rng.index(present.len())];
+        let kind = match self.rng.below(10) {
+            0..5 => Kind::Write,
+            5..8 => Kind::Read,
+            _ => Kind::Send,
+        };
+        let seed = self.rng.bits();
+        self.next_id += 1;
+        let Some(link) = self.links.get_mut(&index) else { return };
+        let mut mark =
+            Mark { id: self.next_id, epoch: 0, slot: 0, seed, notify: false, is_empty: false };
+        let mut target = Vec::new();
+        match (kind, &mut link.target) {
+            (Kind::Send, _) if link.sending.is_none() => link.sending = Some(mark.id),
+            (Kind::Write, Some(to)) => {
+                let Some(slot) = to.free.pop() else { return };
+                (mark.epoch, mark.slot) = (to.epoch, slot);
+                mark.notify = self.rng.per_mille(500);
+                mark.is_empty = mark.notify && self.rng.per_mille(150);
+                let base = u64::from(slot) * SLOT_BYTES;
+                target.extend(Shape::of(&mark).there.pieces.iter().map(|&(at, len)| {
+                    to.window.slice(base + at, len).expect("a window has its slots")
+                }));
+            }
+            (Kind::Read, Some(from)) => {
+                // The text of a read is that of the region at its places, so the seed is not its own.
+                mark.epoch = from.exposed_seed;
+                target.extend(Shape::of(&mark).there.pieces.iter().map(|&(at, len)| {
+                    from.exposed.slice(at, len).expect("a region of a slot holds a layout")
+                }));
+            }
+            _ => return,
+        }
+        let (with, peer) = ((index, link.generation), link.peer.clone());
+        let Some((memory, owner)) = self.memory() else {
+            return self.forget_start(kind, &mark, index);
+        };
+        let shape = Shape::of(&mark);
+        if matches!(kind, Kind::Write | Kind::Send) {
+            let bytes = self.text.expected(seed, &shape.here, shape.bytes);
+            // The slot is this operation's alone.
+            memory.write(&bytes).expect("a registered slot takes bytes");
+        }
+        let rng = &mut self.rng;
+        let mut soon = |per_mille| {
+            rng.per_mille(per_mille).then(|| now + Duration::from_millis(rng.between(0, 30)))
+        };
+        let cancel = soon(80);
+        let end_region = soon(300).filter(|_| owner == Owner::Itself);
+        let deadline_ms = match self.rng.per_mille(100) {
+            true => self.rng.between(20, 1000),
+            false => self.rng.between(2000, 6000),
+        };
+        let running = Running {
+            kind,
+            with,
+            peer,
+            transfer: None,
+            mark,
+            bytes: shape.bytes,
+            layout: shape.here,
+            memory,
+            owner,
+            posted: (now, Instant::now()),
+            deadline: Duration::from_millis(deadline_ms),
+            cancel,
+            is_cancelled: false,
+            end_region,
+            has_no_region: false,
+            is_reported: false,
+        };
+        let id = mark.id;
+        self.running.insert(id, running);
+        if kind == Kind::Send {
+            self.send(index, Letter::Expect { mark, deadline_ms });
+            // One half of the sends comes before the receive, the other half after it.
+            if seed % 2 == 0 {
+                self.post_send(id);
+            }
+        } else {
+            self.post(id, &target);
+        }
+    }
+
+    /// A message will come: posts the receive.
+    pub(super) fn expect(&mut self, from: usize, mark: Mark, deadline: Duration) {
+        let Some(link) = self.links.get(&from) else { return };
+        let (with, peer) = ((from, link.generation), link.peer.clone());
+        let rng = &mut Rng::new(!mark.seed);
+        let bytes = Shape::of(&mark).bytes;
+        let room = match rng.below(20) {
+            0 => (bytes / 2).max(1),
+            1..4 => bytes + rng.below(5000),
+            _ => bytes,
+        };
+        let Some((memory, owner)) = self.memory() else {
+            return self.received(from, mark.id, false);
+        };
+        let now = self.clock.now();
+        self.next_id += 1;
+        let id = self.next_id;
+        let cancel = rng.per_mille(40).then(|| now + Duration::from_millis(rng.below(30)));
+        let running = Running {
+            kind: Kind::Receive,
+            with,
+            peer,
+            transfer: None,
+            mark,
+            bytes,
+            layout: Layout::room(rng, room),
+            memory,
+            owner,
+            posted: (now, Instant::now()),
+            deadline,
+            cancel,
+            is_cancelled: false,
+            end_region: None,
+            has_no_region: false,
+            is_reported: false,
+        };
+        self.running.insert(id, running);
+        self.post(id, &[]);
+        self.send(from, Letter::Expecting { id: mark.id });
+    }
+
+    /// Posts a send that waits for its receive, unless it is posted already.
+    pub(super) fn post_send(&mut self, id: u64) {
+        let waits = |running: &Running| running.kind == Kind::Send && running.transfer.is_none();
+        if self.running.get(&id).is_some_and(waits) {
+            self.post(id, &[]);
+        }
+    }
+
+    fn post(&mut self, id: u64, target: &[RemoteSlice]) {
+        let sender = self.sender.clone();
+        let tell = move |result: &Result<Outcome, TransferError>| {
+            // The loop may have ended.
+            let _ = sender.send(Event::Ended { id, result: result.clone() });
+        };
+        let Some(running) = self.running.get(&id) else { return };
+        let (peer, deadline, tag) = (&running.peer, running.deadline, running.mark.id);
+        let locals = running.slices();
+        let pairs = locals.clone().into_iter().zip(target.iter().copied());
+        let posted = match running.kind {
+            Kind::Write => {
+                let mut request = Request::write(peer).segments(pairs).timeout(deadline);
+                if running.mark.notify {
+                    request = request.notification(self.notification(&running.mark));
+                }
+                self.engine.post(request.on_end(tell))
+            }
+            Kind::Read => {
+                let request = Request::read(peer).segments(pairs).timeout(deadline);
+                self.engine.post(request.on_end(tell))
+            }
+            Kind::Send => {
+                let request = Request::send(peer, tag).locals(locals).timeout(deadline);
+                self.engine.post(request.on_end(tell))
+            }
+            Kind::Receive => {
+                let request = Request::receive(peer, tag).locals(locals).timeout(deadline);
+                self.engine.post(request.on_end(tell))
+            }
+        };
+        let kind = running.kind.name(&running.mark).to_owned();
+        match posted {
+            Ok(transfer) => {
+                let posted = (self.clock.now(), Instant::now());
+                if let Some(running) = self.running.get_mut(&id) {
+                    (running.transfer, running.posted) = (Some(transfer), posted);
+                }
+                self.tally.kinds.entry(kind).or_default().posted += 1;
+            }
+            Err(error) => {
+                let count = self.tally.kinds.entry(kind).or_default();
+                *count.failed.entry(format!("not posted: {}", post_error(&error))).or_default() +=
+                    1;
+                if !matches!(error, PostError::Busy { .. } | PostError::PeerGone { .. }) {
+                    self.violation(Oracle::Unexplained, &format!("a post was refused: {error}"));
+                }
+                if let Some(running) = self.running.remove(&id) {
+                    self.settle(running, false, false);
+                }
+            }
+        }
+    }
+
+    pub(super) fn ended(&mut self, id: u64, result: Result<Outcome, TransferError>) {
+        let Some(running) = self.running.remove(&id) else {
+            return self.violation(Oracle::Unexplained, &format!("operation {id} ended twice"));
+        };
+        let what = running.describe();
+        let now = self.clock.now();
+        let lasted = now.saturating_sub(running.posted.0);
+        if lasted > running.deadline + GRACE && !running.is_reported {
+            let late = format!("{what} ended after {lasted:?}: {result:?}");
+            self.violation(Oracle::Hung, &late);
+        }
+        if lasted.as_millis() as u64 > self.tally.longest_ms {
+            self.tally.longest_ms = lasted.as_millis() as u64;
+            self.tally.longest = format!("{what}: {}", ending(&result));
+        }
+        if running.transfer.as_ref().is_some_and(|transfer| transfer.try_wait().is_none()) {
+            self.violation(Oracle::Hung, &format!("{what} is told to be over and is not"));
+        }
+        let count =
+            self.tally.kinds.entry(running.kind.name(&running.mark).to_owned()).or_default();
+        match &result {
+            Ok(outcome) => {
+                count.done += 1;
+                count.bytes += outcome.bytes;
+                self.verify_end(&running, outcome.bytes);
+            }
+            Err(error) => {
+                *count.failed.entry(transfer_error(error)).or_default() += 1;
+                if let Some(why) = unexplained(&running, error) {
+                    self.violation(Oracle::Unexplained, &format!("{what}: {error}; {why}"));
+                }
+            }
+        }
+        let is_confirmed = running.peer.lost().is_none()
+            && matches!(result, Err(TransferError::Cancelled | TransferError::Deadline { .. }));
+        self.settle(running, result.is_ok(), is_confirmed);
+    }
+
+    /// Looks at the bytes of an operation that is reported done.
+    fn verify_end(&mut self, running: &Running, bytes: u64) {
+        let expected_bytes = if running.mark.is_empty { 0 } else { running.bytes };
+        if bytes != expected_bytes {
+            let what = format!("{}: {bytes} bytes are reported", running.describe());
+            self.violation(Oracle::Wrong, &what);
+        }
+        let expected = match running.kind {
+            Kind::Write | Kind::Send => return,
+            Kind::Receive => self.text.expected(running.mark.seed, &running.layout, bytes),
+            Kind::Read => {
+                let shape = Shape::of(&running.mark);
+                let mut expected = self.text.expected(0, &running.layout, bytes);
+                for (&(here, len), &(there, _)) in shape.here.pieces.iter().zip(&shape.there.pieces)
+                {
+                    let out = &mut expected[here as usize..(here + len) as usize];
+                    self.text.copy(running.mark.epoch, there, out);
+                }
+                expected
+            }
+        };
+        match running.memory.compare(&expected) {
+            Ok(None) => self.tally.verified += 1,
+            Ok(Some(wrong)) => {
+                self.violation(Oracle::Wrong, &format!("{}: {wrong}", running.describe()));
+            }
+            // Its registration was ended, after the operation.
+            Err(_) => {}
+        }
+    }
+
+    /// Tells the other end, and gives the memory back.
+    fn settle(&mut self, running: Running, well: bool, is_confirmed: bool) {
+        let (index, generation) = running.with;
+        let is_current = self.links.get(&index).is_some_and(|link| link.generation == generation);
+        if is_current {
+            let mark = running.mark;
+            match running.kind {
+                Kind::Write if well => self.send(index, Letter::Written(mark)),
+                Kind::Write if is_confirmed => self.send(index, Letter::GivenUp(mark)),
+                // Nobody knows what of it still lands.
+                Kind::Write => {
+                    let link = self.links.get_mut(&index);
+                    if link.is_some_and(|link| link.target_of(mark.epoch).is_some()) {
+                        self.renew(index);
+                    }
+                }
+                Kind::Send => self.send(index, Letter::Sent { mark, well }),
+                Kind::Receive => self.received(index, mark.id, well),
+                Kind::Read => {}
+            }
+        }
+        let since = self.clock.now();
+        let takes_bytes = matches!(running.kind, Kind::Read | Kind::Receive);
+        if well || !takes_bytes || running.owner == Owner::Itself {
+            return self.give_back(running.memory, &running.layout, running.owner);
+        }
+        let what = running.describe();
+        let Running { memory, layout, .. } = running;
+        if let Ok(checksum) = memory.checksum(&layout) {
+            self.resting.push(Resting { memory, layout, checksum, since, what });
+        }
+    }
+
+    /// Cancels what is to be cancelled, and reports what takes too long.
+    pub(super) fn look_at_running(&mut self, now: Duration) {
+        let mut hung = Vec::new();
+        let mut never_posted = Vec::new();
+        let mut chosen = Rng::new(now.as_nanos() as u64);
+        for (id, running) in &mut self.running {
+            if running.transfer.is_none() && !running.is_cancelled {
+                // The other end has never asked for this message.
+                if now > running.posted.0 + running.deadline {
+                    never_posted.push(*id);
+                }
+                continue;
+            }
+            if running.cancel.is_some_and(|at| now >= at) {
+                (running.cancel, running.is_cancelled) = (None, true);
+                match chosen.per_mille(300) {
+                    // Dropping cancels.
+                    true => running.transfer = None,
+                    false => running.transfer.iter().for_each(Transfer::cancel),
+                }
+            }
+            if running.end_region.is_some_and(|at| now >= at) {
+                (running.end_region, running.has_no_region) = (None, true);
+                running.memory.region.end();
+            }
+            if now > running.posted.0 + running.deadline + GRACE && !running.is_reported {
+                running.is_reported = true;
+                hung.push(running.describe());
+            }
+        }
+        for what in hung {
+            self.violation(Oracle::Hung, &format!("{what} does not end"));
+        }
+        for id in never_posted {
+            if let Some(running) = self.running.remove(&id) {
+                self.settle(running, false, false);
+            }
+        }
+    }
+
+    pub(super) fn look_at_resting(&mut self, now: Duration) {
+        let over = |resting: &mut Resting| now >= resting.since + WATCH_TIME;
+        let over: Vec<Resting> = self.resting.extract_if(.., over).collect();
+        for Resting { memory, layout, checksum, what, .. } in over {
+            self.tally.watched += 1;
+            if memory.checksum(&layout) != Ok(checksum) {
+                self.violation(Oracle::Wrong, &format!("bytes of {what} landed after its end"));
+            }
+            self.give_back(memory, &layout, Owner::Arena);
+        }
+    }
+
+    /// Memory for this end of an operation.
+    fn memory(&mut self) -> Option<(Slot, Owner)> {
+        if self.rng.per_mille(150) {
+            let memory = Memory::anonymous(SLOT_BYTES).ok();
+            let region: Option<Region> =
+                memory.and_then(|memory| self.engine.register(memory).ok());
+            self.tally.refused_registrations += u64::from(region.is_none());
+            let slot = Slot { region: region?, offset: 0 };
+            // Fresh memory is zero; gaps are compared with what slots hold.
+            let all = Layout { pieces: Vec::new(), span: SLOT_BYTES - 64 };
+            slot.clear(&all).ok()?;
+            return Some((slot, Owner::Itself));
+        }
+        Some((self.free.pop()?, Owner::Arena))
+    }
+
+    fn give_back(&mut self, memory: Slot, layout: &Layout, owner: Owner) {
+        // Regions of single operations are dropped here.
+        if owner == Owner::Arena && memory.clear(layout).is_ok() {
+            self.free.push(memory);
+        }
+    }
+
+    /// An operation for which there is no memory.
+    fn forget_start(&mut self, kind: Kind, mark: &Mark, index: usize) {
+        let Some(link) = self.links.get_mut(&index) else { return };
+        match kind {
+            Kind::Send => link.sending = None,
+            _ => {
+                if let Some(target) = link.target_of(mark.epoch) {
+                    target.free.push(mark.slot);
+                }
+            }
+        }
+    }
+}
+
+/// Why this error should not have come, if so.
+fn unexplained(running: &Running, error: &TransferError) -> Option<&'static str> {
+    use RefusalCode::{NotExpected, RegionDropped, StaleKey, UnknownRegion};
+    match error {
+        TransferError::Cancelled if !running.is_cancelled => Some("nobody has cancelled it"),
+        TransferError::Deadline { .. } if running.posted.1.elapsed() < running.deadline => {
+            Some("its deadline has not come yet")
+        }
+        TransferError::RegionDropped if !running.has_no_region => Some("nobody has ended it"),
+        TransferError::Refused { code, .. }
+            if !matches!(code, NotExpected | RegionDropped | StaleKey | UnknownRegion) =>
+        {
+            Some("nothing was wrong with it")
+        }
+        TransferError::TooLong { len, capacity } if len <= capacity => Some("it fits"),
+        TransferError::Device { .. } | TransferError::Forked => Some("it can't happen here"),
+        _ => None,
+    }
+}
+
+fn ending(result: &Result<Outcome, TransferError>) -> String {
+    result.as_ref().map_or_else(transfer_error, |_| "done".to_owned())
+}
+
+/// The name of an error, for counting.
+fn transfer_error(error: &TransferError) -> String {
+    match error {
+        TransferError::Deadline { .. } => "deadline".to_owned(),
+        TransferError::Cancelled => "cancelled".to_owned(),
+        TransferError::Refused { code, .. } => format!("refused: {code:?}"),
+        TransferError::PeerLost { why, .. } => format!("peer lost: {}", lost(why)),
+        TransferError::RegionDropped => "region dropped".to_owned(),
+        TransferError::TooLong { .. } => "too long".to_owned(),
+        TransferError::SendFailed { .. } => "send failed".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn post_error(error: &PostError) -> String {
+    match error {
+        PostError::Busy { .. } => "busy".to_owned(),
+        PostError::PeerGone { why, .. } => format!("peer gone: {}", lost(why)),
+        other => other.to_string(),
+    }
+}
+
+fn lost(why: &LostReason) -> &'static str {
+    match why {
+        LostReason::Removed => "removed",
+        LostReason::Closed => "closed",
+        LostReason::Unreachable { .. } => "unreachable",
+        LostReason::NoProgress { .. } => "no progress",
+        LostReason::Refused(_) => "refused",
+        LostReason::Anew => "began anew",
+        LostReason::OtherMetadata => "other metadata",
+        _ => "other",
+    }
+}
