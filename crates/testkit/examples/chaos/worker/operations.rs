@@ -31,6 +31,7 @@ pub(super) struct Running {
     /// The other worker, and its generation then.
     with: (usize, u32),
     peer: Peer,
+    is_posted: bool,
     /// `None`: not posted yet, or dropped.
     transfer: Option<Transfer>,
     mark: Mark,
@@ -170,6 +171,7 @@ impl Worker {
             kind,
             with,
             peer,
+            is_posted: false,
             transfer: None,
             mark,
             bytes: shape.bytes,
@@ -219,6 +221,7 @@ impl Worker {
             kind: Kind::Receive,
             with,
             peer,
+            is_posted: false,
             transfer: None,
             mark,
             bytes,
@@ -240,7 +243,7 @@ impl Worker {
 
     /// Posts a send that waits for its receive, unless it is posted already.
     pub(super) fn post_send(&mut self, id: u64) {
-        let waits = |running: &Running| running.kind == Kind::Send && running.transfer.is_none();
+        let waits = |running: &Running| running.kind == Kind::Send && !running.is_posted;
         if self.running.get(&id).is_some_and(waits) {
             self.post(id, &[]);
         }
@@ -252,6 +255,10 @@ impl Worker {
             // The loop may have ended.
             let _ = sender.send(Event::Ended { id, result: result.clone() });
         };
+        let now = self.clock.now();
+        if let Some(running) = self.running.get_mut(&id) {
+            running.posted = (now, Instant::now());
+        }
         let Some(running) = self.running.get(&id) else { return };
         let (peer, deadline, tag) = (&running.peer, running.deadline, running.mark.id);
         let locals = running.slices();
@@ -280,9 +287,8 @@ impl Worker {
         let kind = running.kind.name(&running.mark).to_owned();
         match posted {
             Ok(transfer) => {
-                let posted = (self.clock.now(), Instant::now());
                 if let Some(running) = self.running.get_mut(&id) {
-                    (running.transfer, running.posted) = (Some(transfer), posted);
+                    (running.transfer, running.is_posted) = (Some(transfer), true);
                 }
                 self.tally.kinds.entry(kind).or_default().posted += 1;
             }
@@ -408,7 +414,7 @@ impl Worker {
         let mut never_posted = Vec::new();
         let mut chosen = Rng::new(now.as_nanos() as u64);
         for (id, running) in &mut self.running {
-            if running.transfer.is_none() && !running.is_cancelled {
+            if !running.is_posted {
                 // The other end has never asked for this message.
                 if now > running.posted.0 + running.deadline {
                     never_posted.push(*id);
