@@ -35,7 +35,7 @@ impl Finish {
 impl TxSide {
     /// An operation leaves the pool.
     pub(crate) fn submit_op(&mut self, now: Time, op: Arc<Op>, ends: &mut Ends<'_>) {
-        if op.is_over() {
+        if !op.may_begin() {
             return;
         }
         match op.prepared.kind {
