@@ -100,6 +100,7 @@ impl Worker {
     /// Ends it at once, as a crash would; what it had said is heard.
     pub(crate) fn kill(&mut self) {
         self.state = State::MayEnd;
+        self.metadata = None;
         self.process.end();
     }
 
@@ -153,6 +154,8 @@ impl Process {
     ) -> io::Result<Self> {
         let mut command = lab.command(side, std::env::current_exe()?);
         command.arg(role).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // What is freed goes back to the kernel, so that memory which is kept shows.
+        command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
         let mut child = command.spawn()?;
         // Both were asked for above.
         let mut input = child.stdin.take().expect("standard input is a pipe");

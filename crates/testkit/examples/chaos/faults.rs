@@ -174,7 +174,6 @@ impl Kind {
             Self::Kill => {
                 then(0, Action::Kill(worker));
                 then(rng.between(300, 3000), Action::Start(worker));
-                then(1000, Action::Over(target));
             }
             Self::Stop => {
                 then(0, Action::Stop(worker));
@@ -199,7 +198,8 @@ impl Kind {
 }
 
 impl Target {
-    fn has_rail(self) -> bool {
+    /// Whether rails fail by it.
+    pub(crate) fn has_rail(self) -> bool {
         matches!(self, Self::Rail(_) | Self::AllRails | Self::Pair(..))
     }
 

@@ -13,8 +13,9 @@ use crate::faults::Kind;
 use crate::options::Options;
 use crate::talk::{Oracle, Tally, first_line};
 
-/// A process may need this much more memory than at the beginning: what the allocator keeps.
-const RSS_SPARE_KIB: u64 = 24 << 10;
+/// A process may need this much more memory than at the beginning. A flow may keep the memory of the
+/// region that it used last, 3 or 6 MiB of it.
+const RSS_SPARE_KIB: u64 = 48 << 10;
 /// Violations of which everything is kept; of later ones the first line.
 const KEPT_WHOLE: usize = 20;
 

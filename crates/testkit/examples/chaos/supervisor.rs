@@ -182,6 +182,9 @@ impl Supervisor {
         let all = Kind::ALL;
         let kind = self.options.fault.unwrap_or(all[self.rng.index(all.len())]);
         let Some(plan) = kind.plan(&mut self.rng, WORKERS, &self.busy) else { return };
+        if plan.target.has_rail() && self.workers.iter().any(|worker| worker.metadata.is_none()) {
+            return;
+        }
         self.busy.push(plan.target);
         self.report.fault(kind);
         for (after, action) in plan.actions {
@@ -194,20 +197,27 @@ impl Supervisor {
     fn act(&mut self, now: Duration) -> Result<(), Box<dyn Error>> {
         while let Some(due) = self.agenda.first_entry().filter(|entry| entry.key().0 <= now) {
             let action = due.remove();
-            if !matches!(action, Action::Over(_)) {
-                self.log(&action.to_string());
-            }
             self.perform(action)?;
         }
         Ok(())
     }
 
     fn perform(&mut self, action: Action) -> Result<(), Box<dyn Error>> {
+        if !matches!(action, Action::Over(_) | Action::Start(_)) {
+            self.log(&action.to_string());
+        }
         match action {
             Action::Link { rail, up } => self.lab.set_link(rail, up)?,
             Action::Rate { rail, mbit } => self.lab.set_rate(rail, Self::rate(mbit)?)?,
             Action::Kill(worker) => self.workers[worker].kill(),
+            // An engine takes the rails that are up when it starts, so it waits for all of them.
+            Action::Start(_) if self.busy.iter().any(|target| target.has_rail()) => {
+                let last = self.agenda.last_key_value().map_or(Duration::ZERO, |((at, _), _)| *at);
+                self.planned += 1;
+                self.agenda.insert((last, self.planned), action);
+            }
             Action::Start(worker) => {
+                self.log(&action.to_string());
                 let old = &self.workers[worker];
                 self.report.add(&old.tally);
                 let run = (worker, old.generation + 1);
