@@ -295,8 +295,7 @@ impl Supervisor {
     fn invite_strangers(&mut self) -> Result<(), Box<dyn Error>> {
         for side in Side::BOTH {
             let seed = [self.rng.bits().to_string()];
-            let stranger =
-                Process::start(&self.lab, side, options::STRANGER, &seed, |out| drop(out))?;
+            let stranger = Process::start(&self.lab, side, options::STRANGER, &seed, drop)?;
             self.strangers.push(stranger);
         }
         self.tell_strangers();

@@ -130,7 +130,7 @@ impl Worker {
             .set("chunk_bytes", "128KiB")?
             .set("peer_timeout_ms", &PEER_TIMEOUT_MS.to_string())?
             // Engines that differ meet each other.
-            .set("proxy_layout", if index % 2 == 0 { "split" } else { "merged" })?
+            .set("proxy_layout", if index.is_multiple_of(2) { "split" } else { "merged" })?
             .set("checksum", if index % 4 == 3 { "crc32c" } else { "off" })?
             .build()?;
         let ears = Arc::new(Ears(Mutex::new(sender.clone())));

@@ -75,7 +75,7 @@ impl Worker {
         if let Some(old) = self.links.remove(&index) {
             self.inbound.forget(index);
             // What the user removes is forgotten at once, anything else when its silence is noticed.
-            if generation % 2 == 0 {
+            if generation.is_multiple_of(2) {
                 self.engine.remove_peer(&old.peer);
             }
         }

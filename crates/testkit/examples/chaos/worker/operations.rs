@@ -191,7 +191,7 @@ impl Worker {
         if kind == Kind::Send {
             self.send(index, Letter::Expect { mark, deadline_ms });
             // One half of the sends comes before the receive, the other half after it.
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 self.post_send(id);
             }
         } else {
