@@ -1,6 +1,7 @@
 //! One process with one engine: it posts random operations to all others, and verifies what they
 //! do to its memory.
 
+mod ends;
 mod inbound;
 mod link;
 mod operations;
@@ -21,9 +22,10 @@ use polyrail_testkit::Rng;
 use crate::bytes::{FILL, SLOT_BYTES, Slot, Text};
 use crate::crew::WORKERS;
 use crate::talk::{Oracle, Order, Tally, Word, hear, say};
+use ends::Resting;
 use inbound::Inbound;
 use link::Link;
-use operations::{Resting, Running};
+use operations::Running;
 
 /// How long a peer may be silent before the engine gives it up.
 pub(crate) const PEER_TIMEOUT_MS: u64 = 4000;

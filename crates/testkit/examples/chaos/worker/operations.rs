@@ -1,21 +1,17 @@
-//! Posts operations, and judges how they end.
+//! Posts operations.
 
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    LostReason, Memory, Outcome, Peer, PostError, RefusalCode, Region, RegionSlice, RemoteSlice,
-    Request, Transfer, TransferError,
+    Memory, Outcome, Peer, PostError, Region, RegionSlice, RemoteSlice, Request, Transfer,
+    TransferError,
 };
 use polyrail_testkit::Rng;
 
-use super::inbound::WATCH_TIME;
-use super::{Event, PEER_TIMEOUT_MS, Worker};
+use super::ends::post_error;
+use super::{Event, Worker};
 use crate::bytes::{Layout, SLOT_BYTES, Shape, Slot};
 use crate::talk::{Letter, Mark, Oracle};
-
-/// How long after its deadline an operation may end: until the peer is given up, and some time for a
-/// machine that is busy.
-const GRACE: Duration = Duration::from_millis(PEER_TIMEOUT_MS + 3000);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -27,50 +23,41 @@ pub(super) enum Kind {
 
 /// An operation that was posted.
 pub(super) struct Running {
-    kind: Kind,
+    pub(super) kind: Kind,
     /// The other worker, and its generation then.
-    with: (usize, u32),
-    peer: Peer,
-    is_posted: bool,
+    pub(super) with: (usize, u32),
+    pub(super) peer: Peer,
+    pub(super) is_posted: bool,
     /// `None`: not posted yet, or dropped.
-    transfer: Option<Transfer>,
-    mark: Mark,
-    bytes: u64,
-    layout: Layout,
-    memory: Slot,
-    owner: Owner,
+    pub(super) transfer: Option<Transfer>,
+    pub(super) mark: Mark,
+    pub(super) bytes: u64,
+    pub(super) layout: Layout,
+    pub(super) memory: Slot,
+    pub(super) owner: Owner,
     /// When it was posted, in time awake and by the clock.
-    posted: (Duration, Instant),
-    deadline: Duration,
+    pub(super) posted: (Duration, Instant),
+    pub(super) deadline: Duration,
     /// When to cancel it, and whether that has happened.
-    cancel: Option<Duration>,
-    is_cancelled: bool,
+    pub(super) cancel: Option<Duration>,
+    pub(super) is_cancelled: bool,
     /// When to end the registration of its memory, and whether that has happened.
-    end_region: Option<Duration>,
-    has_no_region: bool,
-    is_reported: bool,
+    pub(super) end_region: Option<Duration>,
+    pub(super) has_no_region: bool,
+    pub(super) is_reported: bool,
 }
 
 /// Whose the memory at this end is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
+pub(super) enum Owner {
     /// One of the slots for any operation.
     Arena,
     /// A region for this operation alone.
     Itself,
 }
 
-/// A slot of which an operation has failed: nothing may land there any more.
-pub(super) struct Resting {
-    memory: Slot,
-    layout: Layout,
-    checksum: u32,
-    since: Duration,
-    what: String,
-}
-
 impl Kind {
-    fn name(self, mark: &Mark) -> &'static str {
+    pub(super) fn name(self, mark: &Mark) -> &'static str {
         match self {
             Self::Write if mark.is_empty => "notification",
             Self::Write if mark.notify => "write with notification",
@@ -96,7 +83,7 @@ impl Running {
         self.layout.pieces.iter().map(|piece| slice(piece).expect("a slot holds it")).collect()
     }
 
-    fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let (kind, pieces) = (self.kind.name(&self.mark), self.layout.pieces.len());
         format!(
             "{kind} {} of {} bytes in {pieces} pieces with worker {}.{}, deadline {:?}",
@@ -306,160 +293,6 @@ impl Worker {
         }
     }
 
-    pub(super) fn ended(&mut self, id: u64, result: Result<Outcome, TransferError>) {
-        let Some(running) = self.running.remove(&id) else {
-            return self.violation(Oracle::Unexplained, &format!("operation {id} ended twice"));
-        };
-        let what = running.describe();
-        let now = self.clock.now();
-        let lasted = now.saturating_sub(running.posted.0);
-        if lasted > running.deadline + GRACE && !running.is_reported {
-            let late = format!("{what} ended after {lasted:?}: {result:?}");
-            self.violation(Oracle::Hung, &late);
-        }
-        if lasted.as_millis() as u64 > self.tally.longest_ms {
-            self.tally.longest_ms = lasted.as_millis() as u64;
-            self.tally.longest = format!("{what}: {}", ending(&result));
-        }
-        if running.transfer.as_ref().is_some_and(|transfer| transfer.try_wait().is_none()) {
-            self.violation(Oracle::Hung, &format!("{what} is told to be over and is not"));
-        }
-        let count =
-            self.tally.kinds.entry(running.kind.name(&running.mark).to_owned()).or_default();
-        match &result {
-            Ok(outcome) => {
-                count.done += 1;
-                count.bytes += outcome.bytes;
-                self.verify_end(&running, outcome.bytes);
-            }
-            Err(error) => {
-                *count.failed.entry(transfer_error(error)).or_default() += 1;
-                if let Some(why) = unexplained(&running, error) {
-                    self.violation(Oracle::Unexplained, &format!("{what}: {error}; {why}"));
-                }
-            }
-        }
-        let is_confirmed = running.peer.lost().is_none()
-            && matches!(result, Err(TransferError::Cancelled | TransferError::Deadline { .. }));
-        self.settle(running, result.is_ok(), is_confirmed);
-    }
-
-    /// Looks at the bytes of an operation that is reported done.
-    fn verify_end(&mut self, running: &Running, bytes: u64) {
-        let expected_bytes = if running.mark.is_empty { 0 } else { running.bytes };
-        if bytes != expected_bytes {
-            let what = format!("{}: {bytes} bytes are reported", running.describe());
-            self.violation(Oracle::Wrong, &what);
-        }
-        let expected = match running.kind {
-            Kind::Write | Kind::Send => return,
-            Kind::Receive => self.text.expected(running.mark.seed, &running.layout, bytes),
-            Kind::Read => {
-                let shape = Shape::of(&running.mark);
-                let mut expected = self.text.expected(0, &running.layout, bytes);
-                for (&(here, len), &(there, _)) in shape.here.pieces.iter().zip(&shape.there.pieces)
-                {
-                    let out = &mut expected[here as usize..(here + len) as usize];
-                    self.text.copy(running.mark.epoch, there, out);
-                }
-                expected
-            }
-        };
-        match running.memory.compare(&expected) {
-            Ok(None) => self.tally.verified += 1,
-            Ok(Some(wrong)) => {
-                self.violation(Oracle::Wrong, &format!("{}: {wrong}", running.describe()));
-            }
-            // Its registration was ended, after the operation.
-            Err(_) => {}
-        }
-    }
-
-    /// Tells the other end, and gives the memory back.
-    fn settle(&mut self, running: Running, well: bool, is_confirmed: bool) {
-        let (index, generation) = running.with;
-        let is_current = self.links.get(&index).is_some_and(|link| link.generation == generation);
-        if is_current {
-            let mark = running.mark;
-            match running.kind {
-                Kind::Write if well => self.send(index, Letter::Written(mark)),
-                Kind::Write if is_confirmed => self.send(index, Letter::GivenUp(mark)),
-                // Nobody knows what of it still lands.
-                Kind::Write => {
-                    let link = self.links.get_mut(&index);
-                    if link.is_some_and(|link| link.target_of(mark.epoch).is_some()) {
-                        self.renew(index);
-                    }
-                }
-                Kind::Send => self.send(index, Letter::Sent { mark, well }),
-                Kind::Receive => self.received(index, mark.id, well),
-                Kind::Read => {}
-            }
-        }
-        let since = self.clock.now();
-        let takes_bytes = matches!(running.kind, Kind::Read | Kind::Receive);
-        if well || !takes_bytes || running.owner == Owner::Itself {
-            return self.give_back(running.memory, &running.layout, running.owner);
-        }
-        let what = running.describe();
-        let Running { memory, layout, .. } = running;
-        if let Ok(checksum) = memory.checksum(&layout) {
-            self.resting.push(Resting { memory, layout, checksum, since, what });
-        }
-    }
-
-    /// Cancels what is to be cancelled, and reports what takes too long.
-    pub(super) fn look_at_running(&mut self, now: Duration) {
-        let mut hung = Vec::new();
-        let mut never_posted = Vec::new();
-        let mut chosen = Rng::new(now.as_nanos() as u64);
-        for (id, running) in &mut self.running {
-            if !running.is_posted {
-                // The other end has never asked for this message.
-                if now > running.posted.0 + running.deadline {
-                    never_posted.push(*id);
-                }
-                continue;
-            }
-            if running.cancel.is_some_and(|at| now >= at) {
-                (running.cancel, running.is_cancelled) = (None, true);
-                match chosen.per_mille(300) {
-                    // Dropping cancels.
-                    true => running.transfer = None,
-                    false => running.transfer.iter().for_each(Transfer::cancel),
-                }
-            }
-            if running.end_region.is_some_and(|at| now >= at) {
-                (running.end_region, running.has_no_region) = (None, true);
-                running.memory.region.end();
-            }
-            if now > running.posted.0 + running.deadline + GRACE && !running.is_reported {
-                running.is_reported = true;
-                hung.push(running.describe());
-            }
-        }
-        for what in hung {
-            self.violation(Oracle::Hung, &format!("{what} does not end"));
-        }
-        for id in never_posted {
-            if let Some(running) = self.running.remove(&id) {
-                self.settle(running, false, false);
-            }
-        }
-    }
-
-    pub(super) fn look_at_resting(&mut self, now: Duration) {
-        let over = |resting: &mut Resting| now >= resting.since + WATCH_TIME;
-        let over: Vec<Resting> = self.resting.extract_if(.., over).collect();
-        for Resting { memory, layout, checksum, what, .. } in over {
-            self.tally.watched += 1;
-            if memory.checksum(&layout) != Ok(checksum) {
-                self.violation(Oracle::Wrong, &format!("bytes of {what} landed after its end"));
-            }
-            self.give_back(memory, &layout, Owner::Arena);
-        }
-    }
-
     /// Memory for this end of an operation.
     fn memory(&mut self) -> Option<(Slot, Owner)> {
         if self.rng.per_mille(150) {
@@ -476,7 +309,7 @@ impl Worker {
         Some((self.free.pop()?, Owner::Arena))
     }
 
-    fn give_back(&mut self, memory: Slot, layout: &Layout, owner: Owner) {
+    pub(super) fn give_back(&mut self, memory: Slot, layout: &Layout, owner: Owner) {
         // Regions of single operations are dropped here.
         if owner == Owner::Arena && memory.clear(layout).is_ok() {
             self.free.push(memory);
@@ -494,64 +327,5 @@ impl Worker {
                 }
             }
         }
-    }
-}
-
-/// Why this error should not have come, if so.
-fn unexplained(running: &Running, error: &TransferError) -> Option<&'static str> {
-    use RefusalCode::{NotExpected, RegionDropped, StaleKey, UnknownRegion};
-    match error {
-        TransferError::Cancelled if !running.is_cancelled => Some("nobody has cancelled it"),
-        TransferError::Deadline { .. } if running.posted.1.elapsed() < running.deadline => {
-            Some("its deadline has not come yet")
-        }
-        TransferError::RegionDropped if !running.has_no_region => Some("nobody has ended it"),
-        TransferError::Refused { code, .. }
-            if !matches!(code, NotExpected | RegionDropped | StaleKey | UnknownRegion) =>
-        {
-            Some("nothing was wrong with it")
-        }
-        TransferError::TooLong { len, capacity } if len <= capacity => Some("it fits"),
-        TransferError::Device { .. } | TransferError::Forked => Some("it can't happen here"),
-        _ => None,
-    }
-}
-
-fn ending(result: &Result<Outcome, TransferError>) -> String {
-    result.as_ref().map_or_else(transfer_error, |_| "done".to_owned())
-}
-
-/// The name of an error, for counting.
-fn transfer_error(error: &TransferError) -> String {
-    match error {
-        TransferError::Deadline { .. } => "deadline".to_owned(),
-        TransferError::Cancelled => "cancelled".to_owned(),
-        TransferError::Refused { code, .. } => format!("refused: {code:?}"),
-        TransferError::PeerLost { why, .. } => format!("peer lost: {}", lost(why)),
-        TransferError::RegionDropped => "region dropped".to_owned(),
-        TransferError::TooLong { .. } => "too long".to_owned(),
-        TransferError::SendFailed { .. } => "send failed".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-fn post_error(error: &PostError) -> String {
-    match error {
-        PostError::Busy { .. } => "busy".to_owned(),
-        PostError::PeerGone { why, .. } => format!("peer gone: {}", lost(why)),
-        other => other.to_string(),
-    }
-}
-
-fn lost(why: &LostReason) -> &'static str {
-    match why {
-        LostReason::Removed => "removed",
-        LostReason::Closed => "closed",
-        LostReason::Unreachable { .. } => "unreachable",
-        LostReason::NoProgress { .. } => "no progress",
-        LostReason::Refused(_) => "refused",
-        LostReason::Anew => "began anew",
-        LostReason::OtherMetadata => "other metadata",
-        _ => "other",
     }
 }
