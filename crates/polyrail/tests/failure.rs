@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::relay::{CALLER, Cut, RAILS, Relay, RelayedPair, with};
 use common::*;
-use polyrail::{Engine, Region, Transfer};
+use polyrail::{Engine, Region, Transfer, TransferError};
 
 /// A write of a pattern into fresh memory, and how to check it.
 struct Write {
@@ -249,4 +249,21 @@ fn damaged_payload_is_noticed_by_the_checksum_and_sent_again() {
         assert!(bytes(&room) == pattern(2 << 20, 50));
     }
     assert!(p.relays().map(|relay| relay.damaged()).sum::<u64>() > 10);
+}
+
+#[test]
+fn a_transfer_that_was_cancelled_in_mid_frame_ends_when_its_peer_is_lost() {
+    // Frames that fill the sockets, and nobody who gives a rail up meanwhile.
+    let p = RelayedPair::new(&with(&[("chunk_bytes", "8MiB"), ("rail_stall_ms", "30000")]));
+    Write::post(&p, 1 << 20, 1).check();
+    p.relays().for_each(|relay| relay.set(|mood| mood.stalled = true));
+    let write = Write::post(&p, 128 << 20, 2);
+    let rails = || p.a.stats().peers.remove(0).rails;
+    let is_full = || rails().iter().flat_map(|rail| &rail.flows).all(|flow| flow.socket_full > 0);
+    wait_for("all sockets to be full in mid-frame", is_full);
+    write.transfer.cancel();
+    assert!(!write.transfer.is_over(), "the peer has not confirmed it");
+    p.a.remove_peer(&p.to_b);
+    let end = write.transfer.wait(Duration::from_secs(10));
+    assert_eq!(end.map(|end| end.map(drop)), Some(Err(TransferError::Cancelled)));
 }

@@ -272,3 +272,46 @@ fn random_trouble_costs_no_byte() {
 fn random_trouble_costs_no_byte_where_callers_make_the_progress() {
     chaos(&with(&[CALLER]), fresh_seed(), Duration::from_secs(3));
 }
+
+/// Threads post and cancel at once, so that proxies fetch what is just being cancelled.
+#[test]
+fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 40_000;
+    const EACH: u64 = 64;
+    // The posting thread sends nothing by itself.
+    let p = pair(&[("inline_bytes", "0")]);
+    let source = filled(&p.a, EACH as usize, 1);
+    let target = zeroed(&p.b, (THREADS * ROUNDS * EACH) as usize);
+    let there = remote(&p.a, &target);
+    let mine = [0xab; EACH as usize];
+    let round = |at: u64| {
+        let place = there.slice(at * EACH, EACH).unwrap();
+        let write = p.a.write(&p.to_b, &source.all(), &place).unwrap();
+        write.cancel();
+        let is_cancelled = write.ended() == Err(TransferError::Cancelled);
+        if is_cancelled {
+            // The memory is used again.
+            target.write_at(at * EACH, &mine).unwrap();
+        }
+        is_cancelled
+    };
+    let rounds = |thread: u64| -> Vec<u64> {
+        (thread * ROUNDS..(thread + 1) * ROUNDS).filter(|at| round(*at)).collect()
+    };
+    let rounds = &rounds;
+    let cancelled: Vec<u64> = std::thread::scope(|scope| {
+        let threads = (0..THREADS).map(|thread| scope.spawn(move || rounds(thread)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    p.a.drain(LONG).expect("all are over");
+    p.a.write(&p.to_b, &source.all(), &there.slice(0, EACH).unwrap()).unwrap().ended().unwrap();
+    target.write_at(0, &mine).unwrap();
+    let mut bytes = [0; EACH as usize];
+    let late = cancelled.iter().filter(|at| {
+        target.read_at(*at * EACH, &mut bytes).unwrap();
+        bytes != mine
+    });
+    assert_eq!((late.count(), cancelled.is_empty()), (0, false), "of {}", cancelled.len());
+}

@@ -75,10 +75,11 @@ const RULES: &[Rule] = &[
     Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
     // It shares the grammar of sizes and times with the settings.
     Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
+    // Its example `chaos` runs engines in a lab.
     Rule {
         name: "testkit",
         below: &["proto"],
-        for_tests: &["config"],
+        for_tests: &["config", "lab", "polyrail"],
         is_pure: true,
         ..Rule::ORDINARY
     },

@@ -35,7 +35,7 @@ impl Finish {
 impl TxSide {
     /// An operation leaves the pool.
     pub(crate) fn submit_op(&mut self, now: Time, op: Arc<Op>, ends: &mut Ends<'_>) {
-        if op.is_over() {
+        if !op.may_begin() {
             return;
         }
         match op.prepared.kind {
@@ -181,7 +181,9 @@ pub(crate) fn drain_tx(tx: &mut TxSide, ends: &mut Ends<'_>) {
             }
             TxEvent::Failed { token, transfer, failure, started } => {
                 let Some(outgoing) = tx.take_outgoing(token) else { continue };
-                let reachable = failure != Failure::PeerLost;
+                // A transfer that was cancelled before its peer was lost fails for that reason, once
+                // the flow is gone on which one of its frames had begun.
+                let reachable = failure != Failure::PeerLost && !tx.has_ended;
                 failed(tx, &outgoing, transfer, failure, started && reachable, ends);
             }
         }

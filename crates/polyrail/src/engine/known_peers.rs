@@ -301,6 +301,7 @@ impl EngineShared {
         wait_all(&self.imports.end_all(peer.instance()));
         let mut ends = self.ends();
         let mut tx = peer.tx();
+        tx.has_ended = true;
         tx.sender.end_all(Failure::PeerLost);
         for OpRef(op) in tx.matcher.drain_sends() {
             ends.finishes.push(Finish::Failed(op, Failure::PeerLost));

@@ -67,6 +67,8 @@ const SLEPT_ON: u32 = 1;
 const AWAITED: u32 = 2;
 /// It is over:
 const OVER: u32 = 4;
+/// It must not begin any more:
+const WITHDRAWN: u32 = 8;
 
 impl OpsPool {
     pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>, bells: Arc<Bells>) -> Self {
@@ -126,6 +128,17 @@ impl Op {
 
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// Whoever fetches it from the pool must not begin it: it is about to be over, which it is told
+    /// when no lock is held. Both sides of this hold the lock of the peer's sender.
+    pub(crate) fn withdraw(&self) {
+        self.state.fetch_or(WITHDRAWN, Ordering::Relaxed);
+    }
+
+    /// Whether it may still begin.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.state.load(Ordering::Acquire) & (OVER | WITHDRAWN) == 0
     }
 
     pub(crate) fn result(&self) -> Option<&Result<Outcome, TransferError>> {

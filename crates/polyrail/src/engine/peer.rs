@@ -150,6 +150,8 @@ pub(crate) struct TxSide {
     /// and no other rail will do better.
     pub(crate) patience: Duration,
     suspects: Suspects,
+    /// The peer is gone, and all that was under way with it has been ended.
+    pub(crate) has_ended: bool,
     /// Passes until the next fetch from the pool.
     pub(crate) fetch_in: u32,
 }
@@ -280,6 +282,7 @@ impl PeerShared {
                 answers: 0,
                 patience: Duration::ZERO,
                 suspects: Suspects::new(pairs),
+                has_ended: false,
                 fetch_in: 0,
             }),
             rx: Mutex::new(RxSide {

@@ -401,7 +401,8 @@ impl EngineShared {
                         if let Kind::Send { tag } = op.prepared.kind {
                             tx.matcher.cancel_send(tag, &OpRef(op.clone()));
                         }
-                        // Still in the pool: whoever fetches it sees that it is over.
+                        // Still in the pool, where somebody may fetch it before it is over.
+                        op.withdraw();
                         ends.finishes.push(Finish::Failed(op.clone(), failure));
                     }
                 }

@@ -1,0 +1,176 @@
+//! What bytes must be where. Both ends of an operation compute it from the operation's seed, so
+//! nothing but the seed has to be told.
+
+use polyrail::{Region, RegionError};
+use polyrail_testkit::Rng;
+
+use crate::talk::Mark;
+
+/// Bytes of a slot: room for the longest operation with all its gaps.
+pub(crate) const SLOT_BYTES: u64 = 3 << 20;
+/// What memory holds where no operation put anything.
+pub(crate) const FILL: u8 = 0xa5;
+/// Bytes behind an operation that must stay as they are.
+const GUARD_BYTES: u64 = 64;
+/// Payload of the longest operation.
+const LONGEST: u64 = (5 << 19) + 3;
+const PIECES_MAX: u64 = 300;
+const GAP_MAX: u64 = 200;
+/// A prime, so that no displacement by whole chunks or pages looks right.
+const TABLE_BYTES: usize = 1_048_583;
+
+/// An endless text of random bytes; each seed begins elsewhere in it.
+pub(crate) struct Text(Vec<u8>);
+
+/// Where the bytes of an operation are at one end: pieces of a slot, in the order of the text.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Offset in the slot, and length.
+    pub(crate) pieces: Vec<(u64, u64)>,
+    /// Where the last piece ends.
+    pub(crate) span: u64,
+}
+
+/// An operation's bytes at both ends.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) bytes: u64,
+    pub(crate) here: Layout,
+    pub(crate) there: Layout,
+}
+
+/// A slot of a region.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
+}
+
+impl Text {
+    pub(crate) fn new() -> Self {
+        let mut table = vec![0; TABLE_BYTES];
+        Rng::new(0x706f_6c79).fill(&mut table);
+        Self(table)
+    }
+
+    /// What a slot must hold if its operation, or the first `bytes` of it, is in place.
+    pub(crate) fn expected(&self, seed: u64, layout: &Layout, bytes: u64) -> Vec<u8> {
+        let mut slot = vec![FILL; (layout.span + GUARD_BYTES) as usize];
+        let mut at = 0;
+        for &(offset, len) in &layout.pieces {
+            let len = len.min(bytes - at);
+            self.copy(seed, at, &mut slot[offset as usize..(offset + len) as usize]);
+            at += len;
+        }
+        slot
+    }
+
+    /// The text of `seed` from byte `at` on.
+    pub(crate) fn copy(&self, seed: u64, at: u64, out: &mut [u8]) {
+        let start = Rng::new(seed).below(TABLE_BYTES as u64);
+        let mut from = ((start + at) % TABLE_BYTES as u64) as usize;
+        let mut out = out;
+        while !out.is_empty() {
+            let len = out.len().min(TABLE_BYTES - from);
+            let (now, rest) = out.split_at_mut(len);
+            now.copy_from_slice(&self.0[from..from + len]);
+            (from, out) = (0, rest);
+        }
+    }
+}
+
+impl Layout {
+    /// Pieces of these lengths with random gaps; shuffled, so that they are out of order.
+    fn scatter(rng: &mut Rng, lengths: &[u64]) -> Self {
+        let gaps = lengths.len() > 1;
+        let mut order: Vec<usize> = (0..lengths.len()).collect();
+        if rng.per_mille(300) {
+            (1..order.len()).for_each(|at| order.swap(at, rng.index(at + 1)));
+        }
+        let mut pieces = vec![(0, 0); lengths.len()];
+        let mut at = 0;
+        for index in order {
+            at += if gaps { rng.below(GAP_MAX) } else { rng.below(17) };
+            pieces[index] = (at, lengths[index]);
+            at += lengths[index];
+        }
+        Self { pieces, span: at }
+    }
+
+    /// Room for a message of `bytes`, in pieces of its own.
+    pub(crate) fn room(rng: &mut Rng, bytes: u64) -> Self {
+        let lengths = cut(rng, bytes);
+        Self::scatter(rng, &lengths)
+    }
+}
+
+impl Shape {
+    pub(crate) fn of(mark: &Mark) -> Self {
+        let rng = &mut Rng::new(mark.seed ^ 0x5eed);
+        if mark.is_empty {
+            let nothing = || Layout { pieces: Vec::new(), span: 0 };
+            return Self { bytes: 0, here: nothing(), there: nothing() };
+        }
+        let bytes = match rng.below(12) {
+            0..4 => rng.between(1, 64),
+            4..8 => rng.between(1, 64 << 10),
+            8..11 => rng.between(1, 1 << 20),
+            _ => rng.between(1, LONGEST),
+        };
+        let lengths = cut(rng, bytes);
+        let here = Layout::scatter(rng, &lengths);
+        let there = Layout::scatter(rng, &lengths);
+        Self { bytes, here, there }
+    }
+}
+
+fn cut(rng: &mut Rng, bytes: u64) -> Vec<u64> {
+    let count = match rng.below(10) {
+        0..5 => 1,
+        5..9 => rng.between(2, 8),
+        _ => rng.between(9, PIECES_MAX),
+    };
+    let mut cuts: Vec<u64> = (1..count).map(|_| rng.between(1, bytes.max(2) - 1)).collect();
+    cuts.extend([0, bytes]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+impl Slot {
+    /// Puts these bytes into the slot.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), RegionError> {
+        self.region.write_at(self.offset, bytes)
+    }
+
+    /// Makes the slot as if it had never been used, as far as this layout reaches.
+    pub(crate) fn clear(&self, layout: &Layout) -> Result<(), RegionError> {
+        self.write(&vec![FILL; (layout.span + GUARD_BYTES) as usize])
+    }
+
+    pub(crate) fn checksum(&self, layout: &Layout) -> Result<u32, RegionError> {
+        let mut found = vec![0; (layout.span + GUARD_BYTES) as usize];
+        self.region.read_at(self.offset, &mut found)?;
+        Ok(crc32c::crc32c(&found))
+    }
+
+    /// What is wrong, if anything is.
+    pub(crate) fn compare(&self, expected: &[u8]) -> Result<Option<String>, RegionError> {
+        let mut found = vec![0; expected.len()];
+        self.region.read_at(self.offset, &mut found)?;
+        if found == expected {
+            return Ok(None);
+        }
+        let wrong: Vec<usize> = (0..found.len()).filter(|&at| found[at] != expected[at]).collect();
+        let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
+        let fill = wrong.iter().filter(|&&at| found[at] == FILL).count();
+        Ok(Some(format!(
+            "{} of {} bytes are wrong, from {first} to {last}; {fill} of them were never written; at \
+             {first} is {:#x} and must be {:#x}",
+            wrong.len(),
+            expected.len(),
+            found[first],
+            expected[first],
+        )))
+    }
+}

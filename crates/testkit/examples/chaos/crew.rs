@@ -1,0 +1,198 @@
+//! The processes of a run: starts them in the lab, passes on what they say, and ends them.
+
+use std::io::{self, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+
+use polyrail_lab::{Lab, Side};
+use polyrail_testkit::Rng;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use serde::Serialize;
+
+use crate::options;
+use crate::talk::{Order, Tally, Word, hear, say};
+
+/// One half of them is on each side of the lab.
+pub(crate) const WORKERS: usize = 8;
+
+/// What a process said, and which run of it.
+pub(crate) struct Heard {
+    pub(crate) index: usize,
+    pub(crate) generation: u32,
+    /// `None`: it has ended.
+    pub(crate) word: Option<Word>,
+}
+
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) generation: u32,
+    pub(crate) state: State,
+    /// Known once it is ready.
+    pub(crate) metadata: Option<Vec<u8>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What it has done in this run.
+    pub(crate) tally: Tally,
+    pub(crate) is_quiet: bool,
+    process: Process,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Runs,
+    Stopped,
+    /// Killed, or told to finish.
+    MayEnd,
+}
+
+/// What a process needs of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Needs {
+    pub(crate) rss_kib: u64,
+    pub(crate) descriptors: u64,
+    pub(crate) threads: u64,
+}
+
+/// A child and the threads that talk with it.
+pub(crate) struct Process {
+    child: Child,
+    lines: Option<Sender<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(crate) fn start(
+        lab: &Lab,
+        (index, generation): (usize, u32),
+        seed: u64,
+        heard: &Sender<Heard>,
+    ) -> io::Result<Self> {
+        let side = Side::BOTH[index % 2];
+        // Each run of each worker has its own operations.
+        let seed = Rng::new(seed ^ ((index as u64) << 32) ^ u64::from(generation)).bits();
+        let arguments =
+            [index as u64, u64::from(generation), seed].map(|number| number.to_string());
+        let heard = heard.clone();
+        let process = Process::start(lab, side, options::WORKER, &arguments, move |out| {
+            for word in hear(out) {
+                let _ = heard.send(Heard { index, generation, word: Some(word) });
+            }
+            let _ = heard.send(Heard { index, generation, word: None });
+        })?;
+        Ok(Self {
+            index,
+            generation,
+            state: State::Runs,
+            metadata: None,
+            addresses: Vec::new(),
+            tally: Tally::default(),
+            is_quiet: false,
+            process,
+        })
+    }
+
+    pub(crate) fn order(&self, order: &Order) {
+        self.process.tell(order);
+    }
+
+    /// Ends it at once, as a crash would; what it had said is heard.
+    pub(crate) fn kill(&mut self) {
+        self.state = State::MayEnd;
+        self.metadata = None;
+        self.process.end();
+    }
+
+    /// Whether it ended well.
+    pub(crate) fn wait(&mut self) -> io::Result<bool> {
+        Ok(self.process.child.wait()?.success())
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        self.state = if signal == Signal::STOP { State::Stopped } else { State::Runs };
+        Ok(kill_process(self.process.pid(), signal)?)
+    }
+
+    /// Sets how much of a resource it may have; `None` is no limit of its own.
+    pub(crate) fn limit(&self, resource: Resource, limit: Option<u64>) -> io::Result<()> {
+        let pid = Some(self.process.pid());
+        let hard = rustix::process::getrlimit(resource).maximum;
+        let current = limit.or(rustix::process::getrlimit(resource).current);
+        prlimit(pid, resource, Rlimit { current, maximum: hard })?;
+        Ok(())
+    }
+
+    pub(crate) fn needs(&self) -> io::Result<Needs> {
+        let folder = PathBuf::from(format!("/proc/{}", self.process.child.id()));
+        let status = std::fs::read_to_string(folder.join("status"))?;
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        };
+        let descriptors = std::fs::read_dir(folder.join("fd"))?.count() as u64;
+        Ok(Needs { rss_kib: number("VmRSS:"), descriptors, threads: number("Threads:") })
+    }
+
+    /// Its address space, in bytes.
+    pub(crate) fn address_space(&self) -> io::Result<u64> {
+        let path = format!("/proc/{}/statm", self.process.child.id());
+        let pages = std::fs::read_to_string(path)?;
+        let pages = pages.split_whitespace().next().and_then(|pages| pages.parse::<u64>().ok());
+        Ok(pages.unwrap_or(0) * rustix::param::page_size() as u64)
+    }
+}
+
+impl Process {
+    /// Starts this program in a role of its own; `read` has a thread for what it says.
+    pub(crate) fn start(
+        lab: &Lab,
+        side: Side,
+        role: &str,
+        arguments: &[String],
+        read: impl FnOnce(BufReader<std::process::ChildStdout>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut command = lab.command(side, std::env::current_exe()?);
+        command.arg(role).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // What is freed goes back to the kernel, so that memory which is kept shows.
+        command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
+        let mut child = command.spawn()?;
+        // Both were asked for above.
+        let mut input = child.stdin.take().expect("standard input is a pipe");
+        let output = child.stdout.take().expect("standard output is a pipe");
+        let reader = thread::spawn(move || read(BufReader::new(output)));
+        // A process that is stopped reads nothing, and nobody must wait for it.
+        let (lines, queue) = mpsc::channel::<Vec<u8>>();
+        thread::spawn(move || {
+            // The process may end at any time.
+            let _ = queue.iter().try_for_each(|line| io::Write::write_all(&mut input, &line));
+        });
+        Ok(Self { child, lines: Some(lines), reader: Some(reader) })
+    }
+
+    pub(crate) fn tell(&self, what: &impl Serialize) {
+        let mut line = Vec::new();
+        if say(&mut line, what).is_ok() {
+            // It may have ended.
+            let _ = self.lines.as_ref().map(|lines| lines.send(line));
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.lines = None;
+        // It may have ended by itself, which its exit status tells.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = self.reader.take().map(JoinHandle::join);
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
