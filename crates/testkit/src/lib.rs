@@ -21,7 +21,9 @@ pub mod oracle;
 pub mod race;
 pub mod rng;
 pub mod scenario;
+pub mod sealing;
 pub mod simulation;
+pub mod tap;
 pub mod world;
 
 pub use clock::Clock;

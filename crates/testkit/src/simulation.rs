@@ -13,7 +13,7 @@ use crate::network::{Direction, Network, NodeId};
 use crate::node::Node;
 use crate::oracle::{Kind, OpId, Oracle, Posting};
 use crate::rng::Rng;
-use crate::scenario::Scenario;
+use crate::scenario::{Fault, Scenario};
 use crate::world::{Actor, Tally, World};
 
 mod chaos;
@@ -110,11 +110,18 @@ impl Simulation {
         };
         let mut memories = vec![memory(&mut rng), memory(&mut rng)];
         let rails = scenario.rails.len() as u32;
-        let corruption = scenario.node.corrupt_per_mille > 0;
+        let is_hostile = scenario.chaos.faults.contains(&Fault::Tamper);
+        let payload_is_exposed = is_hostile && scenario.node.sealed.is_none();
+        let corruption = scenario.node.corrupt_per_mille > 0 || payload_is_exposed;
         let oracle = Oracle::new(&mut memories, corruption, &mut rng);
+        let mut network = Network::new(2, &scenario.rails, scenario.buffers);
+        if is_hostile {
+            network = network.tapped(Rng::new(rng.bits()));
+        }
         let world = World {
             clock: Clock::default(),
-            network: Network::new(2, &scenario.rails, scenario.buffers),
+            network,
+            is_hostile,
             memories,
             oracle,
             rng,
