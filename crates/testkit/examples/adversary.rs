@@ -1,4 +1,5 @@
-//! Runs the simulation with an adversary over many seeds: `adversary [--first N] [--seeds N]`, or one
+//! Runs the simulation with an adversary on every path, and that with a peer that lies, over many
+//! seeds: `adversary [--first N] [--seeds N]`, or one
 //! of them again: `adversary --seed N`. Numbers are decimal, or 0x and hex.
 
 use std::io::{self, Write};
@@ -45,8 +46,12 @@ fn arguments() -> Result<Arguments, String> {
 }
 
 fn run(seed: u64) -> Result<Tally, Violation> {
-    let scenario = Scenario::with_adversary(&mut Rng::new(!seed));
-    Simulation::new(&scenario, seed).run().map(|summary| summary.tally)
+    let mut tally = Tally::default();
+    for make in [Scenario::with_adversary, Scenario::with_liar] {
+        let scenario = make(&mut Rng::new(!seed));
+        tally += Simulation::new(&scenario, seed).run()?.tally;
+    }
+    Ok(tally)
 }
 
 fn main() -> io::Result<ExitCode> {

@@ -13,6 +13,7 @@
 
 pub mod clock;
 pub mod fuzz;
+pub mod liar;
 pub mod link;
 pub mod memory;
 pub mod network;

@@ -80,6 +80,8 @@ pub struct Chaos {
     pub calm_at: Duration,
     /// How many rails come back then; the others are down for good.
     pub heals: usize,
+    /// Turns of a second peer of the first node, which is proven and lies.
+    pub lies: u32,
     /// This node's process is killed then.
     pub kill: Option<(NodeId, Duration)>,
 }
@@ -167,6 +169,7 @@ impl Scenario {
                 pause: Duration::from_micros(400),
                 calm_at: Duration::from_millis(20),
                 heals: usize::MAX,
+                lies: 0,
                 kill: None,
             },
             bound: Duration::from_secs(60),
@@ -188,7 +191,8 @@ impl Scenario {
         scenario.node.window_chunks = rng.between(1, 16) as u32;
         scenario.node.chunk_bytes = 1 << rng.between(10, 16);
         scenario.node.checksum = rng.per_mille(300);
-        scenario.node.sealed = rng.per_mille(500).then(|| rng.between(1, 6000) as usize);
+        // With shorter records a chunk may take longer than the time after which its flow is closed.
+        scenario.node.sealed = rng.per_mille(500).then(|| rng.between(100, 6000) as usize);
         if rng.per_mille(300) {
             // Then silence is only a stall if it lasts longer than the slowest chunk can take.
             scenario.node.transport_progress = false;
@@ -218,6 +222,15 @@ impl Scenario {
             scenario.load.cancelled = 100;
             scenario.load.drops = 100;
         }
+        scenario
+    }
+
+    /// A network without faults, and a second peer of the first node that seals whatever it likes.
+    pub fn with_liar(rng: &mut Rng) -> Self {
+        let mut scenario = Self::of_any_shape(rng);
+        scenario.chaos.lies = rng.between(50, 400) as u32;
+        scenario.load.operations = 12;
+        scenario.load.max_bytes = 24 << 10;
         scenario
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use polyrail_proto::Time;
 
 use crate::clock::Clock;
+use crate::liar::Counts;
 use crate::memory::Memory;
 use crate::network::{ConnectionId, Direction, Network, NodeId};
 use crate::oracle::{OpId, Oracle, Outcome};
@@ -29,6 +30,8 @@ pub enum Actor {
     User,
     /// Whoever pulls cables.
     Chaos,
+    /// The first node's second peer.
+    Liar,
 }
 
 /// Everything but the nodes.
@@ -85,6 +88,8 @@ pub struct Tally {
     pub done: u64,
     /// Operations that failed.
     pub failed: u64,
+    /// What a lying peer brought about.
+    pub lies: Counts,
     /// Notifications delivered.
     pub notified: u64,
     /// Most transfers under way at a receiver at once.
@@ -107,6 +112,7 @@ impl AddAssign for Tally {
         self.early += other.early;
         self.done += other.done;
         self.failed += other.failed;
+        self.lies += other.lies;
         self.notified += other.notified;
         self.most_active = self.most_active.max(other.most_active);
     }

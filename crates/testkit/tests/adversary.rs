@@ -37,3 +37,25 @@ fn the_oracle_catches_payload_that_nothing_protects() {
     let violation = (0..300).find_map(run).expect("changed payload went unnoticed");
     assert!(violation.what.contains("is not as it must be"), "{violation}");
 }
+
+#[test]
+fn a_peer_that_lies_is_served_within_limits_and_harms_nobody_else() {
+    let mut tally = Tally::default();
+    let mut random = Rng::new(0x11a5);
+    for _ in 0..SEEDS {
+        let seed = random.bits();
+        let scenario = Scenario::with_liar(&mut Rng::new(!seed));
+        match Simulation::new(&scenario, seed).run() {
+            Ok(summary) => tally += summary.tally,
+            Err(violation) => panic!(
+                "{violation}\nreplay: cargo run -p polyrail-testkit --example adversary -- \
+                 --seed {seed:#x}"
+            ),
+        }
+    }
+    eprintln!("{tally:?}");
+    assert!(tally.lies.frames > 20 * SEEDS && tally.lies.breaches > 5 * SEEDS, "{tally:?}");
+    assert!(tally.lies.acknowledged > SEEDS && tally.lies.refused > 5 * SEEDS, "{tally:?}");
+    assert_eq!((tally.forged, tally.given_back, tally.flows_lost), (0, 0, 0), "{tally:?}");
+    assert!(tally.done > 5 * SEEDS, "{tally:?}");
+}
