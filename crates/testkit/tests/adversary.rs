@@ -59,3 +59,21 @@ fn a_peer_that_lies_is_served_within_limits_and_harms_nobody_else() {
     assert_eq!((tally.forged, tally.given_back, tally.flows_lost), (0, 0, 0), "{tally:?}");
     assert!(tally.done > 5 * SEEDS, "{tally:?}");
 }
+
+#[test]
+fn what_is_remembered_of_a_peer_that_lies_does_not_grow_with_its_lies() {
+    let remembered = |lies| {
+        let run = |seed| {
+            let mut scenario = Scenario::with_liar(&mut Rng::new(seed));
+            scenario.chaos.lies = lies;
+            let summary = Simulation::new(&scenario, seed).run();
+            summary.unwrap_or_else(|violation| panic!("{violation}")).tally.lies
+        };
+        let mut counts = run(0);
+        (1..6).for_each(|seed| counts += run(seed));
+        counts
+    };
+    let (few, many) = (remembered(300), remembered(6000));
+    assert!(many.frames > 10 * few.frames, "{few:?} {many:?}");
+    assert!(many.remembered < 3 * few.remembered, "{few:?} {many:?}");
+}
