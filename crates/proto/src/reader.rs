@@ -42,6 +42,8 @@ pub struct FrameReader {
 /// The record that is being read. Its bytes are opened in place.
 #[derive(Clone, Copy, Debug)]
 struct OpenRecord {
+    /// Where its plain bytes begin in the buffer.
+    begin: usize,
     /// Where its plain bytes end in the buffer; the tag follows.
     end: usize,
     /// Payload that follows it as it is.
@@ -167,7 +169,12 @@ impl FrameReader {
 
     /// Whether the stream stands between two frames, as far as it was read.
     pub fn is_between_frames(&self) -> bool {
-        matches!(self.state, State::Head) && self.start == self.end
+        let used_up = |record: OpenRecord| self.start == record.end && record.raw == 0;
+        let start = match self.record {
+            Some(record) if used_up(record) => record.end + TAG_BYTES,
+            _ => self.start,
+        };
+        matches!(self.state, State::Head) && start == self.end
     }
 
     /// Places that are still to be filled straight from the stream, in order; empty outside of a
@@ -283,7 +290,7 @@ impl FrameReader {
     /// it is there as a whole. Says whether there are any.
     fn open_record(&mut self) -> Result<bool, WireError> {
         loop {
-            if let Some(OpenRecord { end, raw }) = self.record {
+            if let Some(OpenRecord { end, raw, .. }) = self.record {
                 if self.start < end {
                     return Ok(true);
                 }
@@ -305,10 +312,16 @@ impl FrameReader {
                 return Err(self.broken(error.into()));
             }
             self.start += RECORD_HEADER_BYTES;
-            let end = self.start + header.sealed as usize;
-            self.record = Some(OpenRecord { end, raw: header.raw });
-            if header.raw > 0 && (!self.takes_raw || self.left() > 0) {
+            let (begin, raw) = (self.start, header.raw);
+            let end = begin + header.sealed as usize;
+            self.record = Some(OpenRecord { begin, end, raw });
+            if raw > 0 && !self.takes_raw {
                 return Err(self.broken(WireError::RawPayload));
+            }
+            // It may be opened before the end of the chunk in front of it was told.
+            if raw > 0 && self.left() > 0 {
+                // The frame whose payload this is came in a record before.
+                return Err(self.broken(WireError::RawMismatch { raw, payload: 0 }));
             }
         }
     }
@@ -323,7 +336,7 @@ impl FrameReader {
         if !self.open_record()? {
             return Ok(ReaderEvent::Need(Need::Record));
         }
-        let Some(OpenRecord { end, raw }) = self.record else {
+        let Some(OpenRecord { begin, end, raw }) = self.record else {
             return Ok(ReaderEvent::Need(Need::Record));
         };
         let bytes = &self.buffer[self.start..end];
@@ -349,7 +362,7 @@ impl FrameReader {
         let left = header.payload_on_wire();
         let decoded = if head_end > end {
             Err(WireError::CutFrame)
-        } else if raw > 0 && (raw != left || head_end != end) {
+        } else if raw > 0 && (raw != left || self.start != begin || head_end != end) {
             Err(WireError::RawMismatch { raw, payload: left })
         } else {
             Place::decode_table(&self.buffer[table..meta], header.payload_len, &mut self.places)

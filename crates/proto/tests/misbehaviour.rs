@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::hello::{Prefix, RefusedCode, Reply};
+use polyrail_proto::hello::{RefusedCode, Reply};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, RegionKey, Segment, Sender,
@@ -215,9 +215,7 @@ fn a_transfer_cannot_change_its_purpose_between_chunks() {
 #[test]
 fn a_reason_with_line_breaks_still_reaches_the_peer() {
     let (code, reason) = (RefusedCode::Limit, "full:\n\t8 of 8 \u{85}".to_owned());
-    let bytes = Reply::Refused { code, reason }.encode();
-    let (prefix, body) = bytes.split_first_chunk().unwrap();
-    let reply = Reply::decode(Prefix::decode(prefix).unwrap(), body).unwrap();
+    let reply = Reply::decode(&Reply::Refused { code, reason }.encode()).unwrap();
     assert_eq!(reply, Reply::Refused { code, reason: "full:  8 of 8  ".to_owned() });
 }
 

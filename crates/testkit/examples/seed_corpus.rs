@@ -5,10 +5,13 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use polyrail_proto::hello::{Capabilities, Card, FlowHello, Hello, RailCard, RefusedCode, Reply};
+use polyrail_proto::hello::{
+    Capabilities, Card, FlowHello, Hello, Kind, Metadata, RailCard, RefusedCode, Reply,
+};
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
 use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
+use polyrail_secure::Capability;
 use polyrail_testkit::Rng;
 
 const KEY: RegionKey = RegionKey { slot: 2, generation: 3, nonce: 0x1122_3344_5566_7788 };
@@ -46,11 +49,12 @@ fn main() -> io::Result<()> {
     };
     let mut rng = Rng::new(1);
     let configs = CONFIGS.iter().map(|text| text.as_bytes().to_vec()).collect();
-    let corpora: [(&str, Vec<Vec<u8>>); 4] = [
+    let corpora: [(&str, Vec<Vec<u8>>); 5] = [
         ("wire", wire(&mut rng)),
         ("hello", hello()),
         ("receiver", calls(&mut rng)),
         ("config", configs),
+        ("handshake", handshake(&mut rng)),
     ];
     for (fuzzer, inputs) in corpora {
         let folder = folder.join(fuzzer);
@@ -80,7 +84,7 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     inputs.push(in_ring());
     inputs.push(Message::MemoryShown { place: RING }.encode());
     inputs.push(Message::MemorySeen { seen: Err("no".into()) }.encode());
-    // What comes first says how the stream is cut into reads.
+    // What comes first says how the stream is cut into records and reads.
     inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
 }
 
@@ -174,8 +178,11 @@ fn hello() -> Vec<Vec<u8>> {
             })
             .collect(),
     };
+    let capability = Capability::new([7; 16]);
+    let metadata = |rails| Metadata { card: card(rails), capability: capability.clone() };
     let flow = |flows: u32| FlowHello {
         card: card(2),
+        capability: capability.clone(),
         target: InstanceId(9),
         from_rail: 1,
         to_rail: 0,
@@ -188,20 +195,36 @@ fn hello() -> Vec<Vec<u8>> {
     };
     let refused = |code, reason: &str| Reply::Refused { code, reason: reason.to_owned() };
     vec![
-        card(1).encode(),
-        card(4).encode(),
-        card(64).encode(),
-        Hello::Introduction(card(3)).encode(),
+        metadata(1).encode(),
+        metadata(4).encode(),
+        metadata(64).encode(),
+        Hello::Introduction(metadata(3)).encode(),
         Hello::Flow(flow(1)).encode(),
         Hello::Flow(flow(1024)).encode(),
-        Reply::Accepted(card(2)).encode(),
+        Reply::Accepted(metadata(2)).encode(),
         refused(RefusedCode::Limit, "").encode(),
         refused(RefusedCode::WrongInstance, "started since: Grüße").encode(),
         refused(RefusedCode::Capability, &"long ".repeat(200)).encode(),
+        Kind::Refusal.framed(&refused(RefusedCode::Unproven, "no secret").encode()),
+        Kind::First.framed(&[1; 49]),
         b"GET / HTTP/1.1\r\nHost: node-1\r\n\r\n".to_vec(),
         b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(),
-        b"PLYR\x02\x00\x01\x00\x00\x00\x00\x00".to_vec(),
+        b"PLYR\x01\x00\x01\x00\x00\x00\x00\x00".to_vec(),
     ]
+}
+
+/// Whole messages of strangers, and changes to those of the other end: where, what, which bytes.
+fn handshake(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut inputs = vec![Vec::new(), vec![0; 49], vec![1; 49], vec![4; 49], vec![1; 200]];
+    for what in 0..4 {
+        for at in [0, 1, 33, 48, 90] {
+            let mut bytes = vec![0; 2 + 4 * usize::from(what)];
+            rng.fill(&mut bytes);
+            (bytes[0], bytes[1]) = (at, what);
+            inputs.push(bytes);
+        }
+    }
+    inputs
 }
 
 /// Bytes that encode calls: the first chooses receiver or sender.

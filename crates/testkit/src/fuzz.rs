@@ -3,14 +3,16 @@
 //! The fuzzers of `fuzz/` call these, and the tests call them with the corpus that is kept there,
 //! so that what a fuzzer once found is tried on each `cargo test`.
 
-use polyrail_proto::hello::{Card, Hello, PREFIX_BYTES, Prefix, RefusedCode, Reply};
+use polyrail_proto::hello::{Hello, Metadata, PREFIX_BYTES, Prefix, RefusedCode, Reply};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Place, SharedPlace, WireError};
 use polyrail_proto::{FrameReader, Need, Piece, ReaderEvent};
 
 use crate::rng::Rng;
 
+mod handshake;
 mod receiver;
+mod records;
 mod sender;
 
 /// What a stream of frames says.
@@ -27,19 +29,26 @@ enum Frame {
     Ring(SharedPlace),
 }
 
-/// Any bytes as frames, acknowledgements and messages. However a stream is cut into reads, it
-/// decodes to the same frames, and these encode to the same stream.
+/// Any bytes as frames of a proven peer, acknowledgements and messages. However a stream is cut into
+/// records and reads, and whether its payload is sealed or not, it decodes to the same frames, and
+/// these encode to the same stream. A proven peer that seals what is no stream, and a stranger, are
+/// refused without panic; the stranger before it is heard.
 ///
 /// # Panics
 /// If the property does not hold.
 pub fn wire(data: &[u8]) {
     let (seed, stream) = data.split_at(data.len().min(8));
     let mut rng = Rng::new(seed.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    let whole = read(stream, |_| usize::MAX);
-    assert_eq!(read(stream, |_| 1), whole, "one byte at a time");
-    assert_eq!(read(stream, |_| rng.between(1, 200) as usize), whole, "in pieces");
+    let raw = records::raw(stream);
+    let whole = read_in_any_pieces(&raw, &mut rng);
+    let sealed = records::sealed(stream, &mut rng);
+    assert_eq!(read_in_any_pieces(&sealed, &mut rng), whole, "sealed or not");
     let again = encode(&whole);
     assert!(stream.starts_with(&again), "{whole:?} is not what the stream says");
+
+    read_in_any_pieces(&records::lawless(stream, &mut rng), &mut rng);
+    let heard = read_in_any_pieces(stream, &mut rng);
+    assert_eq!(heard.frames, [], "a stranger was heard");
 
     if let Some(frame) = stream.first_chunk::<ACK_BYTES>()
         && let Ok(ack) = AckFrame::decode(frame)
@@ -51,32 +60,53 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// Any bytes as a hello, a reply and a card. Accepted input encodes to the same bytes, and this
-/// engine's own messages decode, whatever texts they hold.
+/// What a stream says, however it is cut into reads.
+fn read_in_any_pieces(stream: &[u8], rng: &mut Rng) -> Read {
+    let whole = read(stream, |()| usize::MAX);
+    assert_eq!(read(stream, |()| 1), whole, "one byte at a time");
+    assert_eq!(read(stream, |()| rng.between(1, 200) as usize), whole, "in pieces");
+    whole
+}
+
+/// Any bytes as what a connection begins with, a hello, a reply and metadata, and as the words
+/// behind a prefix. Accepted input encodes to the same bytes, and this engine's own messages decode,
+/// whatever texts they hold.
 ///
 /// # Panics
 /// If the property does not hold.
 pub fn hello(data: &[u8]) {
+    let mut words = vec![data];
     if let Some((head, rest)) = data.split_first_chunk::<PREFIX_BYTES>()
         && let Ok(prefix) = Prefix::decode(head)
         && let Some(body) = rest.get(..prefix.body_bytes())
     {
-        let bytes = &data[..PREFIX_BYTES + body.len()];
-        if let Ok(hello) = Hello::decode(prefix, body) {
-            assert_eq!(hello.encode(), bytes);
-        }
-        if let Ok(reply) = Reply::decode(prefix, body) {
-            assert_eq!(reply.encode(), bytes);
-        }
+        assert_eq!(prefix.kind().framed(body), data[..PREFIX_BYTES + body.len()]);
+        words.push(body);
     }
-    if let Ok(card) = Card::decode(data) {
-        assert_eq!(card.encode(), data);
+    for words in words {
+        if let Ok(hello) = Hello::decode(words) {
+            assert_eq!(hello.encode(), words);
+        }
+        if let Ok(reply) = Reply::decode(words) {
+            assert_eq!(reply.encode(), words);
+        }
+        if let Ok(metadata) = Metadata::decode(words) {
+            assert_eq!(metadata.encode(), words);
+        }
     }
     let reason = String::from_utf8_lossy(data).into_owned();
     let bytes = Reply::Refused { code: RefusedCode::Malformed, reason }.encode();
-    let (head, body) = bytes.split_first_chunk::<PREFIX_BYTES>().expect("a prefix comes first");
-    let prefix = Prefix::decode(head).expect("our own prefix");
-    Reply::decode(prefix, body).expect("our own reply");
+    Reply::decode(&bytes).expect("our own reply");
+}
+
+/// Any bytes as the first message to a responder, the second to an initiator and the third to a
+/// responder; and messages of the real other end, changed. None panics, and none is accepted unless
+/// the other end made it.
+///
+/// # Panics
+/// If the property does not hold.
+pub fn handshake(data: &[u8]) {
+    handshake::run(data);
 }
 
 /// Any sequence of calls that a driver may make, on a receiver or a sender, with any peer.
@@ -93,7 +123,7 @@ pub fn receiver(data: &[u8]) {
 
 /// Reads a stream in reads of the sizes given.
 fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
-    let mut reader = FrameReader::new();
+    let mut reader = FrameReader::new(records::opener());
     let mut frames = Vec::new();
     loop {
         let need = match reader.next() {
@@ -134,7 +164,7 @@ fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
         let mut budget = size(()).min(stream.len());
         let mut total = 0;
         let wanted: Vec<Place> = reader.wanted().collect();
-        assert_eq!(wanted.is_empty(), need == Need::Head);
+        assert_eq!(wanted.is_empty(), need == Need::Record);
         for place in wanted {
             let len = place.len.min(budget as u64);
             let (now, later) = stream.split_at(len as usize);

@@ -13,6 +13,7 @@
 
 pub mod clock;
 pub mod fuzz;
+pub mod liar;
 pub mod link;
 pub mod memory;
 pub mod network;
@@ -21,7 +22,9 @@ pub mod oracle;
 pub mod race;
 pub mod rng;
 pub mod scenario;
+pub mod sealing;
 pub mod simulation;
+pub mod tap;
 pub mod world;
 
 pub use clock::Clock;

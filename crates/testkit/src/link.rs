@@ -7,6 +7,7 @@ use std::time::Duration;
 use polyrail_proto::Time;
 
 use crate::rng::Rng;
+use crate::tap::Tap;
 
 /// Most bytes that travel as one packet.
 const PACKET_BYTES: u64 = 8 << 10;
@@ -26,6 +27,7 @@ pub struct Link {
     reader_gone: bool,
     stalled_until: Time,
     delivered: u64,
+    tap: Option<Tap>,
 }
 
 /// How a writer left.
@@ -100,19 +102,36 @@ impl Link {
             reader_gone: false,
             stalled_until: Time::default(),
             delivered: 0,
+            tap: None,
         }
     }
 
-    /// Bytes that [`Self::write`] would take.
+    /// The same, with somebody on its path.
+    #[must_use]
+    pub fn tapped(mut self, rng: Rng) -> Self {
+        self.tap = Some(Tap::new(rng));
+        self
+    }
+
+    /// Whoever is on the path.
+    pub fn tap(&mut self) -> Option<&mut Tap> {
+        self.tap.as_mut()
+    }
+
+    /// Bytes that [`Self::write`] would take. Somebody on the path may have put more into the buffer
+    /// than it has room for.
     pub fn room(&self) -> usize {
-        self.send_capacity - self.sending.len()
+        self.send_capacity.saturating_sub(self.sending.len())
     }
 
     /// Puts the beginning of `bytes` into the send buffer; says how many fitted.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         if self.writer == Writer::Here {
-            self.sending.extend(&bytes[..taken]);
+            match &mut self.tap {
+                None => self.sending.extend(&bytes[..taken]),
+                Some(tap) => self.sending.extend(tap.pass(&bytes[..taken])),
+            }
         }
         taken
     }

@@ -47,6 +47,8 @@ pub struct Network {
     rails: Vec<Rail>,
     connections: Vec<Connection>,
     buffers: Buffers,
+    /// Where somebody on the path of all connections takes random numbers from, if there is one.
+    adversary: Option<Rng>,
 }
 
 /// One path between two nodes.
@@ -87,7 +89,19 @@ impl Network {
             let lane = Lane { rate, latency, up: true, busy_until: Time::default() };
             Rail { settings: *settings, lanes: vec![lane; nodes] }
         };
-        Self { rails: rails.iter().map(rail).collect(), connections: Vec::new(), buffers }
+        Self {
+            rails: rails.iter().map(rail).collect(),
+            connections: Vec::new(),
+            buffers,
+            adversary: None,
+        }
+    }
+
+    /// The same, with somebody on the path of every connection.
+    #[must_use]
+    pub fn tapped(mut self, rng: Rng) -> Self {
+        self.adversary = Some(rng);
+        self
     }
 
     /// How many rails there are.
@@ -106,7 +120,13 @@ impl Network {
         if !self.is_up(rail) {
             return None;
         }
-        let link = || Link::new(self.buffers.send, self.buffers.receive);
+        let mut link = || {
+            let link = Link::new(self.buffers.send, self.buffers.receive);
+            match &mut self.adversary {
+                Some(rng) => link.tapped(Rng::new(rng.bits())),
+                None => link,
+            }
+        };
         self.connections.push(Connection {
             rail,
             client,
@@ -138,6 +158,11 @@ impl Network {
         let open = |c: &Connection| !(c.client_left && c.server_left);
         let all = self.connections.iter().enumerate();
         all.filter(|(_, c)| open(c)).map(|(index, _)| ConnectionId(index as u32)).collect()
+    }
+
+    /// All connections there ever were.
+    pub fn all(&self) -> impl Iterator<Item = ConnectionId> + use<> {
+        (0..self.connections.len() as u32).map(ConnectionId)
     }
 
     /// A stream of a connection, for its writer and its reader.

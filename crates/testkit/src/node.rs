@@ -42,6 +42,8 @@ pub struct NodeSettings {
     pub chunk_bytes: u64,
     /// What a peer may make the receiver remember.
     pub limits: ReceiverLimits,
+    /// The most bytes of payload that a record seals; without it, payload travels as it is.
+    pub sealed: Option<usize>,
     /// Whether chunks carry a checksum.
     pub checksum: bool,
     /// How many of a thousand writes to a flow have one payload byte changed on the wire.

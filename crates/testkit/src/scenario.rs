@@ -6,6 +6,7 @@ use polyrail_proto::ReceiverLimits;
 
 use crate::network::{Buffers, NodeId, RailSettings};
 use crate::node::{NodeSettings, Sabotage};
+use crate::rng::Rng;
 
 /// A simulation without its seed.
 #[derive(Clone, Debug)]
@@ -79,6 +80,8 @@ pub struct Chaos {
     pub calm_at: Duration,
     /// How many rails come back then; the others are down for good.
     pub heals: usize,
+    /// Turns of a second peer of the first node, which is proven and lies.
+    pub lies: u32,
     /// This node's process is killed then.
     pub kill: Option<(NodeId, Duration)>,
 }
@@ -100,10 +103,12 @@ pub enum Fault {
     Slow,
     /// A rail becomes slower and slower, and then goes down.
     Dying,
+    /// Somebody on the path of a connection changes its bytes.
+    Tamper,
 }
 
 impl Fault {
-    /// All of them.
+    /// All that happens to networks without an adversary.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::HalfOpen,
@@ -128,6 +133,7 @@ impl Scenario {
                 window_chunks: 8,
                 chunk_bytes: 8 << 10,
                 limits: ReceiverLimits::default(),
+                sealed: None,
                 checksum: false,
                 corrupt_per_mille: 0,
                 stall: Duration::from_millis(2),
@@ -163,10 +169,69 @@ impl Scenario {
                 pause: Duration::from_micros(400),
                 calm_at: Duration::from_millis(20),
                 heals: usize::MAX,
+                lies: 0,
                 kill: None,
             },
             bound: Duration::from_secs(60),
         }
+    }
+
+    /// Sizes of every kind, from a chunk in several windows to several transfers in a chunk.
+    pub fn of_any_shape(rng: &mut Rng) -> Self {
+        let mut scenario = Self::calm();
+        let rails = rng.between(1, 4) as usize;
+        scenario.rails = (0..rails)
+            .map(|_| RailSettings {
+                rate: rng.between(50, 1000) * 1_000_000,
+                latency: Duration::from_micros(rng.between(5, 100)),
+            })
+            .collect();
+        scenario.node.channels = rails as u32 * rng.between(1, 2) as u32;
+        scenario.node.sockets = rng.between(1, 2) as u32;
+        scenario.node.window_chunks = rng.between(1, 16) as u32;
+        scenario.node.chunk_bytes = 1 << rng.between(10, 16);
+        scenario.node.checksum = rng.per_mille(300);
+        // With shorter records a chunk may take longer than the time after which its flow is closed.
+        scenario.node.sealed = rng.per_mille(500).then(|| rng.between(100, 6000) as usize);
+        if rng.per_mille(300) {
+            // Then silence is only a stall if it lasts longer than the slowest chunk can take.
+            scenario.node.transport_progress = false;
+            scenario.node.stall = Duration::from_millis(50);
+        }
+        scenario.buffers.send = 1 << rng.between(11, 17);
+        scenario.buffers.receive = 1 << rng.between(11, 18);
+        scenario
+    }
+
+    /// Somebody on the path of every connection changes, repeats, drops and moves what passes, puts
+    /// in bytes of his own and records of others, and tears connections. Payload that is not sealed
+    /// has a checksum.
+    pub fn with_adversary(rng: &mut Rng) -> Self {
+        let mut scenario = Self::of_any_shape(rng);
+        scenario.chaos.faults = vec![Fault::Tamper, Fault::Tamper, Fault::Tamper, Fault::Reset];
+        if rng.per_mille(300) {
+            scenario.chaos.faults.extend([Fault::HalfOpen, Fault::Stall, Fault::RailDown]);
+        }
+        scenario.chaos.pause = Duration::from_micros(rng.between(100, 600));
+        scenario.chaos.calm_at = Duration::from_millis(8);
+        scenario.load.operations = 16;
+        scenario.load.max_bytes = 24 << 10;
+        scenario.node.checksum |= scenario.node.sealed.is_none();
+        scenario.node.limits.transfers = 64;
+        if rng.per_mille(300) {
+            scenario.load.cancelled = 100;
+            scenario.load.drops = 100;
+        }
+        scenario
+    }
+
+    /// A network without faults, and a second peer of the first node that seals whatever it likes.
+    pub fn with_liar(rng: &mut Rng) -> Self {
+        let mut scenario = Self::of_any_shape(rng);
+        scenario.chaos.lies = rng.between(50, 400) as u32;
+        scenario.load.operations = 12;
+        scenario.load.max_bytes = 24 << 10;
+        scenario
     }
 
     /// The same, with these faults.

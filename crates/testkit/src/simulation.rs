@@ -7,13 +7,14 @@ use std::time::Duration;
 use polyrail_proto::{Failure, Time};
 
 use crate::clock::Clock;
+use crate::liar::Liar;
 use crate::link::Leave;
 use crate::memory::Memory;
 use crate::network::{Direction, Network, NodeId};
 use crate::node::Node;
 use crate::oracle::{Kind, OpId, Oracle, Posting};
 use crate::rng::Rng;
-use crate::scenario::Scenario;
+use crate::scenario::{Fault, Scenario};
 use crate::world::{Actor, Tally, World};
 
 mod chaos;
@@ -34,6 +35,8 @@ pub struct Simulation {
     agenda: BTreeMap<(Time, u64), Action>,
     posted: usize,
     injection: Option<(u64, Injection)>,
+    liar: Option<Liar>,
+    lies_left: u32,
     calm: bool,
     was_idle: bool,
     over: bool,
@@ -110,11 +113,18 @@ impl Simulation {
         };
         let mut memories = vec![memory(&mut rng), memory(&mut rng)];
         let rails = scenario.rails.len() as u32;
-        let corruption = scenario.node.corrupt_per_mille > 0;
+        let is_hostile = scenario.chaos.faults.contains(&Fault::Tamper);
+        let payload_is_exposed = is_hostile && scenario.node.sealed.is_none();
+        let corruption = scenario.node.corrupt_per_mille > 0 || payload_is_exposed;
         let oracle = Oracle::new(&mut memories, corruption, &mut rng);
+        let mut network = Network::new(2, &scenario.rails, scenario.buffers);
+        if is_hostile {
+            network = network.tapped(Rng::new(rng.bits()));
+        }
         let world = World {
             clock: Clock::default(),
-            network: Network::new(2, &scenario.rails, scenario.buffers),
+            network,
+            is_hostile,
             memories,
             oracle,
             rng,
@@ -133,6 +143,8 @@ impl Simulation {
             agenda: BTreeMap::new(),
             posted: 0,
             injection: None,
+            liar: None,
+            lies_left: scenario.chaos.lies,
             calm: false,
             was_idle: false,
             over: false,
@@ -196,6 +208,10 @@ impl Simulation {
         }
         self.world.soon(Actor::User, 50_000);
         self.world.soon(Actor::Chaos, self.scenario.chaos.pause.as_nanos() as u64);
+        if self.lies_left > 0 {
+            self.liar = Some(Liar::new(&mut self.world.rng));
+            self.world.soon(Actor::Liar, 50_000);
+        }
         if let Some((node, after)) = self.scenario.chaos.kill {
             self.plan(after, Action::Kill(node));
         }
@@ -210,7 +226,7 @@ impl Simulation {
         let dead = match actor {
             Actor::Tx(node, _) | Actor::Rx(node, _) | Actor::Timer(node) => self.dead[node],
             Actor::Accept(id) => self.dead[self.world.network.connection(id).server],
-            Actor::Link(..) | Actor::User | Actor::Chaos => false,
+            Actor::Link(..) | Actor::User | Actor::Chaos | Actor::Liar => false,
         };
         if dead {
             return;
@@ -227,6 +243,20 @@ impl Simulation {
             Actor::Timer(node) => self.nodes[node].run_timer(world),
             Actor::User => self.run_user(),
             Actor::Chaos => self.run_chaos(),
+            Actor::Liar => self.run_liar(),
+        }
+    }
+
+    /// The liar says something to the first node, whose memory it must not touch.
+    fn run_liar(&mut self) {
+        let (Some(liar), world) = (&mut self.liar, &mut self.world) else { return };
+        let now = world.now();
+        if let Err(what) = liar.turn(now, &world.memories[0], &mut world.rng) {
+            world.oracle.violate(what);
+        }
+        self.lies_left -= 1;
+        if self.lies_left > 0 {
+            world.soon(Actor::Liar, 30_000);
         }
     }
 
@@ -295,6 +325,11 @@ impl Simulation {
 
     fn check_end(&mut self) {
         let whole = !self.dead.contains(&true);
+        match self.liar.as_mut().map(Liar::end) {
+            Some(Ok(counts)) => self.world.tally.lies = counts,
+            Some(Err(what)) => self.world.oracle.violate(what),
+            None => {}
+        }
         for (node, engine) in self.nodes.iter().enumerate() {
             if whole && !(engine.is_idle() && engine.active_count() == 0) {
                 self.world.oracle.violate(format!("node {node} is not idle at the end"));

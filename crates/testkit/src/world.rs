@@ -7,6 +7,7 @@ use std::time::Duration;
 use polyrail_proto::Time;
 
 use crate::clock::Clock;
+use crate::liar::Counts;
 use crate::memory::Memory;
 use crate::network::{ConnectionId, Direction, Network, NodeId};
 use crate::oracle::{OpId, Oracle, Outcome};
@@ -29,6 +30,8 @@ pub enum Actor {
     User,
     /// Whoever pulls cables.
     Chaos,
+    /// The first node's second peer.
+    Liar,
 }
 
 /// Everything but the nodes.
@@ -40,6 +43,8 @@ pub struct World {
     pub network: Network,
     /// The memory of each node.
     pub memories: Vec<Memory>,
+    /// Somebody on the path changes bytes, so that records may fail to open.
+    pub is_hostile: bool,
     /// The judge.
     pub oracle: Oracle,
     /// The one source of randomness.
@@ -61,6 +66,10 @@ pub struct Tally {
     pub refused: u64,
     /// Chunks refused because of their checksum.
     pub corrupt: u64,
+    /// Records that did not open.
+    pub forged: u64,
+    /// Times that somebody on the path changed something.
+    pub tricks: u64,
     /// Chunks that were sent away because another copy was inside a system call.
     pub sent_away: u64,
     /// Chunks taken from a flow while it was landing them.
@@ -79,6 +88,8 @@ pub struct Tally {
     pub done: u64,
     /// Operations that failed.
     pub failed: u64,
+    /// What a lying peer brought about.
+    pub lies: Counts,
     /// Notifications delivered.
     pub notified: u64,
     /// Most transfers under way at a receiver at once.
@@ -90,6 +101,8 @@ impl AddAssign for Tally {
         self.discarded += other.discarded;
         self.refused += other.refused;
         self.corrupt += other.corrupt;
+        self.forged += other.forged;
+        self.tricks += other.tricks;
         self.sent_away += other.sent_away;
         self.taken += other.taken;
         self.held_back += other.held_back;
@@ -99,6 +112,7 @@ impl AddAssign for Tally {
         self.early += other.early;
         self.done += other.done;
         self.failed += other.failed;
+        self.lies += other.lies;
         self.notified += other.notified;
         self.most_active = self.most_active.max(other.most_active);
     }
@@ -158,6 +172,14 @@ impl World {
     pub fn reset(&mut self, id: ConnectionId) {
         self.network.reset(id);
         self.wake_ends(id);
+    }
+
+    /// What came is no record of the connection. Without anybody on the path that can't be.
+    pub fn forged(&mut self, what: impl std::fmt::Display) {
+        self.tally.forged += 1;
+        if !self.is_hostile {
+            self.oracle.violate(format!("{what}, but nobody changed it"));
+        }
     }
 
     /// Tears a connection for its client alone.

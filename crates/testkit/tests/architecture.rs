@@ -28,7 +28,11 @@ const RULES: &[Rule] = &[
         ],
         ..Rule::ORDINARY
     },
-    Rule { name: "polyrail", below: &["config", "gpu", "proto", "sys"], ..Rule::ORDINARY },
+    Rule {
+        name: "polyrail",
+        below: &["config", "gpu", "proto", "secure", "sys"],
+        ..Rule::ORDINARY
+    },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
@@ -72,13 +76,21 @@ const RULES: &[Rule] = &[
     Rule { name: "netlink", may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "yaml", is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "proto", for_tests: &["testkit"], is_pure: true, ..Rule::ORDINARY },
+    Rule {
+        name: "proto",
+        below: &["secure"],
+        for_tests: &["testkit"],
+        is_pure: true,
+        ..Rule::ORDINARY
+    },
+    // Keys and handshakes take random bits from the system.
+    Rule { name: "secure", ..Rule::ORDINARY },
     // It shares the grammar of sizes and times with the settings.
     Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
     // Its example `chaos` runs engines in a lab.
     Rule {
         name: "testkit",
-        below: &["proto"],
+        below: &["proto", "secure"],
         for_tests: &["config", "lab", "polyrail"],
         is_pure: true,
         ..Rule::ORDINARY
@@ -90,7 +102,8 @@ const RULES: &[Rule] = &[
 const FOR_ALL_TESTS: &str = "skip";
 
 /// What programs of others may build on, and what that needs. Nothing else is published.
-const PUBLIC: &[&str] = &["config", "gpu", "nccl-abi", "polyrail", "proto", "sys", "yaml"];
+const PUBLIC: &[&str] =
+    &["config", "gpu", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml"];
 
 /// Crates through which a pure crate could reach the operating system.
 const NOT_PURE: &[&str] = &[

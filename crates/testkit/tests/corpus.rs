@@ -44,6 +44,11 @@ fn the_corpus_of_hello_holds() {
 }
 
 #[test]
+fn the_corpus_of_handshake_holds() {
+    replay("handshake", fuzz::handshake);
+}
+
+#[test]
 fn the_corpus_of_receiver_holds() {
     replay("receiver", fuzz::receiver);
 }

@@ -21,6 +21,7 @@ fn card() -> Card {
 fn flow() -> FlowHello {
     FlowHello {
         card: card(),
+        capability: Capability::new([6; CAPABILITY_BYTES]),
         target: InstanceId(9),
         from_rail: 1,
         to_rail: 0,
@@ -33,59 +34,68 @@ fn flow() -> FlowHello {
     }
 }
 
-fn split(bytes: &[u8]) -> (Prefix, &[u8]) {
-    let (prefix, body) = bytes.split_at(PREFIX_BYTES);
-    let prefix = Prefix::decode(prefix.try_into().unwrap()).unwrap();
-    assert_eq!(prefix.body_bytes(), body.len());
-    (prefix, body)
+fn metadata() -> Metadata {
+    Metadata { card: card(), capability: Capability::new([5; CAPABILITY_BYTES]) }
 }
 
 /// Whatever these bytes decode to must encode to the same bytes: decoding loses nothing.
 fn assert_says_the_same_again(bytes: &[u8]) {
-    let (prefix, body) = split(bytes);
-    let (hello, reply) = (Hello::decode(prefix, body), Reply::decode(prefix, body));
-    assert!(hello.is_err() || reply.is_err(), "{hello:?} and {reply:?} at once");
-    for again in [hello.map(|hello| hello.encode()), reply.map(|reply| reply.encode())] {
+    let (hello, reply) = (Hello::decode(bytes), Reply::decode(bytes));
+    let metadata = Metadata::decode(bytes).map(|metadata| metadata.encode());
+    let (hello, reply) = (hello.map(|hello| hello.encode()), reply.map(|reply| reply.encode()));
+    for again in [hello, reply, metadata] {
         assert!(again.is_err() || again == Ok(bytes.to_vec()), "{again:?} of {bytes:?}");
     }
 }
 
+fn prefix(bytes: &[u8]) -> Result<Prefix, HelloError> {
+    Prefix::decode(bytes.first_chunk().expect("a whole prefix"))
+}
+
 #[test]
 fn every_hello_and_reply_survives_the_wire() {
-    for hello in [Hello::Flow(flow()), Hello::Introduction(card())] {
-        let bytes = hello.encode();
-        let (prefix, body) = split(&bytes);
-        assert_eq!(Hello::decode(prefix, body).unwrap(), hello);
+    for hello in [Hello::Flow(flow()), Hello::Introduction(metadata())] {
+        assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
+        assert_eq!(hello.card(), &card());
     }
     let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
-    for reply in [Reply::Accepted(card()), refused] {
-        let bytes = reply.encode();
-        let (prefix, body) = split(&bytes);
-        assert_eq!(Reply::decode(prefix, body).unwrap(), reply);
+    for reply in [Reply::Accepted(metadata()), refused] {
+        assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
     }
-    assert_eq!(Card::decode(&card().encode()).unwrap(), card());
+    assert_eq!(Metadata::decode(&metadata().encode()).unwrap(), metadata());
 }
 
 #[test]
 fn what_is_cut_off_or_goes_on_is_refused() {
-    let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
-    for bytes in [
-        Hello::Flow(flow()).encode(),
-        Hello::Introduction(card()).encode(),
-        Reply::Accepted(card()).encode(),
-        refused.encode(),
-    ] {
-        let (prefix, body) = split(&bytes);
-        let longer = [body, &[0]].concat();
-        for wrong in (0..body.len()).map(|cut| &body[..cut]).chain([&longer[..]]) {
-            Hello::decode(prefix, wrong).unwrap_err();
-            Reply::decode(prefix, wrong).unwrap_err();
+    fn assert_refused<T: std::fmt::Debug>(
+        bytes: &[u8],
+        decode: impl Fn(&[u8]) -> Result<T, HelloError>,
+    ) {
+        let longer = [bytes, &[0]].concat();
+        for wrong in (0..bytes.len()).map(|cut| &bytes[..cut]).chain([&longer[..]]) {
+            decode(wrong).unwrap_err();
         }
     }
-    let bytes = card().encode();
-    let longer = [&bytes[..], &[0]].concat();
-    for wrong in (0..bytes.len()).map(|cut| &bytes[..cut]).chain([&longer[..]]) {
-        Card::decode(wrong).unwrap_err();
+    assert_refused(&Hello::Flow(flow()).encode(), Hello::decode);
+    assert_refused(&Hello::Introduction(metadata()).encode(), Hello::decode);
+    assert_refused(&Reply::Accepted(metadata()).encode(), Reply::decode);
+    let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
+    assert_refused(&refused.encode(), Reply::decode);
+    assert_refused(&metadata().encode(), Metadata::decode);
+}
+
+#[test]
+fn every_kind_of_message_has_its_prefix() {
+    for kind in [Kind::First, Kind::Second, Kind::Third, Kind::Reply, Kind::Refusal] {
+        let bytes = kind.framed(b"words");
+        let prefix = prefix(&bytes).unwrap();
+        assert_eq!((prefix.kind(), prefix.body_bytes()), (kind, 5));
+        assert_eq!(&bytes[PREFIX_BYTES..], b"words");
+    }
+    for got in [0, 6, u16::MAX] {
+        let mut bytes = Kind::First.framed(b"");
+        bytes[6..8].copy_from_slice(&got.to_le_bytes());
+        assert_eq!(prefix(&bytes), Err(HelloError::Kind { got, allowed: "1 to 5" }));
     }
 }
 
@@ -95,21 +105,25 @@ fn the_largest_card_fits_in_a_hello() {
     let rail = RailCard { name: long.clone(), ..card().rails[1].clone() };
     let card = Card { name: long, rails: vec![rail; MAX_RAILS], ..card() };
     let bytes = Hello::Flow(FlowHello { card, ..flow() }).encode();
-    assert!(bytes.len() - PREFIX_BYTES <= MAX_BODY_BYTES, "{} bytes", bytes.len());
+    assert!(bytes.len() + 128 <= MAX_BODY_BYTES, "{} bytes", bytes.len());
 }
 
 #[test]
 fn a_stranger_and_another_version_are_told_apart() {
-    let garbage = Prefix::decode(b"GET / HTTP/1").unwrap_err();
+    let garbage = prefix(b"GET / HTTP/1").unwrap_err();
     assert!(garbage.to_string().starts_with("not a Polyrail connection"), "{garbage}");
-    let mut other = Hello::Flow(flow()).encode();
-    other[4] = 2;
-    let error = Prefix::decode(other[..PREFIX_BYTES].try_into().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "peer speaks version 2 of the protocol, this engine speaks 1");
+    let mut other = Kind::First.framed(b"words");
     other[4] = 1;
+    let error = prefix(&other).unwrap_err();
+    assert_eq!(error.to_string(), "peer speaks version 1 of the protocol, this engine speaks 2");
+    other[4] = 2;
     other[11] = 1;
-    let error = Prefix::decode(other[..PREFIX_BYTES].try_into().unwrap()).unwrap_err();
-    assert!(matches!(error, HelloError::TooLarge { .. }));
+    assert!(matches!(prefix(&other), Err(HelloError::TooLarge { .. })));
+    let mut other = metadata().encode();
+    other[4] = 3;
+    assert_eq!(Metadata::decode(&other), Err(HelloError::Version { got: 3 }));
+    other[0] = b'p';
+    assert_eq!(Metadata::decode(&other), Err(HelloError::NotPolyrail { got: *b"pLYR" }));
 }
 
 #[test]
@@ -120,8 +134,7 @@ fn a_field_out_of_range_is_refused_by_name() {
         (FlowHello { card: Card { rails: vec![], ..card() }, ..flow() }, "rails"),
     ] {
         let bytes = Hello::Flow(bad).encode();
-        let (prefix, body) = split(&bytes);
-        let error = Hello::decode(prefix, body).unwrap_err().to_string();
+        let error = Hello::decode(&bytes).unwrap_err().to_string();
         assert!(error.contains(name), "{error}");
     }
 }
@@ -143,11 +156,13 @@ fn rails_of_one_network_know_each_other() {
 
 proptest! {
     #[test]
-    fn garbage_is_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..4) {
-        assert_says_the_same_again(&framed(kind.into(), &bytes));
-        if let Ok(card) = Card::decode(&bytes) {
-            prop_assert_eq!(card.encode(), bytes);
-        }
+    fn garbage_is_refused_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300), first in 0u8..4,
+    ) {
+        let mut bytes = bytes;
+        if let [code, zero, ..] = &mut bytes[..] { (*code, *zero) = (first, 0); }
+        assert_says_the_same_again(&bytes);
+        if let Some(bytes) = bytes.first_chunk() { let _ = Prefix::decode(bytes); }
     }
 
     #[test]
@@ -157,18 +172,13 @@ proptest! {
         let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };
         for mut bytes in [
             Hello::Flow(flow()).encode(),
-            Hello::Introduction(card()).encode(),
-            Reply::Accepted(card()).encode(),
+            Hello::Introduction(metadata()).encode(),
+            Reply::Accepted(metadata()).encode(),
             refused.encode(),
+            metadata().encode(),
         ] {
-            let at = PREFIX_BYTES + at.index(bytes.len() - PREFIX_BYTES);
-            bytes[at] = value;
+            *at.get_mut(&mut bytes) = value;
             assert_says_the_same_again(&bytes);
-        }
-        let mut bytes = card().encode();
-        *at.get_mut(&mut bytes) = value;
-        if let Ok(card) = Card::decode(&bytes) {
-            prop_assert_eq!(card.encode(), bytes);
         }
     }
 }

@@ -71,7 +71,8 @@ impl Node {
             if at <= world.now() {
                 self.close_stream(world, flow, Leave::Finish);
                 self.rx[flow as usize].next = None;
-                self.rx[flow as usize].stream = Some(Stream::new(id));
+                self.rx[flow as usize].stream =
+                    Some(Stream::new(id, self.settings.sealed.is_some()));
             } else {
                 world.clock.wake(Actor::Rx(self.id, flow), at);
             }
@@ -89,7 +90,8 @@ impl Node {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
         match stream.next_step() {
             Err(error) => {
-                world.oracle.violate(format!("frame on flow {flow}: {error}"));
+                world.forged(format!("frame on flow {flow}: {error}"));
+                self.close_stream(world, flow, Leave::Abort);
                 false
             }
             Ok(Step::Chunk { header, places, crc, meta }) => {
@@ -158,12 +160,12 @@ impl Node {
             if world.network.server_sees_end(id).is_some() {
                 self.close_stream(world, flow, Leave::Finish);
             } else {
-                self.acknowledge(world, flow, need == Need::Head);
+                self.acknowledge(world, flow, need == Need::Record);
             }
             return false;
         }
         let wanted: Vec<Span> = match need {
-            Need::Head => Vec::new(),
+            Need::Record => Vec::new(),
             Need::Payload => stream.reader.wanted().map(|place| span_of(&place)).collect(),
         };
         let direct: u64 = wanted.iter().map(|span| span.len).sum();

@@ -1,15 +1,19 @@
 //! Outgoing flows: one thread each, which connects, writes chunks, and reads acknowledgements.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
-use polyrail_proto::{Chunk, FlowIndex, Source, Time};
+use polyrail_proto::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::{Chunk, FlowIndex, FrameReader, ReaderEvent, Source, Time};
+use polyrail_secure::Sealer;
 
 use super::{Node, Request};
 use crate::link::Leave;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 use crate::network::{ConnectionId, Direction};
+use crate::rng::Rng;
+use crate::sealing::{keys, seal};
 use crate::world::{Actor, World};
 
 /// An attempt to connect ends after this many times the pause between attempts.
@@ -27,8 +31,8 @@ pub(super) struct TxFlow {
     /// and is slow to report it.
     unreported: u32,
     report_at: Time,
-    /// The beginning of an acknowledgement frame.
-    ack: Vec<u8>,
+    /// Seals what is sent and reads acknowledgements, on the connection that is up.
+    ends: Option<(Sealer, FrameReader)>,
     delivered: u64,
 }
 
@@ -49,8 +53,15 @@ enum TxState {
 #[derive(Debug)]
 struct Frame {
     token: u64,
+    /// All before the payload, until it is sealed.
     head: Vec<u8>,
-    payload: Vec<Span>,
+    /// Payload that is not in a record yet, nor announced by one.
+    payload: VecDeque<Span>,
+    /// The record that is being written.
+    record: Vec<u8>,
+    /// Payload that follows the record as it is.
+    raw: Vec<Span>,
+    /// How much of both is written.
     at: usize,
     len: usize,
 }
@@ -138,8 +149,10 @@ impl Node {
             self.drop_flow(world, flow);
         } else if world.network.connection(id).accepted {
             let epoch = self.tx[flow as usize].epoch;
+            let keys = keys(id, true);
+            let ends = Some((keys.sealer, FrameReader::new(keys.opener)));
             self.tx[flow as usize] =
-                TxFlow { state: TxState::Up { id }, epoch, ..TxFlow::default() };
+                TxFlow { state: TxState::Up { id }, epoch, ends, ..TxFlow::default() };
             self.sender.handle_flow_up(world.now(), FlowIndex(flow));
             self.drive(world, flow, id);
         } else {
@@ -196,14 +209,34 @@ impl Node {
         if !bytes.is_empty() {
             world.poke(id, Direction::Acks);
         }
-        self.tx[flow as usize].ack.extend(bytes);
-        while let Some((frame, rest)) = self.tx[flow as usize].ack.split_first_chunk::<ACK_BYTES>()
-        {
-            let (frame, rest) = (AckFrame::decode(frame), rest.to_vec());
-            self.tx[flow as usize].ack = rest;
+        let mut rest = &bytes[..];
+        loop {
+            let tx = &mut self.tx[flow as usize];
+            let Some((_, reader)) = &mut tx.ends else { return false };
+            let ack = match reader.next() {
+                Ok(ReaderEvent::Ack(ack)) => ack,
+                Ok(ReaderEvent::Need(_)) if rest.is_empty() => return true,
+                Ok(ReaderEvent::Need(_)) => {
+                    let spare = reader.spare();
+                    let (now, later) = rest.split_at(rest.len().min(spare.len()));
+                    spare[..now.len()].copy_from_slice(now);
+                    reader.advance(now.len());
+                    rest = later;
+                    continue;
+                }
+                Ok(other) => {
+                    world.oracle.violate(format!("{other:?} on flow {flow} instead of an ack"));
+                    return false;
+                }
+                Err(error) => {
+                    world.forged(format!("acknowledgement on flow {flow}: {error}"));
+                    self.drop_flow(world, flow);
+                    self.pump(world);
+                    return false;
+                }
+            };
             let in_flight = self.sender.in_flight(FlowIndex(flow));
-            let now = world.now();
-            let handled = frame.and_then(|ack| self.sender.handle_ack(now, FlowIndex(flow), ack));
+            let handled = self.sender.handle_ack(world.now(), FlowIndex(flow), ack);
             if let Some(until) = self.sender.rest_until() {
                 world.clock.wake(Actor::Timer(self.id), until);
             }
@@ -215,7 +248,6 @@ impl Node {
             let left = self.sender.in_flight(FlowIndex(flow));
             world.tally.early += u64::from(left < in_flight && left < unreported);
         }
-        true
     }
 
     fn begin_write(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
@@ -234,7 +266,11 @@ impl Node {
         }
         let room = world.network.link(id, Direction::Data).room();
         let tx = &mut self.tx[flow as usize];
-        let Some(frame) = &tx.frame else { return };
+        let (Some(frame), Some((sealer, _))) = (&mut tx.frame, &mut tx.ends) else { return };
+        if frame.at == frame.len {
+            let memory = &world.memories[self.id];
+            frame.seal_next(sealer, memory, self.settings.sealed, &mut world.rng);
+        }
         let count = world.rng.size((frame.len - frame.at).min(room));
         if count > 0 {
             let until = self.call_end(world);
@@ -253,14 +289,14 @@ impl Node {
         }
         let memory = &world.memories[self.id];
         let mut bytes = frame.bytes(memory, count);
-        let payload = bytes.len() - frame.head.len().saturating_sub(frame.at).min(bytes.len());
+        let payload = bytes.len() - frame.record.len().saturating_sub(frame.at).min(bytes.len());
         if payload > 0 && world.rng.per_mille(self.settings.corrupt_per_mille) {
             let index = bytes.len() - 1 - world.rng.index(payload);
             bytes[index] ^= 1 << world.rng.below(8);
         }
         let taken = world.network.link(id, Direction::Data).write(&bytes);
         frame.at += taken;
-        if frame.at == frame.len {
+        if frame.at == frame.len && frame.payload.is_empty() {
             tx.frame = None;
             tx.unreported += 1;
             let slow = world.rng.per_mille(50);
@@ -277,7 +313,7 @@ impl Node {
             offset: piece.local_offset,
             len: piece.len,
         });
-        let payload: Vec<Span> = payload.collect();
+        let payload: VecDeque<Span> = payload.collect();
         let mut header = chunk.header;
         if self.settings.checksum {
             header.flags = header.flags.with(Flags::CHECKSUM);
@@ -296,8 +332,8 @@ impl Node {
             });
             head = encode(header);
         }
-        let len = head.len() + header.payload_len as usize;
-        Frame { token: chunk.token, head, payload, at: 0, len }
+        let (record, raw) = (Vec::new(), Vec::new());
+        Frame { token: chunk.token, head, payload, record, raw, at: 0, len: 0 }
     }
 
     /// When a system call that begins now ends: usually soon.
@@ -311,12 +347,48 @@ impl Node {
 }
 
 impl Frame {
-    /// The next `count` bytes, from head and memory.
-    fn bytes(&self, memory: &crate::memory::Memory, count: usize) -> Vec<u8> {
+    /// Makes the next record, when the last one is written: all before the payload, and then as much
+    /// payload as it seals, or the length of all of it.
+    fn seal_next(
+        &mut self,
+        sealer: &mut Sealer,
+        memory: &Memory,
+        sealed: Option<usize>,
+        rng: &mut Rng,
+    ) {
+        let mut plain = std::mem::take(&mut self.head);
+        self.record.clear();
+        self.raw.clear();
+        match sealed {
+            None => self.raw.extend(self.payload.drain(..)),
+            Some(most) => {
+                // The first record may have no payload; each later one must get on.
+                let mut room = rng.between(u64::from(plain.is_empty()), most as u64);
+                while room > 0
+                    && let Some(span) = self.payload.pop_front()
+                {
+                    let len = span.len.min(room);
+                    plain.extend_from_slice(memory.bytes(Span { len, ..span }));
+                    room -= len;
+                    if len < span.len {
+                        let (offset, len) = (span.offset + len, span.len - len);
+                        self.payload.push_front(Span { offset, len, ..span });
+                    }
+                }
+            }
+        }
+        let raw: u64 = self.raw.iter().map(|span| span.len).sum();
+        seal(sealer, &plain, raw as u32, &mut self.record);
+        self.at = 0;
+        self.len = self.record.len() + raw as usize;
+    }
+
+    /// The next `count` bytes, from record and memory.
+    fn bytes(&self, memory: &Memory, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count);
         let mut skip = self.at;
-        let payload = self.payload.iter().map(|span| memory.bytes(*span));
-        for part in std::iter::once(self.head.as_slice()).chain(payload) {
+        let payload = self.raw.iter().map(|span| memory.bytes(*span));
+        for part in std::iter::once(self.record.as_slice()).chain(payload) {
             let from = skip.min(part.len());
             skip -= from;
             let take = (part.len() - from).min(count - bytes.len());

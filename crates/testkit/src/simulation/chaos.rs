@@ -8,6 +8,7 @@ use super::{Action, Injection, Simulation};
 use crate::network::{ConnectionId, Direction};
 use crate::oracle::OpId;
 use crate::scenario::Fault;
+use crate::tap::Trick;
 use crate::world::Actor;
 
 /// A run without a natural end is over when nodes were idle for this long: by then everything late
@@ -28,6 +29,7 @@ impl Simulation {
                 self.world.network.set_up(rail, rail < chaos.heals);
                 self.world.network.slow_down(rail, 1);
             }
+            self.end_tampering();
             self.world.poke_all();
             return self.look_for_end();
         }
@@ -121,6 +123,49 @@ impl Simulation {
                 self.world.network.slow_down(rail, divisor);
             }
             Fault::Dying => self.slow_down(rail, 2),
+            Fault::Tamper => {
+                if let Some(id) = self.some_connection() {
+                    self.tamper(id);
+                }
+            }
+        }
+    }
+
+    /// Somebody on the path will play a trick on what passes next.
+    fn tamper(&mut self, id: ConnectionId) {
+        let direction = [Direction::Data, Direction::Acks][self.world.rng.index(2)];
+        let trick = match self.world.rng.index(7) {
+            0 => Trick::Flip,
+            1 => Trick::Cut,
+            2 => Trick::Noise,
+            3 => Trick::Drop,
+            4 => Trick::Repeat,
+            5 => Trick::Swap,
+            _ => Trick::Replay(self.some_record()),
+        };
+        if let Some(tap) = self.world.network.link(id, direction).tap() {
+            tap.arm(trick);
+        }
+    }
+
+    /// The last record of any connection there ever was, in either direction.
+    fn some_record(&mut self) -> Vec<u8> {
+        let all: Vec<ConnectionId> = self.world.network.all().collect();
+        let id = all[self.world.rng.index(all.len())];
+        let direction = [Direction::Data, Direction::Acks][self.world.rng.index(2)];
+        let tap = self.world.network.link(id, direction).tap();
+        tap.map(|tap| tap.last().to_vec()).unwrap_or_default()
+    }
+
+    /// Nobody changes anything any more.
+    fn end_tampering(&mut self) {
+        for id in self.world.network.all() {
+            for direction in [Direction::Data, Direction::Acks] {
+                if let Some(tap) = self.world.network.link(id, direction).tap() {
+                    tap.disarm();
+                    self.world.tally.tricks += tap.tricks();
+                }
+            }
         }
     }
 

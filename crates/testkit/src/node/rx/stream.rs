@@ -6,14 +6,17 @@ use std::ops::Range;
 
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, RefusalCode, WireError};
 use polyrail_proto::{FrameReader, Need, ReaderEvent, Time};
+use polyrail_secure::Sealer;
 
 use crate::memory::Span;
 use crate::network::ConnectionId;
+use crate::sealing::{keys, seal};
 
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) id: ConnectionId,
     pub(super) reader: FrameReader,
+    sealer: Sealer,
     pub(super) call: Option<Call>,
     pub(super) chunk: Option<Arriving>,
     /// Frames that were read to their end.
@@ -61,10 +64,14 @@ pub(super) enum Step {
 }
 
 impl Stream {
-    pub(super) fn new(id: ConnectionId) -> Self {
+    /// `sealed_only`: payload that comes as it is will be refused.
+    pub(super) fn new(id: ConnectionId, sealed_only: bool) -> Self {
+        let keys = keys(id, false);
+        let reader = FrameReader::new(keys.opener);
         Self {
             id,
-            reader: FrameReader::new(),
+            reader: if sealed_only { reader.sealed_only() } else { reader },
+            sealer: keys.sealer,
             call: None,
             chunk: None,
             sequence: 0,
@@ -104,13 +111,17 @@ impl Stream {
     }
 
     pub(super) fn queue_acks(&mut self, sequence: u64) {
+        let mut frames = Vec::new();
         while let Some((sequence, code)) = self.refusals.pop_front() {
-            self.out.extend(AckFrame::Refusal { sequence, code }.encode());
+            frames.extend(AckFrame::Refusal { sequence, code }.encode());
             self.acknowledged = sequence;
         }
         if sequence > self.acknowledged {
-            self.out.extend(AckFrame::Ack { sequence }.encode());
+            frames.extend(AckFrame::Ack { sequence }.encode());
             self.acknowledged = sequence;
+        }
+        if !frames.is_empty() {
+            seal(&mut self.sealer, &frames, 0, &mut self.out);
         }
         self.urgent = false;
     }

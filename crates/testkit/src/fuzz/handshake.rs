@@ -1,0 +1,81 @@
+//! Handshakes with whoever sends any bytes.
+
+use std::sync::OnceLock;
+
+use polyrail_secure::{
+    Capability, HandshakeError, Identity, Initiator, Keyring, Proof, Responder, Secret,
+};
+
+/// The words of the third message.
+const WORDS: &[u8] = b"hello";
+
+/// Both engines, the same for all inputs: to make keys takes long.
+struct Ends {
+    a: Identity,
+    b: Identity,
+    secret: Secret,
+    keyring: Keyring,
+}
+
+fn ends() -> &'static Ends {
+    static ENDS: OnceLock<Ends> = OnceLock::new();
+    ENDS.get_or_init(|| {
+        let secret = Capability::new([7; 16]).secret();
+        let shared = [8, 9].map(|byte| Capability::new([byte; 16]).secret()).into();
+        let keyring = Keyring { capability: secret.clone(), shared, host: None, open: false };
+        let identity = || Identity::fresh().expect("random bits");
+        Ends { a: identity(), b: identity(), secret, keyring }
+    })
+}
+
+/// What somebody on the path makes of a message: the first byte says where, the second what, the
+/// rest is turned into or put in.
+fn changed(message: &[u8], data: &[u8]) -> Vec<u8> {
+    let [at, what, rest @ ..] = data else { return message.to_vec() };
+    let at = usize::from(*at) % message.len();
+    let mut changed = message.to_vec();
+    match what % 4 {
+        0 => changed[at..].iter_mut().zip(rest).for_each(|(byte, other)| *byte ^= other),
+        1 => changed.truncate(at),
+        2 => {
+            changed.splice(at..at, rest.iter().copied());
+        }
+        _ => changed = [&message[..at], rest].concat(),
+    }
+    changed
+}
+
+pub(super) fn run(data: &[u8]) {
+    let Ends { a, b, secret, keyring } = ends();
+    let start = || Initiator::new(a, Proof::Capability, secret).expect("a first message");
+    let answer = |first: &[u8]| Responder::new(b, keyring, first);
+
+    let (_, first) = start();
+    for message in [data.to_vec(), changed(&first, data)] {
+        assert_eq!(answer(&message).is_ok(), message == first, "first message {message:02x?}");
+    }
+
+    let (mut initiator, first) = start();
+    let (_, second) = answer(&first).expect("a second message");
+    let message = changed(&second, data);
+    let is_real = message == second;
+    let read = initiator.read(&message);
+    assert_eq!(read.is_ok_and(|who| who == b.public()), is_real, "second message {message:02x?}");
+    let (mut initiator, _) = start();
+    assert_eq!(initiator.read(data), Err(HandshakeError::Unproven), "a second message");
+
+    let (mut initiator, first) = start();
+    let (responder, second) = answer(&first).expect("a second message");
+    initiator.read(&second).expect("the real second message");
+    let (third, _) = initiator.finish(WORDS).expect("a third message");
+    let message = changed(&third, data);
+    match responder.finish(&message) {
+        Ok(proven) => {
+            assert_eq!(message, third);
+            assert_eq!((proven.initiator, &proven.words[..]), (a.public(), WORDS));
+        }
+        Err(_) => assert_ne!(message, third, "the real third message is refused"),
+    }
+    let (responder, _) = answer(&first).expect("a second message");
+    assert!(responder.finish(data).is_err(), "a third message {data:02x?}");
+}
