@@ -7,3 +7,4 @@ pub(crate) mod error;
 pub(crate) mod latch;
 pub(crate) mod pause;
 pub(crate) mod reason;
+pub(crate) mod seldom;

@@ -174,7 +174,7 @@ fn metadata_given_by_the_user_is_kept_when_the_peer_was_lost_and_comes_back() {
 fn an_impostor_in_another_session_does_not_end_one_that_has_flows_up() {
     let p = pair(&[]);
     assert_eq!(all_that_is_done_is_there(&p, 1), 1);
-    for epoch in [1, 9 << 32, u64::MAX] {
+    for epoch in [1, 9 << 32] {
         let mut other = Stranger::at(&p.b);
         other.say(&Hello::Flow(FlowHello { epoch, ..hello(&p.b, card_of(&p.a)) }).encode());
         let reply = other.reply();

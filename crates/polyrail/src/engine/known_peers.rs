@@ -38,6 +38,7 @@ use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
+use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
@@ -51,6 +52,9 @@ const SESSIONS_MAX: usize = 16;
 
 /// Where the session stands in the epoch of a hello.
 const SESSION_SHIFT: u32 = 32;
+
+/// Attempts to connect a flow that count as honest however young this engine is.
+const ATTEMPTS_SLACK: u64 = 1 << 16;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
@@ -129,8 +133,12 @@ impl EngineShared {
         }
     }
 
-    /// A peer says hello: finds it, or adds it.
-    pub(crate) fn greet(self: &Arc<Self>, hello: &FlowHello) -> Result<Arc<PeerShared>, Unwelcome> {
+    /// A peer says hello: finds it, or adds it, and takes a place for the connection.
+    pub(crate) fn greet(
+        self: &Arc<Self>,
+        hello: &FlowHello,
+    ) -> Result<(Arc<PeerShared>, FlowPlace), Unwelcome> {
+        self.check_epoch(hello.epoch)?;
         let (instance, session) = (hello.card.instance, session_of(hello.epoch));
         let card = {
             let parted = self.parted();
@@ -171,12 +179,27 @@ impl EngineShared {
                     continue;
                 }
             }
+            let place = FlowPlace::take(&peer, hello.flows, self.connection_limit())
+                .map_err(|why| (RefusedCode::Limit, why))?;
             if is_new {
                 self.joined.push(Peer { shared: peer.clone() });
             }
-            return Ok(peer);
+            return Ok((peer, place));
         }
         Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
+    }
+
+    /// The lower half of an epoch counts attempts to connect a flow of this engine's peer. There is at
+    /// most one in a millisecond, and there was none before this engine was.
+    fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
+        let first = first_epoch(session_of(epoch));
+        let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let most = first.saturating_add(ATTEMPTS_SLACK).saturating_add(age_ms);
+        if epoch <= most {
+            return Ok(());
+        }
+        let text = format!("field epoch is {epoch}, allowed is {first} to {most} in its session");
+        Err((RefusedCode::Malformed, text))
     }
 
     /// Whether nobody has added this instance here, nor removed it.

@@ -13,6 +13,7 @@ use socket2::Socket;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
 use crate::engine::placement::Placement;
+use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
 use crate::wake::signal::Signal;
 
@@ -77,6 +78,8 @@ pub(crate) struct Arriving {
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
     pub(crate) socket: Arc<Socket>,
+    /// Its place among the peer's connections; none if this engine made the connection.
+    pub(crate) place: Option<FlowPlace>,
 }
 
 /// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.

@@ -87,6 +87,7 @@ pub(crate) struct EngineShared {
     closing: AtomicBool,
     pub(crate) bells: Arc<Bells>,
     pub(crate) original: Arc<Original>,
+    pub(crate) started: Instant,
 }
 
 /// Parts of an engine that are made before it.
@@ -134,6 +135,7 @@ impl EngineShared {
             closing: AtomicBool::new(false),
             bells,
             original,
+            started: Instant::now(),
             config,
             settings,
             card,

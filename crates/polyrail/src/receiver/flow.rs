@@ -23,6 +23,7 @@ use crate::device::staging::Ring;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
+use crate::engine::quotas::FlowPlace;
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
 use crate::receiver::device_chunks::{Arrival, Arrivals, End};
@@ -35,6 +36,9 @@ pub(crate) struct RxFlow {
     pub(crate) flow: FlowIndex,
     /// Which connection of the flow this is.
     pub(crate) epoch: u64,
+    /// Since when, by the monotonic clock.
+    pub(crate) since_ns: u64,
+    _place: Option<FlowPlace>,
     rail: usize,
     socket: Arc<Socket>,
     reader: FrameReader,
@@ -56,12 +60,14 @@ pub(crate) struct RxFlow {
 }
 
 impl RxFlow {
-    pub(crate) fn new(arriving: Arriving) -> Self {
-        let Arriving { peer, flow, epoch, rail, window_chunks, socket } = arriving;
+    pub(crate) fn new(arriving: Arriving, now: u64) -> Self {
+        let Arriving { peer, flow, epoch, rail, window_chunks, socket, place } = arriving;
         Self {
             peer,
             flow,
             epoch,
+            since_ns: now,
+            _place: place,
             rail,
             socket,
             reader: FrameReader::new(),
@@ -145,6 +151,7 @@ impl RxFlow {
         }
         self.end_landing();
         self.acknowledge(pass.now);
+        self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
     }
 
@@ -164,7 +171,7 @@ impl RxFlow {
         }
         if any {
             self.take_events();
-            self.deliver(pass);
+            self.deliver(pass)?;
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }
@@ -201,9 +208,12 @@ impl RxFlow {
             let device = self.current.device().map(|device| &**device);
             let peers_ring = self.arrivals.peers_ring.as_mut();
             let opened = peers_ring.map_or(Ok(()), |ring| ring.open(device, &stock));
-            if let Err(why) = opened {
+            if let Err(why) = opened
+                && let Some(others) = self.peer.quotas.logs.no_staging.left_out()
+            {
                 let name = self.peer.name();
-                tracing::error!(target: "polyrail::staging", peer = name, why, "no shared memory");
+                tracing::error!(target: "polyrail::staging", peer = name, why, others,
+                    "no shared memory");
             }
             RefusalCode::NoRing
         };
@@ -268,8 +278,11 @@ impl RxFlow {
                         self.tell_short(&stock, &why);
                         RefusalCode::NoStaging
                     } else {
-                        let name = self.peer.name();
-                        tracing::error!(target: "polyrail::staging", peer = name, why, "no staging");
+                        if let Some(others) = self.peer.quotas.logs.no_staging.left_out() {
+                            let name = self.peer.name();
+                            tracing::error!(target: "polyrail::staging", peer = name, why, others,
+                                "no staging");
+                        }
                         RefusalCode::Device
                     };
                     self.peer.rx().receiver.bar(self.flow, code);
@@ -311,8 +324,7 @@ impl RxFlow {
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
-        self.deliver(pass);
-        Ok(())
+        self.deliver(pass)
     }
 
     /// Whether acknowledgements wait to be sent.
@@ -449,7 +461,7 @@ impl RxFlow {
                         places,
                         meta,
                         side,
-                        &pass.engine.registry,
+                        (&pass.engine.registry, &peer.quotas),
                     )?;
                     self.current.land = verdict == Verdict::Land;
                     self.current.began_ns = pass.now;
@@ -557,10 +569,13 @@ impl RxFlow {
         self.note_landed(&mut peer.rx());
     }
 
-    fn deliver(&mut self, pass: &mut Pass<'_>) {
+    fn deliver(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        let mut ended = Ok(());
         for landed in self.landed.drain(..) {
-            pass.landed(&self.peer, landed);
+            // It has landed, and is not sent again.
+            ended = ended.and(pass.landed(&self.peer, landed));
         }
+        ended
     }
 
     fn stats(&self) -> &crate::engine::counters::ArrivalStats {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
 use crate::engine::peer::{RxSide, covers};
+use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::registry::{Finder, Registry, Target};
 use crate::receiver::device_chunks::{Arrivals, End};
@@ -41,7 +42,7 @@ impl Current {
         places: &[Place],
         meta: &[u8],
         side: &mut RxSide,
-        registry: &Registry,
+        (registry, quotas): (&Registry, &Quotas),
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
         self.targets.clear();
@@ -51,7 +52,7 @@ impl Current {
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
         let admit = || match header.op {
-            WireOp::Control => Ok(()),
+            WireOp::Control => quotas.admit(meta),
             WireOp::Write => registry.admit_all(places, |access| access.remote_write, targets),
             WireOp::SendData => {
                 let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
