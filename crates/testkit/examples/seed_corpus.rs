@@ -46,10 +46,11 @@ fn main() -> io::Result<()> {
     };
     let mut rng = Rng::new(1);
     let configs = CONFIGS.iter().map(|text| text.as_bytes().to_vec()).collect();
-    let corpora: [(&str, Vec<Vec<u8>>); 4] = [
+    let corpora: [(&str, Vec<Vec<u8>>); 5] = [
         ("wire", wire(&mut rng)),
         ("hello", hello()),
         ("receiver", calls(&mut rng)),
+        ("quotas", calls(&mut Rng::new(2))),
         ("config", configs),
     ];
     for (fuzzer, inputs) in corpora {
