@@ -223,3 +223,74 @@ impl Drop for FlowPlace {
         self.peer.quotas.flows.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use polyrail_proto::RegionKey;
+    use polyrail_proto::message::{PostedReceive, ReadPiece};
+    use polyrail_proto::wire::Place;
+
+    use super::*;
+    use crate::api::engine::Engine;
+
+    #[test]
+    fn a_peer_that_replaces_its_connections_quickly_has_few_at_once() {
+        let [a, b] = [(); 2].map(|()| Engine::builder().build().unwrap());
+        let peer = a.add_peer(&b.metadata()).unwrap().shared;
+        let take = |flows| FlowPlace::take(&peer, flows, 64);
+        let before = peer.quotas.flows.load(Ordering::Relaxed);
+        let mut places: Vec<FlowPlace> = std::iter::from_fn(|| take(1).ok()).take(100).collect();
+        assert_eq!(places.len() as u32, CONNECTIONS_PER_FLOW - before.min(CONNECTIONS_PER_FLOW));
+        let why = take(1).err().unwrap();
+        assert!(why.contains("its quota is 4: 4 for each of 1 flows, and 56 of "), "{why}");
+        places.pop();
+        assert!(take(1).is_ok());
+        // With more flows it has more connections, up to its share of all.
+        places.extend(std::iter::from_fn(|| take(1000).ok()).take(100));
+        assert!(places.len() <= 56 && peer.quotas.flows.load(Ordering::Relaxed) == 56);
+        assert!(peer.quotas.flows_refused.get() >= 3);
+    }
+
+    #[test]
+    fn what_is_over_makes_room() {
+        let quotas = Quotas::new(64);
+        let key = RegionKey { slot: 0, generation: 1, nonce: 0 };
+        let place = Place { key, offset: 0, len: 1 };
+        let posted = |receive, places| PostedReceive { receive, tag: 1, places };
+        let announcement = Message::ReceivePosted(posted(1, vec![place])).encode();
+        let pieces = vec![ReadPiece { from: place, to_key: key, to_offset: 0 }];
+        let read = Message::ReadRequest { read: 1, pieces, shared: false }.encode();
+        let plan = Plan::empty();
+        for _ in 0..READS_MIN {
+            assert_eq!(quotas.admit(&read), Ok(()));
+            quotas.read_begins(&plan);
+        }
+        assert_eq!(quotas.admit(&read), Err(RefusalCode::ReadQuota));
+        assert!(quotas.may_serve(1), "it came with those");
+        quotas.read_ends(&plan);
+        assert_eq!(quotas.admit(&read), Ok(()));
+        for _ in 0..ANSWERS_MAX {
+            quotas.answered();
+        }
+        assert_eq!(quotas.admit(&read), Err(RefusalCode::ReadQuota));
+        assert_eq!(quotas.admit(&Message::Bye.encode()), Ok(()));
+        let mut matcher = quotas.matcher();
+        assert_eq!(quotas.admit(&announcement), Ok(()));
+        for receive in 1..=RECEIVES_MIN as u64 {
+            matcher.handle_posted(posted(receive, Vec::new()), &mut Vec::new()).unwrap();
+        }
+        quotas.note_receives(&matcher);
+        assert_eq!(quotas.admit(&announcement), Err(RefusalCode::ReceiveQuota));
+        matcher.handle_withdrawn(5, &mut Vec::new()).unwrap();
+        quotas.note_receives(&matcher);
+        assert_eq!(quotas.admit(&announcement), Ok(()));
+    }
+
+    #[test]
+    fn a_read_of_any_size_is_served_if_it_is_alone() {
+        let quotas = Quotas::new(64);
+        assert!(quotas.may_serve(usize::MAX));
+        quotas.read_begins(&Plan::empty());
+        assert!(quotas.may_serve(2 * READ_PARTS_MAX - 1) && !quotas.may_serve(2 * READ_PARTS_MAX));
+    }
+}
