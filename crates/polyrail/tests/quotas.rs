@@ -188,6 +188,26 @@ fn one_that_reads_and_takes_no_data_is_told_to_wait() {
 }
 
 #[test]
+fn an_honest_reader_that_asks_for_more_than_is_served_at_once_gets_it_all() {
+    let a = builder().config(config(&[("ops_pool", "16384")])).build().unwrap();
+    let b = engine(&[]);
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    b.add_peer(&a.metadata()).unwrap();
+    let (source, into) = (filled(&b, 1 << 20, 3), zeroed(&a, 1 << 20));
+    let there = remote(&a, &source);
+    let reads: Vec<_> = (0..10_000)
+        .map(|n| {
+            let at = n % 256 * 4096;
+            let slice = into.slice(at, 4096).unwrap();
+            a.read(&to_b, &slice, &there.slice(at, 4096).unwrap()).unwrap()
+        })
+        .collect();
+    reads.iter().for_each(finished);
+    assert!(bytes(&into) == pattern(1 << 20, 3));
+    assert_eq!((a.stats().rescues, b.stats().rescues), (0, 0));
+}
+
+#[test]
 fn reads_of_much_memory_by_few_bytes_are_bounded_by_what_they_cost() {
     let p = pair(&[("peer_timeout_ms", "600000"), ("chunk_bytes", "4KiB")]);
     let region = zeroed(&p.b, 16 << 20);
@@ -295,6 +315,24 @@ fn one_that_takes_every_connection_leaves_some_to_others() {
     // Whoever hangs up makes room.
     drop(taken.pop());
     wait_for("a place", || matches!(answer(&b, flow(15, 16)).1, Reply::Accepted(_)));
+}
+
+#[test]
+fn peers_that_come_and_go_under_new_names_are_known_within_a_bound() {
+    let engine = one_rail(&[("flow_limit", "16"), ("peer_timeout_ms", "600000")]);
+    for _ in 0..16 {
+        drop(greedy(&engine));
+        wait_for("it to be gone", || engine.dump().matches(" 1 arriving").count() == 0);
+    }
+    let (_, reply) = answer(&engine, hello(&engine, card(&[nowhere()])));
+    let Reply::Refused { code: RefusedCode::Limit, reason } = reply else { panic!("{reply:?}") };
+    let text = "16 peers are known by their hello alone, allowed are at most 16";
+    assert!(reason.contains(text), "{reason}");
+    // Whom the user adds is welcome.
+    let a = one_rail(&[]);
+    engine.add_peer(&a.metadata()).unwrap();
+    let to_engine = a.add_peer(&engine.metadata()).unwrap();
+    a.notify(&to_engine, b"hello").unwrap().ended().unwrap();
 }
 
 #[test]

@@ -559,17 +559,6 @@ impl<S: Source> Sender<S> {
         self.flows[flow.0 as usize].progress
     }
 
-    /// Why the peer had no room for chunks that have not landed since.
-    pub fn held_back(&self) -> Option<RefusalCode> {
-        self.postponed.why()
-    }
-
-    /// Something that the peer did for this end is over, so it may have room. Says whether chunks rested
-    /// for want of that: they may go out now.
-    pub fn peer_may_have_room(&mut self) -> bool {
-        self.postponed.may_go_on()
-    }
-
     /// Until when chunks that the peer had no room for wait.
     pub fn rest_until(&self) -> Option<Time> {
         self.postponed.until()

@@ -286,6 +286,34 @@ fn a_peer_that_leaves_transfers_with_messages_unfinished_is_not_remembered_witho
 }
 
 #[test]
+fn a_reader_that_is_told_to_wait_is_as_patient_as_the_peer_is_busy_for_it() {
+    let mut s = sender();
+    s.submit(NOW, transfer(1, 1));
+    s.pull(NOW, A).unwrap();
+    s.handle_written(A);
+    let later = NOW.after(std::time::Duration::from_secs(9));
+    let refusal = AckFrame::Refusal { sequence: 1, code: RefusalCode::ReadQuota };
+    s.handle_ack(later, A, refusal).unwrap();
+    assert_eq!(s.held_back(), Some(RefusalCode::ReadQuota));
+    assert_eq!(s.silence(later), std::time::Duration::from_secs(9), "a refusal is no progress");
+    s.handle_peer_at_work(later);
+    assert_eq!(s.silence(later), std::time::Duration::ZERO);
+    // A read that ends makes room, whatever time it is.
+    let mut sequence = 1;
+    for _ in 0..5 {
+        if s.pull(later, A).is_some() {
+            sequence += 1;
+            s.handle_written(A);
+            let refusal = AckFrame::Refusal { sequence, code: RefusalCode::ReadQuota };
+            s.handle_ack(later, A, refusal).unwrap();
+        }
+    }
+    assert!(s.pull(later, A).is_none() && s.rest_until().is_some());
+    assert!(s.peer_may_have_room() && s.pull(later, A).is_some());
+    assert!(!s.peer_may_have_room(), "nothing rests");
+}
+
+#[test]
 fn a_message_is_taken_whatever_its_length_if_none_else_is_held() {
     let limits = ReceiverLimits { meta_bytes: 10, ..ReceiverLimits::default() };
     let mut r = Receiver::new(limits);

@@ -152,6 +152,9 @@ impl EngineShared {
             parting.and_then(|parting| parting.card.clone())
         };
         let by_user = card.is_some();
+        if !by_user && self.peer(instance).is_none() {
+            self.check_newcomers()?;
+        }
         let card = card.unwrap_or_else(|| hello.card.clone());
         if !is_told_by(&card, &hello.card, by_user) {
             return Err((RefusedCode::OtherCard, OTHER_CARD.to_owned()));
@@ -200,6 +203,20 @@ impl EngineShared {
         }
         let text = format!("field epoch is {epoch}, allowed is {first} to {most} in its session");
         Err((RefusedCode::Malformed, text))
+    }
+
+    /// Peers that nobody added cost memory until they are given up, even without a connection. There
+    /// may be as many as each could have one.
+    fn check_newcomers(&self) -> Result<(), Unwelcome> {
+        let limit = self.connection_limit();
+        let is_newcomer = |peer: &&Arc<PeerShared>| !peer.by_user.load(Ordering::Acquire);
+        let known = self.peers.read().iter().filter(is_newcomer).count();
+        if known < limit as usize {
+            return Ok(());
+        }
+        let text =
+            format!("{known} peers are known by their hello alone, allowed are at most {limit}");
+        Err((RefusedCode::Limit, text))
     }
 
     /// Whether nobody has added this instance here, nor removed it.

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::hello::Card;
 use polyrail_proto::matching::Matcher;
-use polyrail_proto::wire::Place;
+use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{
     FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
 };
@@ -383,6 +383,17 @@ impl PeerShared {
         let silence = self.tx().sender.silence(Time(monotonic_ns()));
         let (flows, last_problem) = (self.all_flows(), self.what_holds());
         TransferProgress { peer: self.name().to_owned(), flows, silence, last_problem }
+    }
+
+    /// A peer that serves as many reads as it may, and brings their data, makes progress with those that
+    /// have to wait for that.
+    pub(crate) fn note_served_reads(&self, tx: &mut TxSide, now: Time) {
+        if tx.sender.held_back() == Some(RefusalCode::ReadQuota) {
+            let landed = self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum();
+            if self.quotas.is_bringing(landed) {
+                tx.sender.handle_peer_at_work(now);
+            }
+        }
     }
 
     /// Why nothing goes on, as far as that is known.

@@ -18,7 +18,7 @@
 //! may bring messages before the first is entered: as many as their buffers hold are too many.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use polyrail_proto::matching::{Matcher, MatcherLimits};
 use polyrail_proto::message::{Message, Takes};
@@ -61,6 +61,8 @@ pub(crate) struct Quotas {
     /// How often it was refused a connection for that.
     pub(crate) flows_refused: Counter,
     pub(crate) logs: Logs,
+    /// Bytes from it that had landed when its reads were looked at last.
+    landed: AtomicU64,
 }
 
 /// What the log says of a peer, one line of a kind in a while.
@@ -89,6 +91,7 @@ impl Quotas {
             flows: AtomicU32::new(0),
             flows_refused: Counter::default(),
             logs: Logs::default(),
+            landed: AtomicU64::new(0),
         }
     }
 
@@ -170,6 +173,11 @@ impl Quotas {
 
     pub(crate) fn answer_taken(&self) {
         self.answers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether bytes of the peer have landed since the last call, of `landed` in all.
+    pub(crate) fn is_bringing(&self, landed: u64) -> bool {
+        self.landed.swap(landed, Ordering::Relaxed) != landed
     }
 
     /// For people: what the peer takes up, if anything.

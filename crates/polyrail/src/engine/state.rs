@@ -403,6 +403,7 @@ impl EngineShared {
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.sender.handle_timeout(now);
+        peer.note_served_reads(&mut tx, now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
         drain_tx(&mut tx, &mut ends);

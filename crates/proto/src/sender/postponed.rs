@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Ticket;
+use super::{Sender, Source, Ticket};
 use crate::id::Time;
 use crate::wire::RefusalCode;
 
@@ -31,6 +31,24 @@ pub(super) struct Postponed {
     tried: Vec<(Ticket, u32)>,
     /// Why the last one was refused.
     why: Option<RefusalCode>,
+}
+
+impl<S: Source> Sender<S> {
+    /// Why the peer had no room for chunks that have not landed since.
+    pub fn held_back(&self) -> Option<RefusalCode> {
+        self.postponed.why()
+    }
+
+    /// Something that the peer did for this end is over, so it may have room. Says whether chunks rested
+    /// for want of that: they may go out now.
+    pub fn peer_may_have_room(&mut self) -> bool {
+        self.postponed.may_go_on()
+    }
+
+    /// The peer has no room because of what it does for this end, and goes on with that.
+    pub fn handle_peer_at_work(&mut self, now: Time) {
+        self.made_progress(now);
+    }
 }
 
 impl Postponed {
