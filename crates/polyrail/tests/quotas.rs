@@ -14,6 +14,7 @@ use polyrail_proto::TransferId;
 use polyrail_proto::hello::{FlowHello, Hello, RefusedCode, Reply};
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
+use socket2::SockRef;
 
 fn nowhere() -> SocketAddr {
     "127.0.0.1:9".parse().unwrap()
@@ -141,7 +142,7 @@ fn an_honest_receive_too_many_fails_with_the_name_of_the_quota_and_later_ones_go
     let region = p.a.register(Memory::from(vec![0; len]).with_access(Access::LOCAL)).unwrap();
     // 1024 places that are not adjacent.
     let slices = || (0..1024).map(|n| region.slice(n * 16, 8).unwrap());
-    let receives: Vec<_> = (0..300)
+    let receives: Vec<_> = (0..400)
         .map(|tag| p.a.post(Request::receive(&p.to_b, tag).locals(slices())).unwrap())
         .collect();
     let mut last = receives.last().unwrap().wait(LONG);
@@ -269,7 +270,9 @@ fn one_that_does_not_read_what_it_is_refused_loses_its_flow() {
     let p = pair(&[]);
     let mut other = greedy(&p.b);
     let place = Place { key: key_of(&zeroed(&p.b, 64)), offset: 1 << 40, len: 1 };
-    let all: Vec<u8> = (1..=100_000)
+    // The acknowledgements of it fit into no buffer on the way.
+    SockRef::from(&other.stream).set_recv_buffer_size(4096).unwrap();
+    let all: Vec<u8> = (1..=400_000)
         .flat_map(|number| {
             let header = ChunkHeader { transfer: TransferId(number), ..write_header(1, 1) };
             frame(header, &[place], &[], &[1])
