@@ -170,6 +170,9 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if let Some(taken) = peer.quotas.text() {
         writeln!(out, "    the peer takes up here: {taken}")?;
     }
+    if let Some(breach) = &*peer.quotas.breach.lock() {
+        writeln!(out, "    the peer broke the rules: {breach}")?;
+    }
     let rx = peer.rx();
     let refused = rx.receiver.quota_refusals() + peer.quotas.flows_refused.get();
     if refused > 0 {

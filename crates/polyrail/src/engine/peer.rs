@@ -409,7 +409,7 @@ impl PeerShared {
             tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
         }
         let why = why.to_string();
-        self.note_problem(why.clone());
+        *self.quotas.breach.lock() = Some(why.clone());
         Down(why)
     }
 

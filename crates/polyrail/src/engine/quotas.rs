@@ -20,6 +20,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use polyrail_proto::matching::{Matcher, MatcherLimits};
 use polyrail_proto::message::{Message, Takes};
 use polyrail_proto::wire::RefusalCode;
@@ -61,6 +62,8 @@ pub(crate) struct Quotas {
     /// How often it was refused a connection for that.
     pub(crate) flows_refused: Counter,
     pub(crate) logs: Logs,
+    /// The last rule that it broke.
+    pub(crate) breach: Mutex<Option<String>>,
     /// Bytes from it that had landed when its reads were looked at last.
     landed: AtomicU64,
 }
@@ -91,6 +94,7 @@ impl Quotas {
             flows: AtomicU32::new(0),
             flows_refused: Counter::default(),
             logs: Logs::default(),
+            breach: Mutex::default(),
             landed: AtomicU64::new(0),
         }
     }
