@@ -322,12 +322,13 @@ settings! {
     /// Size of the largest notification.
     notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
 
-    /// Notifications that may wait in the inbox. Peers share it in equal parts, and the engine
-    /// holds back a peer whose part is full. The inbox keeps as many again from peers that are
-    /// gone.
+    /// Notifications that may wait in the inbox, with 1 KiB for each on average (1 MiB for all at
+    /// least). Peers share it in equal parts, and the engine holds back a peer whose part is full.
+    /// The inbox keeps as many again from peers that are gone.
     notification_queue: u32 = 65_536, Kind::count("notifications", 1, 1 << 24);
 
-    /// The most connections that an engine accepts.
+    /// The most connections that an engine accepts, but no more than three quarters of the
+    /// process's file descriptors. A single peer gets at most seven eighths.
     flow_limit: u32 = 4096, Kind::count("flows", 16, 65_536);
 
     /// The most accepted connections that may be in the handshake at once.

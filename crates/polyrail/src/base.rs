@@ -9,3 +9,4 @@ pub(crate) mod latch;
 pub(crate) mod pause;
 pub(crate) mod reason;
 pub(crate) mod secret_file;
+pub(crate) mod seldom;

@@ -31,6 +31,7 @@ use socket2::Socket;
 
 use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, LostReason, Refusal};
+use crate::base::seldom::Seldom;
 use crate::control::admission::Admissions;
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{Cause, Greeting, Handshake, Step, Then, TurnedAway};
@@ -73,6 +74,7 @@ pub(crate) struct Control {
     absences: Absences,
     accept_again: Option<Instant>,
     turned_away: TurnedAway,
+    not_added: Seldom,
     admissions: Admissions,
     dump: DumpSignal,
 }
@@ -101,6 +103,7 @@ impl Control {
             absences: Absences::new(Instant::now()),
             accept_again: None,
             turned_away: TurnedAway::default(),
+            not_added: Seldom::default(),
             dump,
         })
     }
@@ -471,13 +474,14 @@ impl Control {
             let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
             return refused(RefusedCode::Limit, reason);
         }
+        let limit = self.engine.connection_limit();
         let arrivals: u32 =
-            self.engine.peers().iter().map(|p| p.rx_flows_up.load(Ordering::Relaxed)).sum();
+            self.engine.peers().iter().map(|p| p.quotas.flows.load(Ordering::Relaxed)).sum();
         if arrivals >= limit {
-            return refused(RefusedCode::Limit, format!("flow_limit of {limit} is reached"));
+            return refused(RefusedCode::Limit, format!("flow limit of {limit} is reached"));
         }
         match self.engine.greet(&flow) {
-            Ok(peer) => {
+            Ok((peer, place)) => {
                 let duplex =
                     duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
                 let then = Then {
@@ -486,12 +490,15 @@ impl Control {
                     flow: FlowIndex(flow.flow),
                     epoch: flow.epoch,
                     window_chunks: flow.window_chunks,
+                    place,
                 };
                 let agreed = if duplex { own } else { own.without(Capabilities::DUPLEX) };
                 (welcome(agreed), Some(then))
             }
             Err((code, why)) => {
-                tracing::warn!(target: "polyrail::peer", key, why, "peer not added");
+                if let Some(others) = self.not_added.left_out() {
+                    tracing::warn!(target: "polyrail::peer", key, why, others, "peer not added");
+                }
                 refused(code, why)
             }
         }
@@ -515,8 +522,18 @@ impl Control {
                     let command = if duplex {
                         let rail = peer.layout.pair_of(flow).0;
                         let window_chunks = self.engine.config.window_chunks;
-                        let arriving =
-                            Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
+                        // This engine made the connection.
+                        let place = None;
+                        let arriving = Arriving {
+                            peer,
+                            flow,
+                            epoch,
+                            rail,
+                            window_chunks,
+                            socket,
+                            keys,
+                            place,
+                        };
                         ProxyCommand::AddBoth { arriving }
                     } else {
                         ProxyCommand::AddTx { peer, flow, socket, keys }
@@ -557,18 +574,19 @@ impl Control {
         if let Err(error) = tcp::apply(&socket, &options) {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }
-        let Then { peer, flow, epoch, window_chunks, duplex } = then;
+        let Then { peer, flow, epoch, window_chunks, duplex, place } = then;
+        let place = Some(place);
         let socket = Arc::new(socket);
         if duplex {
             let proxy = peer.flows[flow.0 as usize].proxy;
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
             let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
             self.hand_over(proxy, ProxyCommand::AddRx { arriving });
         }
     }

@@ -22,6 +22,7 @@ pub(crate) mod peer_handle;
 pub(crate) mod placement;
 pub(crate) mod prepared;
 pub(crate) mod proxy_handle;
+pub(crate) mod quotas;
 pub(crate) mod rail_selection;
 pub(crate) mod settings;
 pub(crate) mod state;

@@ -19,6 +19,7 @@ pub mod matching;
 pub mod message;
 mod plan;
 mod proof;
+mod quota;
 mod range_set;
 mod reader;
 mod receiver;
@@ -27,7 +28,10 @@ pub mod wire;
 
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
+pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};
-pub use receiver::{Admission, Landed, LandingId, Receiver, ReceiverLimits, Settled, Verdict};
+pub use receiver::{
+    Admission, Held, Landed, LandingId, Receiver, ReceiverLimits, Settled, Verdict,
+};
 pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

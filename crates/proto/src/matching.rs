@@ -8,17 +8,32 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::message::PostedReceive;
+use crate::quota::QuotaExceeded;
 
 /// Pairs sends with the receives that the peer has posted. `S` is the driver's handle on a send.
 #[derive(Debug)]
 pub struct Matcher<S> {
+    limits: MatcherLimits,
     next_receive: u64,
-    /// Announcements that came before their predecessors, on a faster rail.
-    early: BTreeMap<u64, PostedReceive>,
+    /// What came before its predecessors, on a faster rail: announcements, and receives that were
+    /// withdrawn (`None`), whose announcement may come later or never.
+    early: BTreeMap<u64, Option<PostedReceive>>,
     receives: HashMap<u64, VecDeque<PostedReceive>>,
+    /// The tag of each receive that waits.
+    tags: HashMap<u64, u64>,
+    /// Places of all receives, also of early ones.
+    places: usize,
     sends: HashMap<u64, VecDeque<S>>,
-    /// Receives withdrawn before their announcement came.
-    withdrawn: Vec<u64>,
+}
+
+/// What a peer may make a matcher remember. Who asks it to go further breaks the rules: the driver
+/// refuses announcements well before.
+#[derive(Clone, Copy, Debug)]
+pub struct MatcherLimits {
+    /// Receives that wait for a send, and numbers that are ahead of their predecessors.
+    pub receives: usize,
+    /// Places of those receives, of 40 bytes each.
+    pub places: usize,
 }
 
 /// A send and the receive that it fills.
@@ -30,23 +45,40 @@ pub struct Match<S> {
     pub receive: PostedReceive,
 }
 
-impl<S> Default for Matcher<S> {
+impl Default for MatcherLimits {
     fn default() -> Self {
-        Self {
-            next_receive: 1,
-            early: BTreeMap::new(),
-            receives: HashMap::new(),
-            sends: HashMap::new(),
-            withdrawn: Vec::new(),
-        }
+        Self { receives: 1 << 17, places: 1 << 19 }
+    }
+}
+
+impl<S: PartialEq> Default for Matcher<S> {
+    fn default() -> Self {
+        Self::new(MatcherLimits::default())
     }
 }
 
 impl<S: PartialEq> Matcher<S> {
+    /// A matcher that knows of no send and no receive.
+    pub fn new(limits: MatcherLimits) -> Self {
+        Self {
+            limits,
+            next_receive: 1,
+            early: BTreeMap::new(),
+            receives: HashMap::new(),
+            tags: HashMap::new(),
+            places: 0,
+            sends: HashMap::new(),
+        }
+    }
+
     /// The user sends with `tag`. If no receive waits for it, the send waits.
     pub fn send(&mut self, tag: u64, send: S) -> Option<Match<S>> {
         match take_front(&mut self.receives, tag) {
-            Some(receive) => Some(Match { send, receive }),
+            Some(receive) => {
+                self.tags.remove(&receive.receive);
+                self.places -= receive.places.len();
+                Some(Match { send, receive })
+            }
             None => {
                 self.sends.entry(tag).or_default().push_back(send);
                 None
@@ -55,34 +87,55 @@ impl<S: PartialEq> Matcher<S> {
     }
 
     /// The peer posted a receive. Appends what it and its successors match to `matches`.
-    pub fn handle_posted(&mut self, posted: PostedReceive, matches: &mut Vec<Match<S>>) {
-        if posted.receive < self.next_receive {
-            return;
+    ///
+    /// An error means that the peer breaks the rules, and changes nothing.
+    pub fn handle_posted(
+        &mut self,
+        posted: PostedReceive,
+        matches: &mut Vec<Match<S>>,
+    ) -> Result<(), QuotaExceeded> {
+        if posted.receive < self.next_receive || self.early.contains_key(&posted.receive) {
+            return Ok(());
         }
-        self.early.insert(posted.receive, posted);
-        while let Some(receive) = self.early.remove(&self.next_receive) {
-            self.next_receive += 1;
-            if let Some(index) = self.withdrawn.iter().position(|w| *w == receive.receive) {
-                self.withdrawn.swap_remove(index);
-                continue;
-            }
-            match take_front(&mut self.sends, receive.tag) {
-                Some(send) => matches.push(Match { send, receive }),
-                None => self.receives.entry(receive.tag).or_default().push_back(receive),
-            }
-        }
+        let places = self.places + posted.places.len();
+        QuotaExceeded::check("places of posted receives", places, self.limits.places)?;
+        self.check_one_more(posted.receive)?;
+        self.places = places;
+        self.early.insert(posted.receive, Some(posted));
+        self.go_on(matches);
+        Ok(())
     }
 
-    /// The peer withdrew a receive. Says whether it was still waiting for a send.
-    pub fn handle_withdrawn(&mut self, receive: u64) -> bool {
+    /// The peer withdrew a receive: it matches nothing, even if its announcement comes later. Says
+    /// whether it was still waiting for a send. Appends what its successors match to `matches`.
+    ///
+    /// An error means that the peer breaks the rules, and changes nothing.
+    pub fn handle_withdrawn(
+        &mut self,
+        receive: u64,
+        matches: &mut Vec<Match<S>>,
+    ) -> Result<bool, QuotaExceeded> {
         if receive >= self.next_receive {
-            self.withdrawn.push(receive);
-            return true;
+            if !self.early.contains_key(&receive) {
+                self.check_one_more(receive)?;
+            }
+            if let Some(Some(posted)) = self.early.insert(receive, None) {
+                self.places -= posted.places.len();
+            }
+            self.go_on(matches);
+            return Ok(true);
         }
-        let waiting =
-            self.receives.iter().find(|(_, queue)| queue.iter().any(|r| r.receive == receive));
-        let Some(tag) = waiting.map(|(tag, _)| *tag) else { return false };
-        remove(&mut self.receives, tag, |r| r.receive == receive)
+        let Some(tag) = self.tags.remove(&receive) else { return Ok(false) };
+        let Some(queue) = self.receives.get_mut(&tag) else { return Ok(false) };
+        // They wait in the order of their numbers.
+        let Ok(index) = queue.binary_search_by_key(&receive, |posted| posted.receive) else {
+            return Ok(false);
+        };
+        self.places -= queue.remove(index).map_or(0, |posted| posted.places.len());
+        if queue.is_empty() {
+            self.receives.remove(&tag);
+        }
+        Ok(true)
     }
 
     /// The user cancelled a send. Says whether it was still waiting for a receive.
@@ -100,14 +153,44 @@ impl<S: PartialEq> Matcher<S> {
         self.sends.iter().flat_map(|(tag, queue)| queue.iter().map(|send| (*tag, send)))
     }
 
-    /// Receives that wait for a send.
+    /// Receives that wait for a send, and numbers that are ahead of their predecessors.
     pub fn waiting_receives(&self) -> usize {
-        self.receives.values().map(VecDeque::len).sum::<usize>() + self.early.len()
+        self.tags.len() + self.early.len()
+    }
+
+    /// Places of those receives.
+    pub fn waiting_places(&self) -> usize {
+        self.places
     }
 
     /// Sends that wait for a receive.
     pub fn waiting_sends(&self) -> usize {
         self.sends.values().map(VecDeque::len).sum()
+    }
+
+    /// Whether a receive, of that number, may be remembered beside all others.
+    fn check_one_more(&self, receive: u64) -> Result<(), QuotaExceeded> {
+        // The next one may make those go on that are ahead, and always has room if they had.
+        let known = self.waiting_receives();
+        let known = if receive == self.next_receive { self.tags.len() } else { known };
+        QuotaExceeded::check("posted receives", known + 1, self.limits.receives)
+    }
+
+    fn go_on(&mut self, matches: &mut Vec<Match<S>>) {
+        while let Some(posted) = self.early.remove(&self.next_receive) {
+            self.next_receive += 1;
+            let Some(receive) = posted else { continue };
+            match take_front(&mut self.sends, receive.tag) {
+                Some(send) => {
+                    self.places -= receive.places.len();
+                    matches.push(Match { send, receive });
+                }
+                None => {
+                    self.tags.insert(receive.receive, receive.tag);
+                    self.receives.entry(receive.tag).or_default().push_back(receive);
+                }
+            }
+        }
     }
 }
 
@@ -145,7 +228,7 @@ mod tests {
 
     fn post(matcher: &mut Matcher<u32>, receive: u64, tag: u64) -> Vec<(u32, u64)> {
         let mut matches = Vec::new();
-        matcher.handle_posted(posted(receive, tag), &mut matches);
+        matcher.handle_posted(posted(receive, tag), &mut matches).unwrap();
         matches.into_iter().map(|m| (m.send, m.receive.receive)).collect()
     }
 
@@ -173,9 +256,11 @@ mod tests {
     fn what_is_withdrawn_or_cancelled_matches_nothing() {
         let mut m = Matcher::default();
         post(&mut m, 1, 5);
-        assert!(m.handle_withdrawn(1));
-        assert!(!m.handle_withdrawn(1));
-        assert!(m.handle_withdrawn(2), "before its announcement");
+        let withdraw =
+            |m: &mut Matcher<u32>, receive| m.handle_withdrawn(receive, &mut Vec::new()).unwrap();
+        assert!(withdraw(&mut m, 1));
+        assert!(!withdraw(&mut m, 1));
+        assert!(withdraw(&mut m, 2), "before its announcement");
         assert_eq!(post(&mut m, 2, 5), []);
         assert_eq!(m.send(5, 50), None);
         assert!(m.cancel_send(5, &50));
@@ -190,5 +275,61 @@ mod tests {
         post(&mut m, 1, 5);
         post(&mut m, 1, 5);
         assert_eq!(m.waiting_receives(), 1);
+    }
+
+    #[test]
+    fn a_receive_that_is_withdrawn_and_never_announced_keeps_none_waiting() {
+        let mut m = Matcher::default();
+        assert_eq!(post(&mut m, 2, 5), []);
+        assert_eq!(m.send(5, 50), None);
+        let mut matches = Vec::new();
+        assert_eq!(m.handle_withdrawn(1, &mut matches), Ok(true));
+        assert_eq!(matches.remove(0).receive.receive, 2);
+        assert_eq!((m.waiting_receives(), m.waiting_sends()), (0, 0));
+    }
+
+    #[test]
+    fn a_peer_that_posts_receives_without_end_is_stopped() {
+        let limits = MatcherLimits { receives: 10, places: 25 };
+        let place = crate::wire::Place {
+            key: crate::id::RegionKey { slot: 0, generation: 1, nonce: 0 },
+            offset: 0,
+            len: 1,
+        };
+        let with =
+            |receive, places| PostedReceive { places: vec![place; places], ..posted(receive, 5) };
+        let mut m: Matcher<u32> = Matcher::new(limits);
+        let mut none = Vec::new();
+        // As many as there may be, whether in order or ahead, and withdrawn before they come.
+        for receive in 1..=4 {
+            m.handle_posted(with(receive, 6), &mut none).unwrap();
+        }
+        let text = m.handle_posted(with(5, 2), &mut none).unwrap_err().to_string();
+        assert!(text.contains("places of posted receives is exceeded: 26, "), "{text}");
+        for receive in 6..=8 {
+            m.handle_posted(with(receive, 0), &mut none).unwrap();
+        }
+        for receive in 10..=12 {
+            m.handle_withdrawn(receive, &mut none).unwrap();
+        }
+        for receive in [13, 1 << 40, u64::MAX] {
+            let error = QuotaExceeded { quota: "posted receives", value: 11, limit: 10 };
+            assert_eq!(m.handle_posted(with(receive, 0), &mut none), Err(error));
+            assert_eq!(m.handle_withdrawn(receive, &mut none), Err(error));
+        }
+        assert_eq!((m.waiting_receives(), m.waiting_places()), (10, 24));
+        // What it says again costs nothing.
+        for receive in [1, 6, 10] {
+            m.handle_posted(with(receive, 1), &mut none).unwrap();
+        }
+        assert_eq!((m.waiting_receives(), m.waiting_places()), (10, 24));
+        // The one that all wait for is taken, and what is matched or withdrawn makes room.
+        m.handle_posted(with(5, 1), &mut none).unwrap();
+        assert_eq!(m.send(5, 50).unwrap().receive.receive, 1);
+        assert_eq!(m.handle_withdrawn(2, &mut none), Ok(true));
+        assert_eq!(m.handle_withdrawn(2, &mut none), Ok(false));
+        assert_eq!(m.waiting_places(), 13);
+        assert_eq!(m.send(5, 51).unwrap().receive.receive, 3);
+        assert_eq!(none, []);
     }
 }

@@ -94,6 +94,17 @@ pub enum Message {
     },
 }
 
+/// What a message takes up at its receiver until something else is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing that lasts.
+    Nothing,
+    /// The data of a read are on their way.
+    Read,
+    /// A receive waits for a message.
+    Receive,
+}
+
 /// How another process of the same host gets at a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -199,6 +210,15 @@ impl Message {
             }
         }
         out
+    }
+
+    /// What the message with these bytes takes up, known before it is read.
+    pub fn takes(bytes: &[u8]) -> Takes {
+        match bytes.first() {
+            Some(2 | 14) => Takes::Read,
+            Some(5) => Takes::Receive,
+            _ => Takes::Nothing,
+        }
     }
 
     /// Reads a message.
@@ -310,7 +330,7 @@ fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
 fn code(reader: &mut Reader<'_>) -> Result<RefusalCode, DecodeError> {
     let got = reader.u64("code")?;
     let known = u8::try_from(got).ok().and_then(RefusalCode::from_wire);
-    known.ok_or_else(|| reader.field("code", got, "1 to 12"))
+    known.ok_or_else(|| reader.field("code", got, "1 to 16"))
 }
 
 #[cfg(test)]
@@ -361,6 +381,12 @@ mod tests {
             let bytes = message.encode();
             assert!(bytes.len() <= MAX_META_BYTES, "{} bytes", bytes.len());
             assert_eq!(Message::decode(&bytes).unwrap(), message);
+            let takes = match message {
+                Message::ReadRequest { .. } => Takes::Read,
+                Message::ReceivePosted(_) => Takes::Receive,
+                _ => Takes::Nothing,
+            };
+            assert_eq!(Message::takes(&bytes), takes);
             assert!(Message::decode(&bytes[..bytes.len() - 1]).is_err());
             assert!(Message::decode(&[&bytes[..], &[0]].concat()).is_err());
         }

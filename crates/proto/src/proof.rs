@@ -36,15 +36,18 @@ pub(crate) struct Proofs {
     /// Of flows that are gone.
     gone: VecDeque<Head>,
     of_flow_max: usize,
+    /// Of flows that are there.
+    held: usize,
+    held_max: usize,
     /// A random hash key: nobody can construct a message that passes for another.
     key: RandomState,
 }
 
 impl Proofs {
-    /// `of_flow_max`: chunks that a sender may have in flight on a flow.
-    pub(crate) fn new(of_flow_max: usize) -> Self {
-        let key = RandomState::new();
-        Self { flows: Vec::new(), gone: VecDeque::new(), of_flow_max, key }
+    /// `of_flow_max`: chunks that a sender may have in flight on a flow. `held_max`: on all flows.
+    pub(crate) fn new(of_flow_max: usize, held_max: usize) -> Self {
+        let (key, gone) = (RandomState::new(), VecDeque::new());
+        Self { flows: Vec::new(), gone, of_flow_max, held: 0, held_max, key }
     }
 
     /// What copies of a chunk have in common.
@@ -65,16 +68,41 @@ impl Proofs {
             self.flows.resize_with(index + 1, VecDeque::new);
         }
         let landed = &mut self.flows[index];
+        self.held -= landed.len();
         forget(landed, floor, self.of_flow_max.saturating_sub(1));
         landed.push_back(head);
+        self.held += landed.len();
+        if self.held > self.held_max {
+            self.level();
+        }
     }
 
     /// The flow is gone: its acknowledgements may have been lost, so its chunks may come again.
     pub(crate) fn handle_flow_down(&mut self, flow: FlowIndex, floor: TransferId) {
         let Some(landed) = self.flows.get_mut(flow.0 as usize) else { return };
         let landed = std::mem::take(landed);
+        self.held -= landed.len();
         self.gone.extend(landed.into_iter().filter(|head| head.header.transfer >= floor));
         forget(&mut self.gone, floor, GONE_MAX);
+    }
+
+    /// How many chunks are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.held + self.gone.len()
+    }
+
+    /// Flows with long lists forget their oldest, so that there is room for a while.
+    fn level(&mut self) {
+        let goal = self.held_max - self.held_max / 8;
+        let held = |keep| self.flows.iter().map(|landed| landed.len().min(keep)).sum::<usize>();
+        let mut keep = self.of_flow_max;
+        while keep > 1 && held(keep) > goal {
+            keep -= keep.div_ceil(8);
+        }
+        for landed in &mut self.flows {
+            forget(landed, TransferId(0), keep);
+        }
+        self.held = self.flows.iter().map(VecDeque::len).sum();
     }
 
     /// Whether a copy of the chunk landed. Rarely asked: after a flow died, or when a peer lies.

@@ -49,6 +49,9 @@ pub struct Receiver {
     active: HashMap<u64, Incoming>,
     /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
     tracked_chunks: u64,
+    /// Bytes of their messages, likewise.
+    held_meta: usize,
+    quota_refusals: u64,
     claims: Vec<Claim>,
     /// Chunks that devices copy into place; as many as the driver has room to read elsewhere.
     detached: BTreeMap<u64, Claim>,
@@ -65,19 +68,49 @@ pub struct LandingId(u64);
 pub struct ReceiverLimits {
     /// Flows that the peer may have, at most.
     pub flows: u32,
-    /// The most transfers under way at once, and the most gaps between finished ones. At least as
-    /// many as an honest peer may have under way.
+    /// The most transfers under way at once, and the most gaps between finished ones. With fewer than
+    /// an honest peer has under way that peer is held back, and goes on.
     pub transfers: usize,
     /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
     pub chunks: u64,
     /// Chunks that may be in flight on a flow. As many may have landed without the sender's
     /// knowledge, and come again. At least the sender's window.
     pub window: usize,
+    /// The same on all flows together, as 112 bytes each. At least what all channels of the sender
+    /// may have in flight.
+    pub proofs: usize,
+    /// Bytes of messages of all transfers under way. The first message is taken whatever its length.
+    pub meta_bytes: usize,
+}
+
+/// What a receiver remembers of its peer: each is bounded by [`ReceiverLimits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Transfers under way.
+    pub transfers: usize,
+    /// Their chunks.
+    pub chunks: u64,
+    /// Bytes of their messages.
+    pub meta_bytes: usize,
+    /// Ranges of transfers that are over.
+    pub ranges: usize,
+    /// Chunks that landed and may come again.
+    pub proofs: usize,
 }
 
 impl Default for ReceiverLimits {
     fn default() -> Self {
-        Self { flows: 1024, transfers: 1 << 20, chunks: 1 << 26, window: 1024 }
+        Self {
+            flows: 1024,
+            // A transfer of many chunks is under way until the last one is here, so an honest peer
+            // has as many as its windows hold, and some that it was told to send later.
+            transfers: 1 << 16,
+            chunks: 1 << 26,
+            window: 1024,
+            // 256 channels with windows of 1024 chunks.
+            proofs: 1 << 18,
+            meta_bytes: 16 << 20,
+        }
     }
 }
 
@@ -158,9 +191,11 @@ impl Receiver {
             floor: TransferId(1),
             highest: 0,
             done: RangeSet::default(),
-            proofs: Proofs::new(limits.window),
+            proofs: Proofs::new(limits.window, limits.proofs),
             active: HashMap::new(),
             tracked_chunks: 0,
+            held_meta: 0,
+            quota_refusals: 0,
             claims: Vec::new(),
             detached: BTreeMap::new(),
             next_landing: 0,
@@ -359,6 +394,22 @@ impl Receiver {
         self.active.len()
     }
 
+    /// What is remembered of the peer.
+    pub fn held(&self) -> Held {
+        Held {
+            transfers: self.active.len(),
+            chunks: self.tracked_chunks,
+            meta_bytes: self.held_meta,
+            ranges: self.done.range_count(),
+            proofs: self.proofs.len(),
+        }
+    }
+
+    /// How often the peer was refused something because a quota was used up.
+    pub fn quota_refusals(&self) -> u64 {
+        self.quota_refusals
+    }
+
     fn judge(
         &mut self,
         header: &ChunkHeader,
@@ -387,31 +438,46 @@ impl Receiver {
                 return Ok(known(&self.proofs));
             }
         }
-        if let Err(code) = admit() {
+        if let Err(code) = admit().and_then(|()| self.within_quotas(header, meta)) {
+            let is_quota = code.frees_itself() || code == RefusalCode::ReceiveQuota;
+            self.quota_refusals += u64::from(is_quota);
             return Ok(Verdict::Refuse(code));
         }
         if !self.take_over((header.transfer, header.chunk)) {
             return Ok(Verdict::Refuse(RefusalCode::Busy));
         }
         if !self.active.contains_key(&id) {
-            let chunks = u64::from(header.chunk_count);
-            if self.active.len() >= self.limits.transfers
-                || self.tracked_chunks + chunks > self.limits.chunks
-                || self.leaves_one_gap_too_many(id)
-            {
-                return Ok(Verdict::Refuse(RefusalCode::Busy));
-            }
-            self.tracked_chunks += chunks;
+            self.tracked_chunks += u64::from(header.chunk_count);
             self.active.insert(id, Incoming::new(header));
         }
         if header.chunk == 0
             && let Some(incoming) = self.active.get_mut(&id)
         {
+            self.held_meta = self.held_meta - incoming.meta.len() + meta.len();
             incoming.flags = header.flags;
             incoming.meta.clear();
             incoming.meta.extend_from_slice(meta);
         }
         Ok(Verdict::Land)
+    }
+
+    /// Whether there is room for what the chunk brings. There always is for chunks without a message of
+    /// transfers under way, so those that have all of what is bounded go on and make room for others.
+    fn within_quotas(&self, header: &ChunkHeader, meta: &[u8]) -> Admission {
+        let id = header.transfer.0;
+        let known = self.active.get(&id);
+        if known.is_none()
+            && (self.active.len() >= self.limits.transfers
+                || self.tracked_chunks + u64::from(header.chunk_count) > self.limits.chunks
+                || self.leaves_one_gap_too_many(id))
+        {
+            return Err(RefusalCode::TransferQuota);
+        }
+        let of_others = self.held_meta - known.map_or(0, |incoming| incoming.meta.len());
+        if of_others > 0 && of_others + meta.len() > self.limits.meta_bytes && !meta.is_empty() {
+            return Err(RefusalCode::MessageQuota);
+        }
+        Ok(())
     }
 
     /// Finished transfers form one range unless numbers are missing. A peer that leaves gaps and
@@ -452,8 +518,7 @@ impl Receiver {
         if incoming.landed_count < incoming.chunk_count {
             return true;
         }
-        let Some(incoming) = self.active.remove(&transfer.0) else { return false };
-        self.tracked_chunks -= u64::from(incoming.chunk_count);
+        let Some(incoming) = self.forget(transfer) else { return false };
         self.done.insert(transfer.0);
         self.events.push_back(Landed {
             op: incoming.op,
@@ -488,10 +553,15 @@ impl Receiver {
         Ok(())
     }
 
+    fn forget(&mut self, transfer: TransferId) -> Option<Incoming> {
+        let incoming = self.active.remove(&transfer.0)?;
+        self.tracked_chunks -= u64::from(incoming.chunk_count);
+        self.held_meta -= incoming.meta.len();
+        Some(incoming)
+    }
+
     fn drop_incoming(&mut self, transfer: TransferId, verdict: Verdict) {
-        if let Some(incoming) = self.active.remove(&transfer.0) {
-            self.tracked_chunks -= u64::from(incoming.chunk_count);
-        }
+        self.forget(transfer);
         for claim in self.claims.iter_mut().chain(self.detached.values_mut()) {
             if claim.target.is_some_and(|(t, _)| t == transfer) {
                 claim.revoke(verdict);

@@ -428,9 +428,11 @@ impl<S: Source> Sender<S> {
                     }
                 }
                 _ => {
-                    self.postponed.made_progress();
                     self.acknowledged(ticket);
                     self.made_progress(now);
+                    let is_last =
+                        self.postponed.is_all_that_is_left() && self.is_nothing_else_left();
+                    self.postponed.acknowledged((ticket, chunk), is_last);
                 }
             }
         }
@@ -562,6 +564,14 @@ impl<S: Source> Sender<S> {
         self.postponed.until()
     }
 
+    /// Whether nothing is in flight or waits but chunks that the peer had no room for.
+    fn is_nothing_else_left(&self) -> bool {
+        self.given_back.is_empty()
+            && self.small.is_empty()
+            && self.bulk.is_empty()
+            && self.channels.iter().all(|channel| channel.in_flight == 0)
+    }
+
     fn made_progress(&mut self, now: Time) {
         self.last_progress = now;
         self.may_return = true;
@@ -633,9 +643,9 @@ impl<S: Source> Sender<S> {
         outgoing.retries += u32::from(again);
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
-            RefusalCode::Busy if !ending => {
+            _ if code.frees_itself() && !ending => {
                 self.waits_again(ticket, load);
-                self.postponed.push(now, (ticket, chunk));
+                self.postponed.push(now, (ticket, chunk), code);
             }
             // The driver stops using a ring that the peer can't open, and for a while a flow that
             // the peer has no memory for.

@@ -226,11 +226,21 @@ pub enum RefusalCode {
     NoStaging = 11,
     /// The transfer is over at the receiver, and this chunk never landed there.
     TransferOver = 12,
+    /// The sender's quota of unfinished transfers, or of their chunks, is used up at the receiver:
+    /// send the chunk again later.
+    TransferQuota = 13,
+    /// The sender's quota of bytes of messages of unfinished transfers is used up at the receiver:
+    /// send the chunk again later.
+    MessageQuota = 14,
+    /// The receiver serves as many reads of the sender as it may: ask again later.
+    ReadQuota = 15,
+    /// The receiver knows as many receives of the sender as it may that wait for a message.
+    ReceiveQuota = 16,
 }
 
 impl RefusalCode {
     /// Every code.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::UnknownRegion,
         Self::StaleKey,
         Self::OutOfBounds,
@@ -243,11 +253,20 @@ impl RefusalCode {
         Self::NoRing,
         Self::NoStaging,
         Self::TransferOver,
+        Self::TransferQuota,
+        Self::MessageQuota,
+        Self::ReadQuota,
+        Self::ReceiveQuota,
     ];
 
     /// Whether the same chunk may be taken when it is sent again.
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Checksum | Self::Busy | Self::NoRing | Self::NoStaging)
+        self.frees_itself() || matches!(self, Self::Checksum | Self::NoRing | Self::NoStaging)
+    }
+
+    /// Whether the receiver takes the same chunk as soon as something else is over there.
+    pub fn frees_itself(self) -> bool {
+        matches!(self, Self::Busy | Self::TransferQuota | Self::MessageQuota | Self::ReadQuota)
     }
 
     /// The code with this number.
@@ -271,6 +290,14 @@ impl RefusalCode {
             Self::NoStaging => "the peer has no pinned memory left for the flow",
             Self::TransferOver => {
                 "the transfer was over at the peer before its bytes came; somebody else ended it"
+            }
+            Self::TransferQuota => "the quota of unfinished transfers at the peer is used up",
+            Self::MessageQuota => {
+                "the quota of bytes of messages of unfinished transfers at the peer is used up"
+            }
+            Self::ReadQuota => "the quota of reads that the peer serves at once is used up",
+            Self::ReceiveQuota => {
+                "the quota of posted receives that wait for a message of the peer is used up"
             }
         }
     }
@@ -571,7 +598,7 @@ impl AckFrame {
             KIND_ACK => Ok(Self::Ack { sequence }),
             KIND_REFUSAL => {
                 let code = RefusalCode::from_wire(bytes[1])
-                    .ok_or_else(|| field("code", bytes[1], "1 to 12"))?;
+                    .ok_or_else(|| field("code", bytes[1], "1 to 16"))?;
                 Ok(Self::Refusal { sequence, code })
             }
             got => Err(WireError::UnknownFrame { got, expected: "2 (ack) or 3 (refusal)" }),

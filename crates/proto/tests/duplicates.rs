@@ -7,7 +7,13 @@ const A: FlowIndex = FlowIndex(0);
 const B: FlowIndex = FlowIndex(1);
 
 fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 8 })
+    Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 8,
+        chunks: 100,
+        window: 8,
+        ..ReceiverLimits::default()
+    })
 }
 
 fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {

@@ -12,7 +12,13 @@ const FORGER: FlowIndex = FlowIndex(3);
 const OVER: Settled = Settled::Refuse(RefusalCode::TransferOver);
 
 fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 4 })
+    Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 8,
+        chunks: 100,
+        window: 4,
+        ..ReceiverLimits::default()
+    })
 }
 
 fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {

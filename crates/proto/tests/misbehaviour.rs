@@ -148,7 +148,13 @@ fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
 
 #[test]
 fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 8 });
+    let mut r = Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 8,
+        chunks: 100,
+        window: 8,
+        ..ReceiverLimits::default()
+    });
     // Every second number, so that what is done can't be kept as one range.
     let verdicts: Vec<_> = (0..100)
         .map(|i| {
@@ -160,14 +166,20 @@ fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
         .collect();
     let landed = verdicts.iter().filter(|v| **v == Verdict::Land).count();
     assert_eq!(landed, 8);
-    assert_eq!(verdicts[99], Verdict::Refuse(RefusalCode::Busy));
+    assert_eq!(verdicts[99], Verdict::Refuse(RefusalCode::TransferQuota));
     let raised = ChunkHeader { floor: TransferId(16), ..header(199, 0, 1) };
     assert_eq!(r.handle_chunk(A, &raised, &[], b"", || Ok(())).unwrap(), Verdict::Land);
 }
 
 #[test]
 fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100, window: 8 });
+    let mut r = Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 4,
+        chunks: 100,
+        window: 8,
+        ..ReceiverLimits::default()
+    });
     let mut offer = |id| {
         let verdict = r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
         r.handle_chunk_end(A, true);
@@ -176,7 +188,7 @@ fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
     for id in [3, 5, 7, 9] {
         assert_eq!(offer(id), Verdict::Land);
     }
-    assert_eq!(offer(11), Verdict::Refuse(RefusalCode::Busy));
+    assert_eq!(offer(11), Verdict::Refuse(RefusalCode::TransferQuota));
     for id in [1, 2, 4, 6, 8, 11, 10] {
         assert_eq!(offer(id), Verdict::Land, "{id}");
     }
@@ -184,7 +196,13 @@ fn a_peer_with_many_gaps_can_go_on_with_its_oldest_transfers() {
 
 #[test]
 fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
-    let mut r = Receiver::new(ReceiverLimits { flows: 4, transfers: 4, chunks: 100, window: 8 });
+    let mut r = Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 4,
+        chunks: 100,
+        window: 8,
+        ..ReceiverLimits::default()
+    });
     for id in 0..1000 {
         assert!(r.retire(TransferId(1000 + 2 * id)));
     }
@@ -192,7 +210,7 @@ fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
         |r: &mut Receiver, id| r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
     let over = Verdict::Refuse(RefusalCode::TransferOver);
     assert_eq!(late(&mut r, 1000), over, "the first are remembered");
-    assert_eq!(late(&mut r, 2998), Verdict::Refuse(RefusalCode::Busy), "the last are not");
+    assert_eq!(late(&mut r, 2998), Verdict::Refuse(RefusalCode::TransferQuota), "the last are not");
 }
 
 #[test]
@@ -235,4 +253,129 @@ fn reserved_bytes_must_be_zero() {
         bytes[at] = 1;
         assert!(AckFrame::decode(&bytes).is_err(), "byte {at}");
     }
+}
+
+#[test]
+fn a_peer_that_leaves_transfers_with_messages_unfinished_is_not_remembered_without_bound() {
+    let meta_bytes = 200 << 10;
+    let mut r = Receiver::new(ReceiverLimits { meta_bytes, ..ReceiverLimits::default() });
+    let long = vec![7; 64 << 10];
+    let offer = |r: &mut Receiver, id, chunk, meta: &[u8]| {
+        let header = ChunkHeader { meta_len: meta.len() as u32, ..header(id, chunk, 2) };
+        let verdict = r.handle_chunk(A, &header, &[], meta, || Ok(())).unwrap();
+        r.handle_chunk_end(A, true);
+        verdict
+    };
+    let verdicts: Vec<_> = (1..=100).map(|id| offer(&mut r, id, 0, &long)).collect();
+    let landed = verdicts.iter().filter(|verdict| **verdict == Verdict::Land).count();
+    assert_eq!((landed, r.held().meta_bytes), (3, 3 * long.len()));
+    assert_eq!(verdicts[99], Verdict::Refuse(RefusalCode::MessageQuota));
+    assert_eq!(r.quota_refusals(), 97);
+    // Without a message they are taken, and what is under way goes on and makes room.
+    assert_eq!(offer(&mut r, 101, 0, b""), Verdict::Land);
+    assert_eq!(offer(&mut r, 2, 1, b""), Verdict::Land);
+    assert_eq!(r.poll_event().unwrap().meta, long);
+    assert_eq!(offer(&mut r, 50, 0, &long), Verdict::Land);
+    // So does a cancel.
+    assert_eq!(offer(&mut r, 51, 0, &long), Verdict::Refuse(RefusalCode::MessageQuota));
+    r.retire(TransferId(1));
+    assert_eq!(offer(&mut r, 51, 0, &long), Verdict::Land);
+    assert_eq!(r.held().meta_bytes, 3 * long.len());
+}
+
+#[test]
+fn a_reader_that_is_told_to_wait_is_as_patient_as_the_peer_is_busy_for_it() {
+    let mut s = sender();
+    s.submit(NOW, transfer(1, 1));
+    s.pull(NOW, A).unwrap();
+    s.handle_written(A);
+    let later = NOW.after(std::time::Duration::from_secs(9));
+    let refusal = AckFrame::Refusal { sequence: 1, code: RefusalCode::ReadQuota };
+    s.handle_ack(later, A, refusal).unwrap();
+    assert_eq!(s.held_back(), Some(RefusalCode::ReadQuota));
+    assert_eq!(s.silence(later), std::time::Duration::from_secs(9), "a refusal is no progress");
+    s.handle_peer_at_work(later);
+    assert_eq!(s.silence(later), std::time::Duration::ZERO);
+    // A read that ends makes room, whatever time it is.
+    let mut sequence = 1;
+    for _ in 0..5 {
+        if s.pull(later, A).is_some() {
+            sequence += 1;
+            s.handle_written(A);
+            let refusal = AckFrame::Refusal { sequence, code: RefusalCode::ReadQuota };
+            s.handle_ack(later, A, refusal).unwrap();
+        }
+    }
+    assert!(s.pull(later, A).is_none() && s.rest_until().is_some());
+    assert!(s.peer_may_have_room() && s.pull(later, A).is_some());
+    assert!(!s.peer_may_have_room(), "nothing rests");
+}
+
+#[test]
+fn a_message_is_taken_whatever_its_length_if_none_else_is_held() {
+    let limits = ReceiverLimits { meta_bytes: 10, ..ReceiverLimits::default() };
+    let mut r = Receiver::new(limits);
+    let header = |id| ChunkHeader { meta_len: 20, ..header(id, 0, 2) };
+    assert_eq!(r.handle_chunk(A, &header(1), &[], &[1; 20], || Ok(())).unwrap(), Verdict::Land);
+    // Again, by another flow.
+    r.handle_flow_down(A);
+    assert_eq!(r.handle_chunk(A, &header(1), &[], &[1; 20], || Ok(())).unwrap(), Verdict::Land);
+    let other = r.handle_chunk(FlowIndex(1), &header(2), &[], &[1; 20], || Ok(())).unwrap();
+    assert_eq!(other, Verdict::Refuse(RefusalCode::MessageQuota));
+}
+
+#[test]
+fn chunks_that_may_come_again_are_remembered_within_a_bound_on_all_flows_together() {
+    let (flows, window, proofs) = (100, 64, 1000);
+    let limits = ReceiverLimits { flows, window, proofs, ..ReceiverLimits::default() };
+    let mut r = Receiver::new(limits);
+    let mut id = 0;
+    let mut newest = Vec::new();
+    for flow in (0..flows).map(FlowIndex) {
+        for _ in 0..window {
+            id += 1;
+            r.handle_chunk(flow, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
+            assert_eq!(r.handle_chunk_end(flow, true), Settled::Ack);
+            assert!(r.held().proofs <= proofs, "{:?}", r.held());
+        }
+        newest.push(id);
+    }
+    assert!(r.held().proofs > proofs / 2, "{:?}", r.held());
+    // Those that landed last on each flow are among them.
+    for id in newest {
+        let again = r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
+        assert_eq!(again, Verdict::Discard, "{id}");
+        r.handle_chunk_end(A, true);
+    }
+}
+
+#[test]
+fn a_peer_that_takes_all_but_one_transfer_is_not_sent_that_one_again_and_again() {
+    let mut s = sender();
+    s.submit(NOW, transfer(1, 1));
+    let (mut refused, mut taken) = (0, 0);
+    for sequence in 1..2000 {
+        s.submit(NOW, transfer(2, 1));
+        let chunk = s.pull(NOW, A).unwrap();
+        s.handle_written(A);
+        let code = RefusalCode::TransferQuota;
+        let ack = match chunk.token {
+            1 => AckFrame::Refusal { sequence, code },
+            _ => AckFrame::Ack { sequence },
+        };
+        refused += u32::from(chunk.token == 1);
+        taken += u32::from(chunk.token == 2);
+        s.handle_ack(NOW, A, ack).unwrap();
+    }
+    assert!(refused < 60, "{refused} in vain beside {taken}");
+    assert_eq!(s.held_back(), Some(RefusalCode::TransferQuota));
+    // An honest peer takes it in the end; nothing else is left then, and no time has passed.
+    let mut sequence = 1999;
+    while let Some(chunk) = s.pull(NOW, A) {
+        sequence += 1;
+        s.handle_written(A);
+        s.handle_ack(NOW, A, AckFrame::Ack { sequence }).unwrap();
+        taken += u32::from(chunk.token == 2);
+    }
+    assert_eq!((taken, s.is_busy(), s.held_back()), (1999, false, None));
 }

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, getrlimit, pidfd_getfd, pidfd_open,
+};
 
 use crate::memory::Map;
 
@@ -16,6 +18,11 @@ pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
     let process = Pid::from_raw(number(process)?).ok_or(io::ErrorKind::InvalidInput)?;
     let process = pidfd_open(process, PidfdFlags::empty())?;
     Ok(pidfd_getfd(process, number(descriptor)?, PidfdGetfdFlags::empty())?)
+}
+
+/// How many file descriptors this process may have open.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// This process's PID namespace, by the kernel's number: every container numbers its own processes.

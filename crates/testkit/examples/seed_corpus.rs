@@ -53,6 +53,7 @@ fn main() -> io::Result<()> {
         ("wire", wire(&mut rng)),
         ("hello", hello()),
         ("receiver", calls(&mut rng)),
+        ("quotas", calls(&mut Rng::new(2))),
         ("config", configs),
         ("handshake", handshake(&mut rng)),
     ];

@@ -11,6 +11,7 @@ use polyrail_proto::{FrameReader, Need, Piece, ReaderEvent};
 use crate::rng::Rng;
 
 mod handshake;
+mod quotas;
 mod receiver;
 mod records;
 mod sender;
@@ -119,6 +120,15 @@ pub fn receiver(data: &[u8]) {
         Some((first, rest)) if first % 2 == 0 => receiver::run(rest),
         Some((_, rest)) => sender::run(rest),
     }
+}
+
+/// Any sequence of receives, transfers and cancels of one peer: what is remembered of it stays within
+/// its quotas, and what it has begun goes on.
+///
+/// # Panics
+/// If an invariant of the core does not hold.
+pub fn quotas(data: &[u8]) {
+    quotas::run(data);
 }
 
 /// Reads a stream in reads of the sizes given.

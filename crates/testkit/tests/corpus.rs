@@ -54,7 +54,21 @@ fn the_corpus_of_receiver_holds() {
 }
 
 #[test]
+fn the_corpus_of_quotas_holds() {
+    replay("quotas", fuzz::quotas);
+}
+
+#[test]
 fn the_receiver_holds_on_random_calls() {
+    random_calls(fuzz::receiver);
+}
+
+#[test]
+fn quotas_hold_on_random_calls() {
+    random_calls(fuzz::quotas);
+}
+
+fn random_calls(body: fn(&[u8])) {
     // Knuth's multiplier for 64-bit linear congruential generators (MMIX).
     let mut state = 42_u64;
     let mut next = || {
@@ -63,7 +77,7 @@ fn the_receiver_holds_on_random_calls() {
     };
     for round in 0..20_000 {
         let calls: Vec<u8> = (0..400).map(|_| next()).collect();
-        let failed = std::panic::catch_unwind(|| fuzz::receiver(&calls)).is_err();
+        let failed = std::panic::catch_unwind(|| body(&calls)).is_err();
         assert!(!failed, "round {round}: {calls:?}");
     }
 }

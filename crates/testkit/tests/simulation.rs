@@ -224,6 +224,8 @@ fn a_receiver_at_its_limits_takes_everything_later() {
     let tally = sweep("a_receiver_at_its_limits_takes_everything_later", 30, |rng| {
         let mut scenario = Scenario::of_any_shape(rng);
         scenario.node.limits.transfers = 3;
+        // Less than most messages have: one at a time.
+        scenario.node.limits.meta_bytes = 16;
         scenario.load.depth = 12;
         scenario
     });

@@ -19,6 +19,7 @@ use socket2::Socket;
 use crate::base::reason::ConnectReason;
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
+use crate::engine::quotas::FlowPlace;
 use crate::engine::tasks::Answer;
 
 /// A connection that is not a flow yet.
@@ -101,6 +102,8 @@ pub(crate) struct Then {
     pub(crate) window_chunks: u32,
     /// Our flow of the same number goes back on this connection.
     pub(crate) duplex: bool,
+    /// Its place among the peer's connections.
+    pub(crate) place: FlowPlace,
 }
 
 /// Strangers come in thousands, as port scanners do: the log has one line of them in a while.

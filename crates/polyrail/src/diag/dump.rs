@@ -167,7 +167,17 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if receives > 0 {
         writeln!(out, "    the peer has {receives} receives posted that wait for our sends")?;
     }
+    if let Some(taken) = peer.quotas.text() {
+        writeln!(out, "    the peer takes up here: {taken}")?;
+    }
+    if let Some(breach) = &*peer.quotas.breach.lock() {
+        writeln!(out, "    the peer broke the rules: {breach}")?;
+    }
     let rx = peer.rx();
+    let refused = rx.receiver.quota_refusals() + peer.quotas.flows_refused.get();
+    if refused > 0 {
+        writeln!(out, "    the peer was refused {refused} times because a quota was used up")?;
+    }
     for (number, receive) in &rx.receives {
         let age = seconds(receive.op.age());
         writeln!(out, "    receive {number}: room for {}, posted {age} ago", receive.capacity)?;
@@ -206,7 +216,7 @@ fn describe(outgoing: &crate::engine::op::Outgoing) -> (String, String) {
                 let (what, age) = of(op);
                 (format!("notification of {what}"), age)
             }
-            Purpose::TellFor(op) => {
+            Purpose::TellFor(op) | Purpose::Announce(op, _) => {
                 let (what, age) = of(op);
                 (format!("message for {what}"), age)
             }

@@ -50,6 +50,9 @@ pub struct PeerStats {
     /// Payload that was left for it in memory that both processes have open: only heads and
     /// acknowledgements of it took a rail.
     pub shared_bytes: u64,
+    /// How often it was refused a connection or a chunk because one of its quotas was used up here.
+    /// ARCHITECTURE.md lists the quotas, under "Memory".
+    pub quota_refusals: u64,
     /// By local rail.
     pub rails: Vec<RailStats>,
 }
@@ -180,12 +183,14 @@ impl EngineShared {
             }
             stats
         };
+        let refused = peer.rx().receiver.quota_refusals();
         PeerStats {
             name: peer.name().to_owned(),
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
             peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
             shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
+            quota_refusals: refused + peer.quotas.flows_refused.get(),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
         }
     }

@@ -20,6 +20,8 @@ pub(crate) enum Finish {
     Done(Arc<Op>, u64),
     Failed(Arc<Op>, Failure),
     Error(Arc<Op>, TransferError),
+    /// The peer does not want to know of the receive of this number.
+    Unannounced(Arc<Op>, u64, Failure),
 }
 
 impl Finish {
@@ -28,6 +30,11 @@ impl Finish {
             Self::Done(op, bytes) => op.part_done(bytes),
             Self::Failed(op, failure) => op.fail_for(failure),
             Self::Error(op, error) => op.fail(error),
+            Self::Unannounced(op, receive, failure) => {
+                let forgotten = op.prepared.peer.rx().receives.remove(&receive);
+                drop(forgotten);
+                op.fail_for(failure);
+            }
         }
     }
 }
@@ -48,6 +55,7 @@ impl TxSide {
             }
             Kind::Send { tag } => {
                 if let Some(matched) = self.matcher.send(tag, OpRef(op)) {
+                    self.quotas.note_receives(&self.matcher);
                     self.submit_matched(now, matched, ends);
                 }
             }
@@ -101,16 +109,9 @@ impl TxSide {
         self.submit(now, WireOp::Control, Flags::NONE, 0, source, None);
     }
 
-    /// Whether a question of the peer may be answered. One that asks and takes no answers is not
-    /// let fill the memory with them.
-    pub(crate) fn may_answer(&self) -> bool {
-        const ANSWERS_MAX: u32 = 1024;
-        self.answers < ANSWERS_MAX
-    }
-
     /// Answers a question of the peer.
     pub(crate) fn answer(&mut self, now: Time, message: &Message) {
-        self.answers += 1;
+        self.quotas.answered();
         self.tell(now, message, Purpose::Answer);
     }
 
@@ -133,6 +134,7 @@ impl TxSide {
 
     /// Sends the data that the peer asked for.
     pub(crate) fn submit_read_data(&mut self, now: Time, read: u64, made: Made) {
+        self.quotas.read_begins(&made.plan);
         let source = Outgoing::Made(Arc::new(made));
         let id = self.submit(now, WireOp::ReadData, Flags::NONE, read, source, None);
         self.serving.insert(read, id);
@@ -149,8 +151,11 @@ impl TxSide {
         let outgoing = self.outgoing.try_remove(token as usize)?;
         if let Outgoing::Made(made) = &outgoing {
             match made.purpose {
-                Purpose::ReadData { read, .. } => drop(self.serving.remove(&read)),
-                Purpose::Answer => self.answers -= 1,
+                Purpose::ReadData { read, .. } => {
+                    self.quotas.read_ends(&made.plan);
+                    self.serving.remove(&read);
+                }
+                Purpose::Answer => self.quotas.answer_taken(),
                 _ => {}
             }
         }
@@ -194,9 +199,11 @@ fn done(outgoing: &Outgoing, ends: &mut Ends<'_>) {
     let finish = match outgoing {
         Outgoing::Write(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         Outgoing::Made(made) => match &made.purpose {
-            Purpose::Tell | Purpose::Answer | Purpose::TellFor(_) | Purpose::ReadData { .. } => {
-                return;
-            }
+            Purpose::Tell
+            | Purpose::Answer
+            | Purpose::TellFor(_)
+            | Purpose::Announce(..)
+            | Purpose::ReadData { .. } => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
             Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
             Purpose::Release(latch, _) => return latch.set(),
@@ -233,14 +240,22 @@ fn failed(
             Purpose::TellFor(op) | Purpose::Notify(op) => {
                 ends.finishes.push(Finish::Failed(op.clone(), failure));
             }
+            // The next ones must not wait for it there.
+            Purpose::Announce(op, receive) => {
+                if failure != Failure::PeerLost {
+                    let message = Message::ReceiveWithdrawn { receive: *receive };
+                    tx.tell(now, &message, Purpose::Tell);
+                }
+                ends.finishes.push(Finish::Unannounced(op.clone(), *receive, failure));
+            }
             // The peer is gone, so nothing lands any more either.
             Purpose::Cancel(op, why) => ends.finishes.push(Finish::Failed(op.clone(), *why)),
             Purpose::ReadData { read, .. } => {
                 if tell {
-                    tx.tell(now, &cancel, Purpose::Tell);
+                    tx.answer(now, &cancel);
                 }
                 if let Some(code) = read_failure(failure) {
-                    tx.tell(now, &Message::ReadFailed { read: *read, code }, Purpose::Tell);
+                    tx.answer(now, &Message::ReadFailed { read: *read, code });
                 }
             }
             Purpose::SendData(op, receive) => {
@@ -283,8 +298,8 @@ pub(crate) fn begin_receive(peer: &PeerShared, op: &Arc<Op>, tag: u64) {
         rx.receives.insert(receive, waiting);
         PostedReceive { receive, tag, places }
     };
-    let message = Message::ReceivePosted(posted);
-    peer.tx().tell(op.posted, &message, Purpose::TellFor(op.clone()));
+    let purpose = Purpose::Announce(op.clone(), posted.receive);
+    peer.tx().tell(op.posted, &Message::ReceivePosted(posted), purpose);
 }
 
 /// Starts a read: asks the peer for the data, in as many messages as it takes.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use polyrail_sys::threads::futex;
 
+use crate::base::seldom::Seldom;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::engine::tasks::{Bells, TaskPlace, Tasks};
@@ -23,26 +24,28 @@ pub struct Notification {
     pub data: Vec<u8>,
 }
 
-/// Bounded by holding senders back: each peer has an equal share of the inbox, and while its share is
-/// full nothing is read from that peer. What peers that are gone left is kept as well, but no more
-/// than a whole inbox of it.
+/// Bounded in number and in bytes by holding senders back: each peer has an equal share of the inbox,
+/// and while its share is full nothing is read from that peer. What peers that are gone left is kept as
+/// well, but no more than a whole inbox of it.
 pub(crate) struct Inbox {
     queue: Mutex<Queue>,
     len: AtomicUsize,
-    limit: usize,
+    limit: Amount,
     /// Peers that share it.
     peers: AtomicUsize,
     /// Counts arrivals; takers sleep on it.
     arrivals: AtomicU32,
     sleepers: AtomicU32,
     bells: Arc<Bells>,
+    /// Lines on what was forgotten.
+    forgotten: Seldom,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Notification>,
-    /// How many of them are of peers that are gone.
-    left: usize,
+    /// How much of that is of peers that are gone.
+    left: Amount,
     tasks: Tasks,
     /// No more will come.
     is_closed: bool,
@@ -52,20 +55,34 @@ struct Queue {
 #[derive(Default)]
 pub(crate) struct Share {
     waiting: AtomicUsize,
+    bytes: AtomicUsize,
     is_gone: AtomicBool,
     /// Flows of the peer were not read because its share was full.
     paused: AtomicBool,
 }
+
+/// Notifications, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    number: usize,
+    bytes: usize,
+}
+
+/// Bytes for each notification that the inbox has room for, and at least in all: short ones are bounded
+/// by their number, and a few long ones fit into any inbox.
+const BYTES_EACH: usize = 1 << 10;
+const BYTES_MIN: usize = 1 << 20;
 
 impl Inbox {
     pub(crate) fn new(limit: usize, bells: Arc<Bells>) -> Self {
         Self {
             queue: Mutex::default(),
             len: AtomicUsize::new(0),
-            limit,
+            limit: Amount { number: limit, bytes: (limit * BYTES_EACH).max(BYTES_MIN) },
             peers: AtomicUsize::new(0),
             arrivals: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            forgotten: Seldom::default(),
             bells,
         }
     }
@@ -73,8 +90,13 @@ impl Inbox {
     pub(crate) fn push(&self, notification: Notification) {
         let mut queue = self.queue();
         let share = &notification.peer.shared.inbox_share;
+        let bytes = notification.data.len();
         share.waiting.fetch_add(1, Ordering::SeqCst);
-        queue.left += usize::from(share.is_gone.load(Ordering::Relaxed));
+        share.bytes.fetch_add(bytes, Ordering::SeqCst);
+        if share.is_gone.load(Ordering::Relaxed) {
+            queue.left.number += 1;
+            queue.left.bytes += bytes;
+        }
         queue.waiting.push_back(notification);
         self.forget_oldest(&mut queue);
         self.len.store(queue.waiting.len(), Ordering::Release);
@@ -167,7 +189,9 @@ impl Inbox {
         self.peers.fetch_sub(1, Ordering::SeqCst);
         let mut queue = self.queue();
         peer.inbox_share.is_gone.store(true, Ordering::Relaxed);
-        queue.left += peer.inbox_share.waiting.load(Ordering::SeqCst);
+        let left = peer.inbox_share.amount();
+        queue.left.number += left.number;
+        queue.left.bytes += left.bytes;
         self.forget_oldest(&mut queue);
         self.len.store(queue.waiting.len(), Ordering::SeqCst);
     }
@@ -176,18 +200,18 @@ impl Inbox {
     /// when they may be.
     pub(crate) fn must_pause(&self, peer: &PeerShared) -> bool {
         let share = &peer.inbox_share;
-        if share.waiting.load(Ordering::Acquire) < self.share() {
+        if !self.is_full(share) {
             return false;
         }
         share.paused.store(true, Ordering::SeqCst);
         // SeqCst on both: either we see what was taken meanwhile, or the taker sees the pause.
-        share.waiting.load(Ordering::SeqCst) >= self.share()
+        self.is_full(share)
     }
 
     /// Whether flows of the peer have to be told to read again.
     pub(crate) fn resume(&self, peer: &PeerShared) -> bool {
         let share = &peer.inbox_share;
-        share.waiting.load(Ordering::SeqCst) < self.share()
+        !self.is_full(share)
             && share.paused.load(Ordering::SeqCst)
             && share.paused.swap(false, Ordering::SeqCst)
     }
@@ -202,28 +226,35 @@ impl Inbox {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn share(&self) -> usize {
-        (self.limit / self.peers.load(Ordering::SeqCst).max(1)).max(1)
+    fn is_full(&self, share: &Share) -> bool {
+        let peers = self.peers.load(Ordering::SeqCst).max(1);
+        let Amount { number, bytes } = share.amount();
+        number >= (self.limit.number / peers).max(1) || bytes >= (self.limit.bytes / peers).max(1)
     }
 
     /// Peers that come, leave something and go must not fill the memory, where nobody takes it.
     fn forget_oldest(&self, queue: &mut Queue) {
-        let mut too_many = queue.left.saturating_sub(self.limit);
-        if too_many == 0 {
+        let (limit, before) = (self.limit, queue.left.number);
+        let Queue { waiting, left, .. } = queue;
+        let is_over = |left: &Amount| left.number > limit.number || left.bytes > limit.bytes;
+        if !is_over(left) {
             return;
         }
-        tracing::warn!(target: "polyrail::peer", dropped = too_many, limit = self.limit,
-            "notifications of peers that are gone were not taken, the oldest are dropped");
-        queue.left -= too_many;
-        queue.waiting.retain(|notification| {
+        waiting.retain(|notification| {
             let share = &notification.peer.shared.inbox_share;
-            let stays = too_many == 0 || !share.is_gone.load(Ordering::Relaxed);
+            let stays = !is_over(left) || !share.is_gone.load(Ordering::Relaxed);
             if !stays {
-                too_many -= 1;
-                share.waiting.fetch_sub(1, Ordering::SeqCst);
+                left.number -= 1;
+                left.bytes -= notification.data.len();
+                share.take(notification);
             }
             stays
         });
+        if let Some(others) = self.forgotten.left_out() {
+            let dropped = before - left.number;
+            tracing::warn!(target: "polyrail::peer", dropped, limit = limit.number, others,
+                "notifications of peers that are gone were not taken, the oldest are dropped");
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -234,7 +265,22 @@ impl Inbox {
 impl Queue {
     fn taken(&mut self, notification: &Notification) {
         let share = &notification.peer.shared.inbox_share;
-        share.waiting.fetch_sub(1, Ordering::SeqCst);
-        self.left -= usize::from(share.is_gone.load(Ordering::Relaxed));
+        share.take(notification);
+        if share.is_gone.load(Ordering::Relaxed) {
+            self.left.number -= 1;
+            self.left.bytes -= notification.data.len();
+        }
+    }
+}
+
+impl Share {
+    fn take(&self, notification: &Notification) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.bytes.fetch_sub(notification.data.len(), Ordering::SeqCst);
+    }
+
+    fn amount(&self) -> Amount {
+        let get = |number: &AtomicUsize| number.load(Ordering::SeqCst);
+        Amount { number: get(&self.waiting), bytes: get(&self.bytes) }
     }
 }

@@ -31,6 +31,7 @@ use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
 use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
+use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
@@ -47,6 +48,10 @@ const SESSIONS_MAX: usize = 16;
 const SESSION_SHIFT: u32 = 48;
 const KNOWN_SHIFT: u32 = 31;
 const KNOWN_MASK: u64 = 0x1_ffff;
+const ATTEMPTS_MASK: u64 = (1 << KNOWN_SHIFT) - 1;
+
+/// Attempts to connect a flow that count as honest however young this engine is.
+const ATTEMPTS_SLACK: u64 = 1 << 16;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
@@ -147,8 +152,12 @@ impl EngineShared {
         }
     }
 
-    /// A peer says hello: finds it, or adds it.
-    pub(crate) fn greet(self: &Arc<Self>, hello: &FlowHello) -> Result<Arc<PeerShared>, Unwelcome> {
+    /// A peer says hello: finds it, or adds it, and takes a place for the connection.
+    pub(crate) fn greet(
+        self: &Arc<Self>,
+        hello: &FlowHello,
+    ) -> Result<(Arc<PeerShared>, FlowPlace), Unwelcome> {
+        self.check_epoch(hello.epoch)?;
         let (instance, session) = (hello.card.instance, session_of(hello.epoch));
         // A few times if it comes in a new session, or if the user adds it just now.
         for _ in 0..4 {
@@ -196,19 +205,24 @@ impl EngineShared {
             let event = Event::Hello(greeting);
             match (state.after(event).1, live) {
                 (Action::Welcome, Some(peer)) => {
+                    let place = self.place(&peer, hello)?;
                     peer.heard.store(u64::from(session) + 1, Ordering::Release);
-                    return Ok(peer);
+                    return Ok((peer, place));
                 }
                 (Action::Begin, None) => {
                     let by_user = given.is_some();
+                    if !by_user {
+                        self.check_newcomers()?;
+                    }
                     let metadata = given.unwrap_or_else(|| hello.metadata());
                     let malformed = |error: PeerError| (RefusedCode::Malformed, error.to_string());
                     let made = self.find_or_make(&metadata, by_user);
                     let (peer, is_new) = made.map_err(malformed)?;
                     if is_new {
+                        let place = self.place(&peer, hello)?;
                         peer.heard.store(u64::from(session) + 1, Ordering::Release);
                         self.joined.push(Peer { shared: peer.clone() });
-                        return Ok(peer);
+                        return Ok((peer, place));
                     }
                 }
                 // Whoever ends it is about to take it off the list.
@@ -230,6 +244,39 @@ impl EngineShared {
             }
         }
         Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
+    }
+
+    /// A place for a connection of the peer.
+    fn place(&self, peer: &Arc<PeerShared>, hello: &FlowHello) -> Result<FlowPlace, Unwelcome> {
+        let place = FlowPlace::take(peer, hello.flows, self.connection_limit());
+        place.map_err(|why| (RefusedCode::Limit, why))
+    }
+
+    /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is at
+    /// most one in a millisecond, and there was none before this engine was.
+    fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
+        let attempts = epoch & ATTEMPTS_MASK;
+        let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let most = ATTEMPTS_SLACK.saturating_add(age_ms);
+        if attempts <= most {
+            return Ok(());
+        }
+        let text = format!("field epoch counts {attempts} attempts, allowed is 0 to {most}");
+        Err((RefusedCode::Malformed, text))
+    }
+
+    /// Peers that nobody added cost memory until they are given up, even without a connection. There
+    /// may be as many as each could have one.
+    fn check_newcomers(&self) -> Result<(), Unwelcome> {
+        let limit = self.connection_limit();
+        let is_newcomer = |peer: &&Arc<PeerShared>| !peer.by_user.load(Ordering::Acquire);
+        let known = self.peers.read().iter().filter(is_newcomer).count();
+        if known < limit as usize {
+            return Ok(());
+        }
+        let text =
+            format!("{known} peers are known by their hello alone, allowed are at most {limit}");
+        Err((RefusedCode::Limit, text))
     }
 
     /// Whether nobody has added this instance here, nor removed it.

@@ -311,6 +311,8 @@ pub(crate) enum Purpose {
     Answer,
     /// A message without which this operation can't go on.
     TellFor(Arc<Op>),
+    /// The announcement of a receive, by its number.
+    Announce(Arc<Op>, u64),
     /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
     Cancel(Arc<Op>, Failure),
     /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
@@ -331,6 +333,7 @@ impl Outgoing {
             Self::Made(made) => match &made.purpose {
                 Purpose::SendData(op, _)
                 | Purpose::TellFor(op)
+                | Purpose::Announce(op, _)
                 | Purpose::Cancel(op, _)
                 | Purpose::Notify(op) => op.posted,
                 Purpose::Tell

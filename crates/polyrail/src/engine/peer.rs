@@ -11,7 +11,7 @@ use polyrail_config::Payload;
 use polyrail_gpu::Ticket;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::matching::Matcher;
-use polyrail_proto::wire::Place;
+use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{
     FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
 };
@@ -32,8 +32,9 @@ use crate::engine::inbox::Share;
 use crate::engine::known_peers::first_epoch;
 use crate::engine::life::{Attempts, State};
 use crate::engine::op::{Op, Outgoing};
-use crate::engine::pass::Pass;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
+use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
 use crate::wake::lanes::{Asked, Lanes};
 
@@ -59,6 +60,8 @@ pub(crate) struct PeerShared {
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
     pub(crate) inbox_share: Share,
+    /// What it takes up here, and may.
+    pub(crate) quotas: Arc<Quotas>,
     /// Whether the user gave its card.
     pub(crate) by_user: AtomicBool,
     /// One more than the session of its hellos; 0 before the first.
@@ -143,8 +146,7 @@ pub(crate) struct TxSide {
     pub(crate) matcher: Matcher<OpRef>,
     /// Reads of the peer that are being served: its number to ours.
     pub(crate) serving: HashMap<u64, TransferId>,
-    /// Answers to questions of the peer that it has not acknowledged.
-    pub(crate) answers: u32,
+    pub(crate) quotas: Arc<Quotas>,
     /// How long flows may stall, if longer than the setting: it doubles each time that one is given
     /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
     /// and no other rail will do better.
@@ -252,6 +254,7 @@ impl PeerShared {
             })
             .collect();
         let pairs = layout.pairs.len();
+        let quotas = Arc::new(Quotas::new(options.ops_pool));
         let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
         Self {
             number,
@@ -262,6 +265,7 @@ impl PeerShared {
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),
             inbox_share: Share::default(),
+            quotas: quotas.clone(),
             by_user: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             is_unused: AtomicBool::new(false),
@@ -277,9 +281,9 @@ impl PeerShared {
             tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
                 outgoing: Slab::new(),
-                matcher: Matcher::default(),
+                matcher: quotas.matcher(),
                 serving: HashMap::new(),
-                answers: 0,
+                quotas,
                 patience: Duration::ZERO,
                 suspects: Suspects::new(pairs),
                 has_ended: false,
@@ -393,12 +397,37 @@ impl PeerShared {
 
     /// Where things stand, for an error message.
     pub(crate) fn progress(&self) -> TransferProgress {
-        TransferProgress {
-            peer: self.name().to_owned(),
-            flows: self.all_flows(),
-            silence: self.tx().sender.silence(Time(monotonic_ns())),
-            last_problem: self.last_problem(),
+        let silence = self.tx().sender.silence(Time(monotonic_ns()));
+        let (flows, last_problem) = (self.all_flows(), self.what_holds());
+        TransferProgress { peer: self.name().to_owned(), flows, silence, last_problem }
+    }
+
+    /// A peer that serves as many reads as it may, and brings their data, makes progress with those that
+    /// have to wait for that.
+    pub(crate) fn note_served_reads(&self, tx: &mut TxSide, now: Time) {
+        if tx.sender.held_back() == Some(RefusalCode::ReadQuota) {
+            let landed = self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum();
+            if self.quotas.is_bringing(landed) {
+                tx.sender.handle_peer_at_work(now);
+            }
         }
+    }
+
+    /// Why nothing goes on, as far as that is known.
+    fn what_holds(&self) -> Option<String> {
+        let held_back = self.tx().sender.held_back();
+        held_back.map(|code| code.reason().to_owned()).or_else(|| self.last_problem())
+    }
+
+    /// The peer breaks the rules: says so in the log, and for the flow that brought it.
+    pub(crate) fn breach(&self, why: &dyn std::fmt::Display) -> Down {
+        if let Some(others) = self.quotas.logs.breach.left_out() {
+            let name = self.name();
+            tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
+        }
+        let why = why.to_string();
+        *self.quotas.breach.lock() = Some(why.clone());
+        Down(why)
     }
 
     /// Whether something is under way to it that can arrive.
@@ -510,7 +539,7 @@ pub(crate) struct PeerOptions<'a> {
 
 /// Why a peer with which nothing went on for `silence` is given up.
 pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
-    let (flows, last_problem) = (peer.all_flows(), peer.last_problem());
+    let (flows, last_problem) = (peer.all_flows(), peer.what_holds());
     match flows.up {
         0 => LostReason::Unreachable { silence, last_problem },
         _ => LostReason::NoProgress { silence, flows, last_problem },

@@ -14,6 +14,7 @@ use socket2::Socket;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
 use crate::engine::placement::Placement;
+use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
 use crate::wake::signal::Signal;
 
@@ -80,6 +81,8 @@ pub(crate) struct Arriving {
     pub(crate) socket: Arc<Socket>,
     /// Made in its handshake.
     pub(crate) keys: Keys,
+    /// Its place among the peer's connections; none if this engine made the connection.
+    pub(crate) place: Option<FlowPlace>,
 }
 
 /// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.

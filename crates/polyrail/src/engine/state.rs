@@ -91,6 +91,7 @@ pub(crate) struct EngineShared {
     closing: AtomicBool,
     pub(crate) bells: Arc<Bells>,
     pub(crate) original: Arc<Original>,
+    pub(crate) started: Instant,
 }
 
 /// Parts of an engine that are made before it.
@@ -149,6 +150,7 @@ impl EngineShared {
             closing: AtomicBool::new(false),
             bells,
             original,
+            started: Instant::now(),
             config,
             settings,
             credentials,
@@ -423,6 +425,7 @@ impl EngineShared {
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.sender.handle_timeout(now);
+        peer.note_served_reads(&mut tx, now);
         let waiting: Vec<Arc<Op>> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
         drain_tx(&mut tx, &mut ends);

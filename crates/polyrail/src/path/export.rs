@@ -50,7 +50,7 @@ struct Release {
 
 /// The peer asks for a region.
 pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
-    if !peer.tx().may_answer() {
+    if !peer.quotas.may_answer() {
         let name = peer.name();
         tracing::debug!(target: "polyrail::share", peer = name, "asks and takes no answers");
         return;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use polyrail_gpu::{Device, Export};
 use polyrail_proto::Time;
 use polyrail_proto::message::{Message, Offer};
-use polyrail_sys::process::{descriptor_of, namespace};
+use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
@@ -84,10 +84,40 @@ fn open_offer(
                     itself"
             .into());
     }
+    let (number, most) = (offer.descriptors.len() as u64, descriptor_limit() / 4);
+    if number > most {
+        return Err(format!(
+            "the peer offers {number} file descriptors, and at most {most} are taken: a quarter of \
+             what this process may have"
+        )
+        .into());
+    }
     let taken = offer.descriptors.iter().map(|number| descriptor_of(offer.process, *number));
     let taken: Result<Vec<OwnedFd>, _> = taken.collect();
     let taken =
         taken.map_err(|error| format!("can't take the peer's file descriptors: {error}"))?;
     let export = Export::from_parts(&offer.export, taken).map_err(|error| error.to_string())?;
     Ok(device.clone().import(&export).map_err(|error| error.to_string())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use polyrail_gpu::fake::FakeDevice;
+
+    use super::*;
+
+    #[test]
+    fn an_offer_of_more_descriptors_than_this_process_can_spare_is_not_taken() {
+        let most = descriptor_limit() / 4;
+        let device: Arc<dyn Device> = FakeDevice::new(9, Duration::ZERO, 5);
+        let number = usize::try_from(most).unwrap().saturating_add(1).min(1 << 24);
+        let descriptors = vec![u32::MAX; number];
+        let namespace = namespace().unwrap_or(0);
+        let offer = Offer { process: std::process::id(), namespace, descriptors, export: vec![7] };
+        let why = open_offer(&offer, &device).err().unwrap();
+        let is_many = number as u64 > most;
+        assert_eq!(why.contains(&format!("at most {most} are taken")), is_many, "{why}");
+    }
 }

@@ -85,7 +85,7 @@ pub(crate) fn is_possible(
 /// The peer shows memory.
 pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
     let (engine, name) = (pass.engine, peer.name());
-    if !peer.tx().may_answer() {
+    if !peer.quotas.may_answer() {
         tracing::debug!(target: "polyrail::share", peer = name, "shows memory, takes no answers");
         return;
     }

@@ -296,7 +296,8 @@ impl Core {
             drop(rx);
             for event in landed {
                 worked = true;
-                pass.landed(peer, event);
+                // Its flow is gone already.
+                let _ = pass.landed(peer, event);
             }
             stays
         });

@@ -181,5 +181,9 @@ impl Arrivals {
 }
 
 fn tell(peer: &PeerShared, error: &str) {
-    tracing::error!(target: "polyrail::staging", peer = peer.name(), error, "copy to a device failed");
+    if let Some(others) = peer.quotas.logs.device.left_out() {
+        let name = peer.name();
+        tracing::error!(target: "polyrail::staging", peer = name, error, others,
+            "copy to a device failed");
+    }
 }

@@ -26,6 +26,7 @@ use crate::device::staging::Ring;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
+use crate::engine::quotas::FlowPlace;
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
 use crate::receiver::device_chunks::{Arrival, Arrivals, End};
@@ -38,6 +39,9 @@ pub(crate) struct RxFlow {
     pub(crate) flow: FlowIndex,
     /// Which connection of the flow this is.
     pub(crate) epoch: u64,
+    /// Since when, by the monotonic clock.
+    pub(crate) since_ns: u64,
+    _place: Option<FlowPlace>,
     rail: usize,
     socket: Arc<Socket>,
     reader: FrameReader,
@@ -66,20 +70,22 @@ enum WayBack {
 }
 
 impl RxFlow {
-    pub(crate) fn new(arriving: Arriving) -> Self {
-        let (flow, sealer) = Self::duplex(arriving);
+    pub(crate) fn new(arriving: Arriving, now: u64) -> Self {
+        let (flow, sealer) = Self::duplex(arriving, now);
         Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
     }
 
     /// The other direction of the connection carries data, too: the flow that sends it gets the sealer.
-    pub(crate) fn duplex(arriving: Arriving) -> (Self, Sealer) {
-        let Arriving { peer, flow, epoch, rail, window_chunks, socket, keys } = arriving;
+    pub(crate) fn duplex(arriving: Arriving, now: u64) -> (Self, Sealer) {
+        let Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place } = arriving;
         let reader = FrameReader::new(keys.opener);
         let wants_sealed = peer.payload == Payload::Aead;
         let flow = Self {
             peer,
             flow,
             epoch,
+            since_ns: now,
+            _place: place,
             rail,
             socket,
             reader: if wants_sealed { reader.sealed_only() } else { reader },
@@ -161,6 +167,7 @@ impl RxFlow {
         }
         self.end_landing();
         self.acknowledge(pass.now);
+        self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
     }
 
@@ -180,7 +187,7 @@ impl RxFlow {
         }
         if any {
             self.take_events();
-            self.deliver(pass);
+            self.deliver(pass)?;
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }
@@ -217,9 +224,12 @@ impl RxFlow {
             let device = self.current.device().map(|device| &**device);
             let peers_ring = self.arrivals.peers_ring.as_mut();
             let opened = peers_ring.map_or(Ok(()), |ring| ring.open(device, &stock));
-            if let Err(why) = opened {
+            if let Err(why) = opened
+                && let Some(others) = self.peer.quotas.logs.no_staging.left_out()
+            {
                 let name = self.peer.name();
-                tracing::error!(target: "polyrail::staging", peer = name, why, "no shared memory");
+                tracing::error!(target: "polyrail::staging", peer = name, why, others,
+                    "no shared memory");
             }
             RefusalCode::NoRing
         };
@@ -284,8 +294,11 @@ impl RxFlow {
                         self.tell_short(&stock, &why);
                         RefusalCode::NoStaging
                     } else {
-                        let name = self.peer.name();
-                        tracing::error!(target: "polyrail::staging", peer = name, why, "no staging");
+                        if let Some(others) = self.peer.quotas.logs.no_staging.left_out() {
+                            let name = self.peer.name();
+                            tracing::error!(target: "polyrail::staging", peer = name, why, others,
+                                "no staging");
+                        }
                         RefusalCode::Device
                     };
                     self.peer.rx().receiver.bar(self.flow, code);
@@ -328,8 +341,8 @@ impl RxFlow {
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
         // Also what came before something that is wrong: it has landed, so a copy of it is not told of.
-        self.deliver(pass);
-        parsed
+        let delivered = self.deliver(pass);
+        parsed.and(delivered)
     }
 
     /// Whether acknowledgements wait to be sent.
@@ -473,7 +486,7 @@ impl RxFlow {
                         places,
                         meta,
                         side,
-                        &pass.engine.registry,
+                        (&pass.engine.registry, &peer.quotas),
                     )?;
                     self.current.land = verdict == Verdict::Land;
                     self.current.began_ns = pass.now;
@@ -580,10 +593,13 @@ impl RxFlow {
         self.note_landed(&mut peer.rx());
     }
 
-    fn deliver(&mut self, pass: &mut Pass<'_>) {
+    fn deliver(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        let mut ended = Ok(());
         for landed in self.landed.drain(..) {
-            pass.landed(&self.peer, landed);
+            // It has landed, and is not sent again.
+            ended = ended.and(pass.landed(&self.peer, landed));
         }
+        ended
     }
 
     fn stats(&self) -> &crate::engine::counters::ArrivalStats {

@@ -3,29 +3,31 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::matching::Match;
 use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
-use polyrail_proto::{Landed, Plan, Segment, Time};
+use polyrail_proto::{Landed, Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Purpose};
-use crate::engine::pass::Pass;
-use crate::engine::peer::PeerShared;
+use crate::engine::pass::{Down, Pass};
+use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{export, try_shared};
 
 impl Pass<'_> {
-    /// A transfer of a peer is complete here.
-    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) {
-        take(self, peer, landed);
+    /// A transfer of a peer is complete here. An error means that the peer breaks the rules: close the
+    /// flow that brought it.
+    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) -> Result<(), Down> {
+        take(self, peer, landed)
     }
 }
 
-fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
+fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) -> Result<(), Down> {
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
         WireOp::ReadData | WireOp::SendData => true,
@@ -48,6 +50,10 @@ fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
             let part = peer.rx().reads.remove(&landed.context);
             if let Some(part) = part {
                 pass.finishes.push(Finish::Done(part.op, landed.bytes));
+                // It serves one read less.
+                if peer.tx().sender.peer_may_have_room() {
+                    pass.engine.send_soon(peer);
+                }
             }
         }
         WireOp::SendData => {
@@ -57,21 +63,25 @@ fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) {
             }
         }
         WireOp::Control => match Message::decode(&landed.meta) {
-            Ok(message) => handle(pass, peer, message),
+            Ok(message) => return handle(pass, peer, message),
             Err(error) => {
-                let name = peer.name();
-                tracing::warn!(target: "polyrail::peer", peer = name, %error, "message not understood");
+                if let Some(others) = peer.quotas.logs.not_understood.left_out() {
+                    let name = peer.name();
+                    tracing::warn!(target: "polyrail::peer", peer = name, %error, others,
+                        "message not understood");
+                }
             }
         },
     }
+    Ok(())
 }
 
-fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
+fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Result<(), Down> {
     match message {
         // No acknowledgement leaves before nothing of the transfer lands any more.
         Message::Cancel { transfer } => drop(peer.rx().receiver.retire(transfer)),
         Message::ReadRequest { read, pieces, shared } => {
-            serve_read(pass, peer, read, &pieces, shared);
+            return serve_read(pass, peer, read, &pieces, shared);
         }
         Message::ReadFailed { read, code } => {
             let part = peer.rx().reads.remove(&read);
@@ -82,18 +92,13 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
         }
         Message::ReadCancelled { read } => cancel_read(pass, peer, read),
         Message::ReceivePosted(posted) => {
-            let mut matches = Vec::new();
-            let mut tx = peer.tx();
-            tx.matcher.handle_posted(posted, &mut matches);
-            for matched in matches {
-                tx.submit_matched(Time(pass.now), matched, pass);
-            }
-            drop(tx);
-            pass.engine.send_soon(peer);
+            return receives(pass, peer, |tx, matches| tx.matcher.handle_posted(posted, matches));
         }
         Message::ReceiveWithdrawn { receive } => {
             // If a send has it already, its data is refused and the send fails with that.
-            peer.tx().matcher.handle_withdrawn(receive);
+            return receives(pass, peer, |tx, matches| {
+                tx.matcher.handle_withdrawn(receive, matches).map(drop)
+            });
         }
         Message::SendTooLong { receive, len } => {
             let waiting = peer.rx().receives.remove(&receive);
@@ -126,6 +131,25 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) {
             pass.engine.control.peer_left(peer.clone());
         }
     }
+    Ok(())
+}
+
+/// The peer says something of its receives, which may let sends go on.
+fn receives(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    handle: impl FnOnce(&mut TxSide, &mut Vec<Match<OpRef>>) -> Result<(), QuotaExceeded>,
+) -> Result<(), Down> {
+    let mut matches = Vec::new();
+    let mut tx = peer.tx();
+    let handled = handle(&mut tx, &mut matches);
+    for matched in matches {
+        tx.submit_matched(Time(pass.now), matched, pass);
+    }
+    tx.quotas.note_receives(&tx.matcher);
+    drop(tx);
+    pass.engine.send_soon(peer);
+    handled.map_err(|error| peer.breach(&error))
 }
 
 fn serve_read(
@@ -134,13 +158,23 @@ fn serve_read(
     read: u64,
     pieces: &[ReadPiece],
     shared: bool,
-) {
+) -> Result<(), Down> {
     let now = Time(pass.now);
-    match read_data(pass, peer, (read, shared), pieces) {
-        Ok(made) => peer.tx().submit_read_data(now, read, made),
-        Err(code) => peer.tx().tell(now, &Message::ReadFailed { read, code }, Purpose::Tell),
+    let made = read_data(pass, peer, (read, shared), pieces);
+    let mut tx = peer.tx();
+    if tx.serving.contains_key(&read) {
+        return Err(peer.breach(&format_args!("read {read} is asked for while it is being served")));
     }
+    match made {
+        Ok(made) => tx.submit_read_data(now, read, made),
+        Err(code) if peer.quotas.has_answers_left() => {
+            tx.answer(now, &Message::ReadFailed { read, code });
+        }
+        Err(_) => return Err(peer.breach(&peer.quotas.too_many_answers())),
+    }
+    drop(tx);
     pass.engine.send_soon(peer);
+    Ok(())
 }
 
 fn read_data(
@@ -149,6 +183,12 @@ fn read_data(
     (read, shared): (u64, bool),
     pieces: &[ReadPiece],
 ) -> Result<Made, RefusalCode> {
+    let bytes = pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.from.len));
+    // Before memory is taken for a plan of it.
+    let parts = pieces.len() as u64 + bytes / pass.engine.config.chunk_bytes;
+    if !peer.quotas.may_serve(usize::try_from(parts).unwrap_or(usize::MAX)) {
+        return Err(RefusalCode::ReadQuota);
+    }
     let mut regions = RegionList::default();
     let mut found = Vec::new();
     let mut segments = Vec::with_capacity(pieces.len());

@@ -4,7 +4,13 @@ const A: FlowIndex = FlowIndex(0);
 const B: FlowIndex = FlowIndex(1);
 
 fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits { flows: 4, transfers: 8, chunks: 100, window: 8 })
+    Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 8,
+        chunks: 100,
+        window: 8,
+        ..ReceiverLimits::default()
+    })
 }
 
 fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
@@ -129,12 +135,12 @@ fn a_refusal_and_a_bad_checksum_land_nothing() {
 #[test]
 fn a_peer_cannot_make_a_receiver_remember_without_bound() {
     let mut r = receiver();
-    assert_eq!(begin(&mut r, A, chunk(1, 0, 101)), Verdict::Refuse(RefusalCode::Busy));
+    assert_eq!(begin(&mut r, A, chunk(1, 0, 101)), Verdict::Refuse(RefusalCode::TransferQuota));
     for id in 1..=8 {
         assert_eq!(begin(&mut r, A, chunk(id, 0, 2)), Verdict::Land);
         r.handle_chunk_end(A, true);
     }
-    assert_eq!(begin(&mut r, A, chunk(9, 0, 2)), Verdict::Refuse(RefusalCode::Busy));
+    assert_eq!(begin(&mut r, A, chunk(9, 0, 2)), Verdict::Refuse(RefusalCode::TransferQuota));
     assert!(r.handle_chunk(FlowIndex(4), &chunk(1, 1, 2), &[], b"", || Ok(())).is_err());
     assert!(
         r.handle_chunk(A, &chunk(1, 1, 3), &[], b"", || Ok(())).is_err(),

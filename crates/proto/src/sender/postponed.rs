@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Ticket;
+use super::{Sender, Source, Ticket};
 use crate::id::Time;
+use crate::wire::RefusalCode;
 
 /// The first rest, and the longest. Rests grow, so a peer that has no room for long is asked less
 /// and less often.
@@ -13,29 +14,67 @@ const LONGEST: Duration = Duration::from_millis(64);
 
 /// Postponed chunks take turns with others. Chunks that the peer has room for must not wait behind
 /// them, since landing those makes room.
+///
+/// A rest ends when its time is over, or earlier: as soon as so many other chunks are acknowledged as
+/// the rest has milliseconds, or all of them. So an honest peer, which has room again when something
+/// is over there, is asked without a timer. And a peer that takes some chunks and never others is sent
+/// few of the others in vain.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
     chunks: VecDeque<(Ticket, u32)>,
     until: Option<Time>,
-    /// How long they rest when the next one is refused; it doubles until something is acknowledged.
+    /// Acknowledgements of other chunks that end the rest.
+    acks_left: u32,
+    /// How long they rest when the next one is refused; it doubles until one of them gets through.
     pause: Duration,
+    /// Those that were given out again and are neither acknowledged nor refused yet.
+    tried: Vec<(Ticket, u32)>,
+    /// Why the last one was refused.
+    why: Option<RefusalCode>,
+}
+
+impl<S: Source> Sender<S> {
+    /// Why the peer had no room for chunks that have not landed since.
+    pub fn held_back(&self) -> Option<RefusalCode> {
+        self.postponed.why()
+    }
+
+    /// Something that the peer did for this end is over, so it may have room. Says whether chunks rested
+    /// for want of that: they may go out now.
+    pub fn peer_may_have_room(&mut self) -> bool {
+        self.postponed.may_go_on()
+    }
+
+    /// The peer has no room because of what it does for this end, and goes on with that.
+    pub fn handle_peer_at_work(&mut self, now: Time) {
+        self.made_progress(now);
+    }
 }
 
 impl Postponed {
     /// The peer has no room for a chunk now. The first time the sender tries again at once: mostly
     /// the peer is just reading another copy of it.
-    pub(super) fn push(&mut self, now: Time, chunk: (Ticket, u32)) {
+    pub(super) fn push(&mut self, now: Time, chunk: (Ticket, u32), why: RefusalCode) {
+        self.take_tried(chunk);
+        self.why = Some(why);
         self.chunks.push_back(chunk);
         // Chunks that were in flight with it are refused with it.
         if self.until.is_none() {
             self.until = (!self.pause.is_zero()).then(|| now.after(self.pause));
+            // At most LONGEST.
+            self.acks_left = self.pause.as_millis() as u32;
             self.pause = (self.pause * 2).clamp(FIRST, LONGEST);
         }
     }
 
     /// The oldest, unless they rest.
     pub(super) fn pop(&mut self) -> Option<(Ticket, u32)> {
-        if self.until.is_none() { self.chunks.pop_front() } else { None }
+        if self.until.is_some() {
+            return None;
+        }
+        let chunk = self.chunks.pop_front()?;
+        self.tried.push(chunk);
+        Some(chunk)
     }
 
     /// What [`Self::pop`] would give.
@@ -53,16 +92,99 @@ impl Postponed {
         self.until.filter(|_| !self.chunks.is_empty())
     }
 
+    /// Why they wait.
+    pub(super) fn why(&self) -> Option<RefusalCode> {
+        self.why.filter(|_| !self.chunks.is_empty() || !self.tried.is_empty())
+    }
+
     pub(super) fn end_rest(&mut self, now: Time) {
         self.until = self.until.filter(|until| *until > now);
     }
 
-    /// The peer has room again.
-    pub(super) fn made_progress(&mut self) {
-        (self.until, self.pause) = (None, Duration::ZERO);
+    /// Ends the rest of those that rest; says whether there were any.
+    pub(super) fn may_go_on(&mut self) -> bool {
+        let rested = self.until().is_some();
+        self.until = None;
+        rested
+    }
+
+    /// Whether it matters if anything else is left to wait for.
+    pub(super) fn is_all_that_is_left(&self) -> bool {
+        self.until().is_some()
+    }
+
+    /// A chunk was acknowledged. `is_last`: none is left that could be, but those that rest.
+    pub(super) fn acknowledged(&mut self, chunk: (Ticket, u32), is_last: bool) {
+        if self.take_tried(chunk) {
+            // The peer has room again.
+            (self.until, self.pause) = (None, Duration::ZERO);
+            return;
+        }
+        self.acks_left = self.acks_left.saturating_sub(1);
+        if self.acks_left == 0 || is_last {
+            self.until = None;
+        }
     }
 
     pub(super) fn forget(&mut self, ticket: Ticket) {
         self.chunks.retain(|(other, _)| *other != ticket);
+        self.tried.retain(|(other, _)| *other != ticket);
+    }
+
+    fn take_tried(&mut self, chunk: (Ticket, u32)) -> bool {
+        let index = self.tried.iter().position(|other| *other == chunk);
+        index.is_some_and(|index| {
+            self.tried.swap_remove(index);
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn chunk(id: u64) -> (Ticket, u32) {
+        (Ticket { slot: 0, id }, 0)
+    }
+
+    #[test]
+    fn a_peer_that_takes_some_chunks_and_never_others_is_sent_few_of_the_others() {
+        let mut postponed = Postponed::default();
+        postponed.push(Time(0), chunk(1), RefusalCode::Busy);
+        let mut tries = 0;
+        for other in 2..10_000 {
+            if let Some(again) = postponed.pop() {
+                tries += 1;
+                postponed.push(Time(0), again, RefusalCode::Busy);
+            }
+            postponed.acknowledged(chunk(other), false);
+        }
+        assert!((100..200).contains(&tries), "{tries} for 10000 that were taken");
+        assert_eq!(postponed.why(), Some(RefusalCode::Busy));
+        // The last one ends the rest, whatever time it is.
+        postponed.acknowledged(chunk(10_000), true);
+        assert_eq!(postponed.pop(), Some(chunk(1)));
+        // It gets through, so that the next one is tried at once, too.
+        postponed.acknowledged(chunk(1), false);
+        assert_eq!(postponed.why(), None);
+        postponed.push(Time(0), chunk(2), RefusalCode::Busy);
+        assert_eq!(postponed.pop(), Some(chunk(2)));
+    }
+
+    #[test]
+    fn a_peer_that_is_always_busy_is_asked_less_and_less_often() {
+        let mut postponed = Postponed::default();
+        let mut tries = 0;
+        postponed.push(Time(0), chunk(1), RefusalCode::Busy);
+        for ms in 0..1000 {
+            let now = Time(0).after(Duration::from_millis(ms));
+            postponed.end_rest(now);
+            if let Some(again) = postponed.pop() {
+                tries += 1;
+                postponed.push(now, again, RefusalCode::Busy);
+            }
+        }
+        assert!((15..40).contains(&tries), "{tries} in a second");
     }
 }

@@ -10,7 +10,17 @@ use polyrail_proto::{
 
 const FLOWS: u32 = 4;
 const TRANSFERS: u64 = 6;
-const LIMITS: ReceiverLimits = ReceiverLimits { flows: FLOWS, transfers: 4, chunks: 12, window: 3 };
+const LIMITS: ReceiverLimits = ReceiverLimits {
+    flows: FLOWS,
+    transfers: 4,
+    chunks: 12,
+    window: 3,
+    proofs: 8,
+    // Two of the messages, which have 4 bytes each.
+    meta_bytes: 9,
+};
+/// Chunks of flows that are gone, which are remembered beside those.
+const GONE: usize = 1 << 16;
 
 /// What the driver knows of a flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -256,7 +266,13 @@ impl Model {
     }
 
     fn check(&self) {
-        assert!(self.receiver.active_count() <= LIMITS.transfers);
+        let held = self.receiver.held();
+        assert_eq!(held.transfers, self.receiver.active_count());
+        assert!(held.transfers <= LIMITS.transfers && held.chunks <= LIMITS.chunks, "{held:?}");
+        // Cancels leave twice as many, and what is under way may end between any two.
+        assert!(held.ranges <= 3 * LIMITS.transfers, "{held:?}");
+        assert!(held.meta_bytes <= LIMITS.meta_bytes, "{held:?}");
+        assert!(held.proofs <= LIMITS.proofs + GONE, "{held:?}");
         let inside = self.writers().next().is_some();
         assert!(inside || self.receiver.is_quiet());
     }

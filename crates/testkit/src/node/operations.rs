@@ -357,13 +357,17 @@ impl Node {
             }
             Message::ReceivePosted(posted) => {
                 let mut matches = Vec::new();
-                self.matcher.handle_posted(posted, &mut matches);
+                self.matcher.handle_posted(posted, &mut matches).expect("an honest peer");
                 for found in matches {
                     self.fill(world, found);
                 }
             }
             Message::ReceiveWithdrawn { receive } => {
-                self.matcher.handle_withdrawn(receive);
+                let mut matches = Vec::new();
+                self.matcher.handle_withdrawn(receive, &mut matches).expect("an honest peer");
+                for found in matches {
+                    self.fill(world, found);
+                }
             }
             Message::SendTooLong { receive, .. } | Message::SendFailed { receive } => {
                 let outcome = Outcome::Failed("its send failed".to_owned());

@@ -103,7 +103,7 @@ impl Node {
                     Ok(Verdict::Discard) => world.tally.discarded += 1,
                     Ok(Verdict::Refuse(code)) => {
                         world.tally.refused += 1;
-                        world.tally.sent_away += u64::from(code == RefusalCode::Busy);
+                        world.tally.sent_away += u64::from(code.frees_itself());
                     }
                     Ok(Verdict::Land) => {}
                     Err(error) => {

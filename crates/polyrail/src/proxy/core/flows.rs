@@ -37,7 +37,7 @@ impl Core {
                 }
             }
             ProxyCommand::AddRx { arriving } => {
-                let flow = Box::new(RxFlow::new(arriving));
+                let flow = Box::new(RxFlow::new(arriving, pass.now));
                 if self.rx_connected(&flow, proxy, pass) {
                     let socket = flow.socket().clone();
                     let key = self.flows.insert(AnyFlow::Rx(flow));
@@ -45,7 +45,7 @@ impl Core {
                 }
             }
             ProxyCommand::AddBoth { arriving } => {
-                let (arriving, sealer) = RxFlow::duplex(arriving);
+                let (arriving, sealer) = RxFlow::duplex(arriving, pass.now);
                 let arriving = Box::new(arriving);
                 let (peer, flow) = (arriving.peer.clone(), arriving.flow);
                 let socket = arriving.socket().clone();
@@ -128,11 +128,16 @@ impl Core {
     ) -> bool {
         let same = |other: &RxFlow| other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer);
         let old = self.flows.iter().find_map(|(key, other)| match other {
-            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => Some((key, other.epoch)),
+            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => {
+                Some((key, other.epoch, other.since_ns))
+            }
             _ => None,
         });
-        if let Some((key, epoch)) = old {
-            if epoch >= flow.epoch {
+        if let Some((key, epoch, since)) = old {
+            // An older attempt that took longer. None takes longer than that: then it is the epoch of the
+            // connection which is up that can't be right, and must not keep the flow's rail down.
+            let timeout = pass.engine.settings.peer_timeout.as_nanos();
+            if epoch >= flow.epoch && u128::from(pass.now.saturating_sub(since)) < timeout {
                 return false;
             }
             self.drop_flow(key, Down("replaced by a newer connection".into()), proxy, pass);
@@ -218,7 +223,8 @@ impl Core {
         }
         drop(rx);
         for event in landed {
-            pass.landed(&flow.peer, event);
+            // It is ending anyway.
+            let _ = pass.landed(&flow.peer, event);
         }
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use polyrail_proto::QuotaExceeded;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode};
 use polyrail_secure::{MAX_SEALED_BYTES, Sealer};
 use polyrail_sys::{IoVecs, Out, send};
@@ -13,6 +14,12 @@ const ACKS_PER_WINDOW: u32 = 4;
 /// Where the wire is slower than this end, a chunk is acknowledged before the next one is through, but
 /// not sooner than this after the last: the sender is to know how fast the rail is, and what is on it.
 const ACK_PAUSE_NS: u64 = 200_000;
+
+/// Bytes that may wait to be sent. A sender has at most a window of frames in flight, and each frame makes
+/// one acknowledgement at most, so an honest sender leaves fewer unread.
+const OWED_BYTES_MAX: usize = 2 * MAX_WINDOW * ACK_BYTES;
+/// The largest window of a channel.
+const MAX_WINDOW: usize = 1024;
 
 /// What the sender of a flow is told.
 pub(super) struct Acks {
@@ -123,6 +130,12 @@ impl Acks {
     /// Whether there is nothing to send, now or later.
     pub(super) fn are_out(&self) -> bool {
         self.cleared.is_empty() && self.withheld.is_empty() && self.sealed.is_empty()
+    }
+
+    /// An error if the sender takes no acknowledgements and goes on sending.
+    pub(super) fn check_quota(&self) -> Result<(), QuotaExceeded> {
+        let owed = self.cleared.len() + self.withheld.len() + self.sealed.len();
+        QuotaExceeded::check("bytes of acknowledgements not taken", owed, OWED_BYTES_MAX)
     }
 
     /// Moves what may leave to `out`, sealed.

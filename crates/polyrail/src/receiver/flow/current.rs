@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
 use crate::engine::peer::{RxSide, covers};
+use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
@@ -46,7 +47,7 @@ impl Current {
         places: &[Place],
         meta: &[u8],
         side: &mut RxSide,
-        registry: &Registry,
+        (registry, quotas): (&Registry, &Quotas),
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
         self.targets.clear();
@@ -56,7 +57,7 @@ impl Current {
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
         let admit = || match header.op {
-            WireOp::Control => Ok(()),
+            WireOp::Control => quotas.admit(meta),
             WireOp::Write => registry.admit_all(places, Touch::Write(peer), targets),
             WireOp::SendData => {
                 let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;

@@ -1,0 +1,52 @@
+//! Lines of the log that others can cause: one in a while, with a count of those left out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use polyrail_sys::threads::monotonic_ns;
+
+/// The pause between two lines.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// One kind of line.
+#[derive(Debug, Default)]
+pub(crate) struct Seldom {
+    next_ns: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Seldom {
+    /// How many were left out since the last one, if it is time for another; else this one is left out.
+    pub(crate) fn left_out(&self) -> Option<u64> {
+        self.left_out_at(monotonic_ns())
+    }
+
+    fn left_out_at(&self, now: u64) -> Option<u64> {
+        let next = self.next_ns.load(Ordering::Relaxed);
+        let after = now.saturating_add(PAUSE_NS);
+        let is_due = now >= next
+            && self
+                .next_ns
+                .compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if !is_due {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.left_out.swap(0, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_lines_there_is_one_in_a_while_which_tells_of_the_others() {
+        let seldom = Seldom::default();
+        let mut said = Vec::new();
+        for number in 0..10_000 {
+            said.extend(seldom.left_out_at(number * PAUSE_NS / 4000));
+        }
+        assert_eq!(said, [0, 3999, 3999]);
+    }
+}
