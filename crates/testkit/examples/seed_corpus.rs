@@ -49,7 +49,7 @@ fn main() -> io::Result<()> {
     };
     let mut rng = Rng::new(1);
     let configs = CONFIGS.iter().map(|text| text.as_bytes().to_vec()).collect();
-    let corpora: [(&str, Vec<Vec<u8>>); 5] = [
+    let corpora: [(&str, Vec<Vec<u8>>); 6] = [
         ("wire", wire(&mut rng)),
         ("hello", hello()),
         ("receiver", calls(&mut rng)),

@@ -27,8 +27,14 @@ mod lies;
 const FLOWS: u32 = 4;
 const WINDOW: u32 = 4;
 /// What the node remembers of the liar at most.
-const LIMITS: ReceiverLimits =
-    ReceiverLimits { flows: FLOWS, transfers: 16, chunks: 200, window: WINDOW as usize };
+const LIMITS: ReceiverLimits = ReceiverLimits {
+    flows: FLOWS,
+    transfers: 16,
+    chunks: 200,
+    window: WINDOW as usize,
+    proofs: (FLOWS * WINDOW) as usize,
+    meta_bytes: 64 << 10,
+};
 /// Bytes of the region that is granted to the liar.
 const GRANTED_BYTES: usize = 4096;
 /// Transfers from the node to the liar that are under way at once.
