@@ -3,11 +3,12 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use polyrail::{Engine, LostReason, Peer, PostError, Request, Transfer, TransferError};
+use polyrail::{Engine, LostReason, Memory, Peer, PostError, Request, Transfer, TransferError};
 
 /// Posts a numbered notification, waiting for room in the ops pool.
 fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
@@ -402,4 +403,16 @@ fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
     transfer.ended().unwrap();
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
     assert_eq!(down_count(&p.a), 0);
+}
+
+#[test]
+fn the_memory_of_an_ended_region_is_given_back_though_the_flow_that_filled_it_is_idle() {
+    let p = pair(&[]);
+    let owner = Arc::new(());
+    let memory = Memory::from(vec![0; 100_000]).with(owner.clone());
+    let target = p.b.register(memory).unwrap();
+    let (source, there) = (filled(&p.a, 100_000, 1), remote(&p.a, &target));
+    p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
+    drop(target);
+    wait_for("the memory to be given back", || Arc::strong_count(&owner) == 1);
 }

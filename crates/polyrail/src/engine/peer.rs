@@ -354,6 +354,32 @@ impl PeerShared {
         }
     }
 
+    /// Does something without the lock of the receiving half, which its holder gets back afterwards:
+    /// as in [`Self::lock`], after a while of trying.
+    pub(crate) fn without_rx<R>(
+        &self,
+        rx: &mut MutexGuard<'_, RxSide>,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        MutexGuard::unlocked(rx, || {
+            let done = work();
+            self.try_for(&self.rx);
+            done
+        })
+    }
+
+    /// Returns when the lock seems to be free, or it does not pay to try any longer.
+    fn try_for<T>(&self, mutex: &Mutex<T>) {
+        /// About 20 µs.
+        const PAUSES: u32 = 500;
+        let mut left = if self.spins { PAUSES } else { 0 };
+        // To look leaves the line with the lock to who holds it.
+        while left > 0 && mutex.is_locked() {
+            std::hint::spin_loop();
+            left -= 1;
+        }
+    }
+
     /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
     /// it is not worth to wait for.
     pub(crate) fn pending(&self) -> Option<usize> {

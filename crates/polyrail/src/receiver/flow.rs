@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use polyrail_config::Payload;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode};
@@ -166,9 +165,18 @@ impl RxFlow {
             }
         }
         self.end_landing();
+        self.let_go();
         self.acknowledge(pass.now);
         self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
+    }
+
+    /// Regions of the last chunk may have ended, and their owners wait for their memory. Not under the
+    /// peer's lock, since what an owner does then is its own affair.
+    fn let_go(&mut self) {
+        if self.current.header.is_none() {
+            self.current.targets.clear();
+        }
     }
 
     /// Whether devices copy for it.
@@ -469,7 +477,7 @@ impl RxFlow {
             let left = self.reader.left();
             // Other flows of the peer need the lock meanwhile.
             if self.reader.is_long_next() {
-                let opened = MutexGuard::unlocked(&mut rx, || self.reader.open());
+                let opened = peer.without_rx(&mut rx, || self.reader.open());
                 opened.map_err(|error| Down(error.to_string()))?;
             }
             let side = &mut *rx;
@@ -510,7 +518,10 @@ impl RxFlow {
                         (Some(at), Some(ring)) if self.current.land => {
                             self.current.stage_buffered(ring, at, left, bytes)?
                         }
-                        _ => self.current.land_buffered(self.flow, place, bytes, &mut rx)?,
+                        _ => {
+                            let side = (&*peer, &mut rx);
+                            self.current.land_buffered(self.flow, place, bytes, side)?
+                        }
                     };
                     if !landed {
                         peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);

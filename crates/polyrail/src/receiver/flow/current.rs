@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
-use crate::engine::peer::{RxSide, covers};
+use crate::engine::peer::{PeerShared, RxSide, covers};
 use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
@@ -86,6 +86,12 @@ impl Current {
         self.targets.iter().find_map(|target| target.region.memory.device())
     }
 
+    fn continue_crc(&mut self, bytes: &[u8]) {
+        if self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM)) {
+            self.crc = crc32c::crc32c_append(self.crc, bytes);
+        }
+    }
+
     /// Bytes for the ring, of which `left` were missing.
     pub(super) fn stage_buffered(
         &mut self,
@@ -96,7 +102,7 @@ impl Current {
     ) -> Result<bool, Down> {
         let payload = self.header.map_or(left, |header| header.payload_len);
         let written = ring.memory().write_at(at + u64::from(payload - left), bytes);
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.continue_crc(bytes);
         written.map(|()| true).map_err(|error| Down(error.to_string()))
     }
 
@@ -106,7 +112,7 @@ impl Current {
         flow: FlowIndex,
         place: Place,
         bytes: &[u8],
-        rx: &mut MutexGuard<'_, RxSide>,
+        (peer, rx): (&PeerShared, &mut MutexGuard<'_, RxSide>),
     ) -> Result<bool, Down> {
         if !self.land || !rx.receiver.begin_landing(flow) {
             self.land = false;
@@ -118,8 +124,8 @@ impl Current {
         let land = || region.gate.pin().and_then(|_pin| region.memory.host().map(write));
         // Other flows of the peer need the lock meanwhile.
         let is_long = bytes.len() >= LONG_BYTES;
-        let done = if is_long { MutexGuard::unlocked(rx, land) } else { land() };
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        let done = if is_long { peer.without_rx(rx, land) } else { land() };
+        self.continue_crc(bytes);
         self.land = rx.receiver.end_landing(flow);
         match done {
             Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),

@@ -87,7 +87,7 @@ pub(super) struct SealedPayload<'a> {
 
 /// Sealed bytes of a record with payload: long enough that a record costs little more than its bytes,
 /// short enough to stay in the cache between copy, cipher and system call.
-const RECORD_BYTES: usize = 32 << 10;
+const RECORD_BYTES: usize = 64 << 10;
 
 impl SealedPayload<'_> {
     /// Takes all pieces of a chunk; says whether it could.
