@@ -133,7 +133,7 @@ impl Worker {
             .set("peer_timeout_ms", &PEER_TIMEOUT_MS.to_string())?
             // Engines that differ meet each other.
             .set("proxy_layout", if index.is_multiple_of(2) { "split" } else { "merged" })?
-            .set("checksum", if index % 4 == 3 { "crc32c" } else { "off" })?
+            .set("payload", ["none", "crc32c", "none", "aead"][index % 4])?
             .build()?;
         let ears = Arc::new(Ears(Mutex::new(sender.clone())));
         let name = format!("worker {index}.{generation}");
