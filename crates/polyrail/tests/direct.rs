@@ -286,7 +286,7 @@ fn a_region_that_peers_may_only_read_is_not_opened_to_them() {
     let (target, memory) = on(&device, &p.a, &[0; 64]);
     let all = remote(&p.a, &source).all();
     let prepared = p.a.prepare(Request::read(&p.to_b).segment(target.all(), all)).unwrap();
-    assert!(prepared.path().to_string().contains("peers may not both"), "{}", prepared.path());
+    assert!(prepared.path().to_string().contains("the peer may not both"), "{}", prepared.path());
     finished(&prepared.post().unwrap());
     assert_eq!(FakeDevice::contents(&memory), [9; 64]);
 }

@@ -454,14 +454,40 @@ mod tests {
         assert_eq!(reason(Place { key: wrong, ..inside }), Some(RefusalCode::StaleKey));
         let unknown = RegionKey { slot: 9, ..inside.key };
         assert_eq!(reason(Place { key: unknown, ..inside }), Some(RefusalCode::UnknownRegion));
-        let denied =
-            registry.admit_all(&[inside], Touch::Write(InstanceId(2)), &mut Vec::new()).err();
-        assert_eq!(denied, Some(RefusalCode::AccessDenied));
         drop(first);
         assert_eq!(reason(inside), Some(RefusalCode::RegionDropped));
         let _second = register().unwrap();
         assert_eq!(reason(inside), Some(RefusalCode::StaleKey), "the slot is used again");
         assert_eq!(registry.count(), 1);
+    }
+
+    #[test]
+    fn a_region_does_what_its_access_says_for_those_whom_it_is_granted_to() {
+        let (known, other) = (InstanceId(2), InstanceId(3));
+        let may = |access: Access, granted: Option<Arc<[InstanceId]>>, touch: Touch| {
+            let memory = Memory::from(vec![0; 8]).into();
+            let registry = registry();
+            let region = registry.register(InstanceId(1), memory, access, granted).unwrap();
+            match registry.admit_all(&[place(&region, 0, 8)], touch, &mut Vec::new()) {
+                Ok(()) => true,
+                Err(RefusalCode::AccessDenied) => false,
+                Err(other) => panic!("{other:?}"),
+            }
+        };
+        let only_known = || Some(Arc::from([known]));
+        for peer in [known, other] {
+            let (read, write) = (Touch::Read(peer), Touch::Write(peer));
+            assert!(may(Access::ALL, None, read) && may(Access::ALL, None, write));
+            assert!(may(Access::READ, None, read) && !may(Access::READ, None, write));
+            assert!(!may(Access::WRITE, None, read) && may(Access::WRITE, None, write));
+            assert!(!may(Access::LOCAL, None, read) && !may(Access::LOCAL, None, write));
+            for touch in [read, write] {
+                assert_eq!(may(Access::ALL, only_known(), touch), peer == known);
+                assert!(!may(Access::ALL, Some(Arc::from([])), touch));
+            }
+        }
+        // What this engine asked for itself lands in any region of its own.
+        assert!(may(Access::LOCAL, Some(Arc::from([])), Touch::Own));
     }
 
     #[test]
