@@ -371,6 +371,12 @@ impl Attempts {
         self.somebody_there(rail);
     }
 
+    /// A flow was refused by another engine. That says as much of the peer as if nobody listened, see
+    /// [`Self::nobody_there`].
+    pub(crate) fn refused_by_another(&mut self, flow: usize, word: Option<bool>) {
+        self.words[flow] = word;
+    }
+
     /// Whether it takes another attempt to know that nobody listens on a pair.
     pub(crate) fn is_unsure(&self, rail: usize) -> bool {
         let rail = &self.rails[rail];

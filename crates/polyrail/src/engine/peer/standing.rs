@@ -106,7 +106,13 @@ impl PeerShared {
     pub(crate) fn note_refused(&self, flow: FlowIndex, code: RefusedCode, proven: bool) {
         let mut life = self.life.lock();
         let word = is_final(code, proven, life.state).then_some(proven);
-        life.attempts.refused(self.layout.pair_index(flow), flow.0 as usize, word);
+        let index = flow.0 as usize;
+        // It does not take what the peer's own metadata proves.
+        if code == RefusedCode::Unproven && !proven {
+            life.attempts.refused_by_another(index, word);
+        } else {
+            life.attempts.refused(self.layout.pair_index(flow), index, word);
+        }
     }
 
     /// What all attempts to connect flows say together, while none is up.
