@@ -119,7 +119,6 @@ fn one_that_posts_receives_in_spite_of_refusals_loses_its_flow() {
         let receive = 1000 + 2 * n;
         message(1 + n, &Message::ReceiveWithdrawn { receive })
     });
-    let all: Vec<u8> = withdrawals.flatten().collect();
     std::thread::scope(|scope| {
         let mut reader = other.stream.try_clone().unwrap();
         scope.spawn(move || {
@@ -127,7 +126,7 @@ fn one_that_posts_receives_in_spite_of_refusals_loses_its_flow() {
             while reader.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
         });
         // Until it is cut off.
-        let _ = other.stream.write_all(&all);
+        other.say_all(withdrawals);
     });
     let dump = p.b.dump();
     let why = "quota of posted receives is exceeded: 131073, allowed is at most 131072";
@@ -251,10 +250,9 @@ fn long_notifications_that_nobody_takes_hold_back_their_sender_alone() {
     let p = pair(&[("notification_queue", "64")]);
     let mut other = greedy(&p.b);
     let long = vec![1; 60 << 10];
-    let mut to_engine = other.stream.try_clone().unwrap();
     let sender = std::thread::spawn(move || {
-        let all = (1..=200).flat_map(|number| said(number, Op::Write, Flags::NOTIFY, &long));
-        to_engine.write_all(&all.collect::<Vec<u8>>()).unwrap();
+        other.say_all((1..=200).map(|number| said(number, Op::Write, Flags::NOTIFY, &long)));
+        other
     });
     let waiting = || p.b.stats().notifications_waiting;
     // Half of 1 MiB, and what one buffer holds.
@@ -267,7 +265,7 @@ fn long_notifications_that_nobody_takes_hold_back_their_sender_alone() {
         assert!(waiting() <= 16, "{}", waiting());
         taken += usize::from(p.b.wait_notification(LONG).is_some());
     }
-    sender.join().unwrap();
+    let mut other = sender.join().unwrap();
     while other.ack() != (AckFrame::Ack { sequence: 200 }) {}
 }
 
@@ -278,14 +276,12 @@ fn one_that_does_not_read_what_it_is_refused_loses_its_flow() {
     let place = Place { key: key_of(&zeroed(&p.b, 64)), offset: 1 << 40, len: 1 };
     // The acknowledgements of it fit into no buffer on the way.
     SockRef::from(&other.stream).set_recv_buffer_size(4096).unwrap();
-    let all: Vec<u8> = (1..=400_000)
-        .flat_map(|number| {
-            let header = ChunkHeader { transfer: TransferId(number), ..write_header(1, 1) };
-            frame(header, &[place], &[], &[1])
-        })
-        .collect();
+    let all = (1..=400_000).map(|number| {
+        let header = ChunkHeader { transfer: TransferId(number), ..write_header(1, 1) };
+        frame(header, &[place], &[], &[1])
+    });
     // Until it is cut off.
-    let _ = other.stream.write_all(&all);
+    other.say_all(all);
     other.last_words();
     let dump = p.b.dump();
     assert!(dump.contains("quota of bytes of acknowledgements not taken is exceeded"), "{dump}");
@@ -294,8 +290,7 @@ fn one_that_does_not_read_what_it_is_refused_loses_its_flow() {
 
 /// Says hello, and what the engine answers.
 fn answer(engine: &Engine, hello: FlowHello) -> (Stranger, Reply) {
-    let mut stranger = Stranger::at(engine);
-    stranger.say(&Hello::Flow(hello).encode());
+    let mut stranger = Stranger::greeting(engine, &Hello::Flow(hello));
     let reply = stranger.reply();
     (stranger, reply)
 }
@@ -352,17 +347,17 @@ fn peers_that_come_and_go_under_new_names_are_known_within_a_bound() {
 fn an_epoch_that_no_peer_can_have_reached_is_refused_by_name() {
     let engine = one_rail(&[]);
     let own = card(&[nowhere()]);
-    for epoch in [u64::MAX, u64::from(u32::MAX), 5 << 32 | 1 << 31] {
+    for epoch in [u64::MAX, u64::from(u32::MAX), 5 << 48 | 1 << 30] {
         let (_, reply) = answer(&engine, FlowHello { epoch, ..hello(&engine, own.clone()) });
         let Reply::Refused { code: RefusedCode::Malformed, reason } = reply else {
             panic!("{reply:?}")
         };
-        let first = epoch >> 32 << 32;
-        let text = format!("field epoch is {epoch}, allowed is {first} to ");
+        let attempts = epoch & ((1 << 31) - 1);
+        let text = format!("field epoch counts {attempts} attempts, allowed is 0 to ");
         assert!(reason.contains(&text), "{reason}");
     }
     assert!(engine.peers().is_empty());
-    Stranger::welcome_at(&engine, FlowHello { epoch: 5 << 32 | 9, ..hello(&engine, own) });
+    Stranger::welcome_at(&engine, FlowHello { epoch: 5 << 48 | 9, ..hello(&engine, own) });
 }
 
 #[test]

@@ -125,11 +125,16 @@ fn harming(
 
 #[test]
 fn a_record_that_is_changed_left_out_repeated_or_moved_ends_its_connection_and_nothing_else() {
-    for up in [true, false] {
+    for (up, payload) in [(true, "none"), (true, "aead"), (false, "none")] {
         for (what, harm) in HARMS {
+            // A record that is repeated in front of its payload passes for payload, which nobody
+            // protects.
+            if up && payload == "none" && what == "repeated" {
+                continue;
+            }
             let done = Arc::new(AtomicUsize::new(0));
             let hook = harming(up, if up { 3 } else { 1 }, harm, done.clone());
-            let p = Meddled::new(&[], &[], hook);
+            let p = Meddled::new(&[("payload", payload)], &[], hook);
             p.all_arrives(12, 100_000);
             // Acknowledgements of what is over may still be under way.
             p.a.notify(&p.to_b, b"last").unwrap().ended().unwrap();

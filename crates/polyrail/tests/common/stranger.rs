@@ -247,6 +247,22 @@ impl Stranger {
         self.write(&bytes);
     }
 
+    /// Says these frames, many in a record and none cut, until the engine hangs up.
+    pub(crate) fn say_all(&mut self, frames: impl Iterator<Item = Vec<u8>>) {
+        let mut record = Vec::new();
+        for frame in frames {
+            if record.len() + frame.len() > RECORD_BYTES {
+                let sealed = self.sealed(&record);
+                if self.stream.write_all(&sealed).is_err() {
+                    return;
+                }
+                record.clear();
+            }
+            record.extend_from_slice(&frame);
+        }
+        self.say(&record);
+    }
+
     /// Says something and hangs up, both in one packet: the engine learns of both at once.
     pub(crate) fn say_last(&mut self, bytes: &[u8]) {
         SockRef::from(&self.stream).set_tcp_cork(true).unwrap();
