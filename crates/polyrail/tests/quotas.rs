@@ -3,8 +3,8 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
@@ -16,8 +16,11 @@ use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
 use socket2::SockRef;
 
+/// Somebody listens there and never answers: where nobody does, a peer that hangs up is forgotten at once.
 fn nowhere() -> SocketAddr {
-    "127.0.0.1:9".parse().unwrap()
+    static LISTENER: LazyLock<TcpListener> =
+        LazyLock::new(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    LISTENER.local_addr().unwrap()
 }
 
 /// A peer of the engine by a flow of its own, whose own port nobody answers.
