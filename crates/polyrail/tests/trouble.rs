@@ -287,7 +287,13 @@ fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
     let mine = [0xab; EACH as usize];
     let round = |at: u64| {
         let place = there.slice(at * EACH, EACH).unwrap();
-        let write = p.a.write(&p.to_b, &source.all(), &place).unwrap();
+        // What is cancelled keeps its place in the pool until a proxy has fetched it.
+        let write = loop {
+            match p.a.write(&p.to_b, &source.all(), &place) {
+                Err(error) if error.is_busy() => std::thread::yield_now(),
+                posted => break posted.unwrap(),
+            }
+        };
         write.cancel();
         let is_cancelled = write.ended() == Err(TransferError::Cancelled);
         if is_cancelled {
