@@ -389,7 +389,8 @@ impl Attempts {
         if led.peek().is_some() && led.all(RailAttempts::refuses) {
             return Some(Event::NobodyThere);
         }
-        let proven = self.words.iter().try_fold(true, |all, word| Some(all && (*word)?))?;
+        let words: Vec<bool> = self.words.iter().copied().collect::<Option<_>>()?;
+        let proven = words.iter().all(|proven| *proven);
         (!self.words.is_empty()).then_some(Event::Dismissed { proven })
     }
 }

@@ -255,6 +255,9 @@ fn a_peer_is_dismissed_by_a_final_word_on_every_flow() {
     assert_eq!(attempts.verdict(), dismissed(false), "one of them may be anybody's");
     attempts.refused(0, 2, None);
     assert_eq!(attempts.verdict(), None, "a word that is not final takes back one that was");
+    attempts.refused(0, 0, Some(false));
+    assert_eq!(attempts.verdict(), None, "one flow is missing, whatever the first heard");
+    attempts.refused(0, 0, Some(true));
     attempts.refused(0, 2, Some(true));
     attempts.up(1, 1);
     assert_eq!(attempts.verdict(), None);
