@@ -26,6 +26,8 @@ const RULES: &[Rule] = &[
             "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nccl-ref", "nic",
             "polyrail", "profile", "profiler", "report", "sample", "sys", "tune",
         ],
+        // Examples that play a stranger.
+        for_tests: &["proto", "secure"],
         ..Rule::ORDINARY
     },
     Rule {
