@@ -20,6 +20,8 @@ use crate::queue::{Completion, RawCopy, RawQueue};
 
 /// A bit set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;
+/// A test that panics while it holds a device waits for it as it ends, and would never say why.
+const HELD_AT_MOST: Duration = Duration::from_secs(30);
 
 /// Exported memory by the number in its handle. Unlike a real device's it can be imported in the
 /// same process, where tests have both ends.
@@ -114,7 +116,7 @@ impl FakeDevice {
         Duration::from_nanos(self.behaviour.copied_ns.load(Ordering::SeqCst))
     }
 
-    /// Holds all copies back, until it is called with `false`.
+    /// Holds all copies back, until it is called with `false`, for 30 s at most.
     pub fn hold(&self, held: bool) {
         self.behaviour.held().is_on = held;
         self.behaviour.released.notify_all();
@@ -254,9 +256,9 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
     while let Ok(copies) = batches.recv() {
         let mut held = behaviour.held();
         held.batches += 1;
-        while held.is_on {
-            held = behaviour.released.wait(held).unwrap_or_else(PoisonError::into_inner);
-        }
+        let until_released = behaviour.released.wait_timeout_while(held, HELD_AT_MOST, |h| h.is_on);
+        let (mut held, _) = until_released.unwrap_or_else(PoisonError::into_inner);
+        held.is_on = false;
         held.batches -= 1;
         drop(held);
         let began = Instant::now();

@@ -33,6 +33,9 @@ const AVERAGE_NS: f64 = 2_000_000.0;
 const QUEUE_NS: f64 = 4_000_000.0;
 /// Chunks that may be in flight on a rail however slow it is: one on the wire, and the next.
 const CHUNKS_MIN: u32 = 2;
+/// With this much in flight a rail leaves chunks to an idle rail of which nothing is known: that one
+/// has to be tried some time, and this one may be stuck.
+const TRY_BYTES: u64 = 1 << 20;
 /// A rail that stays silent for this much longer than its payload in flight should take counts as
 /// slow as its silence.
 const LATE_NS: f64 = 5_000_000.0;
@@ -152,8 +155,13 @@ impl Rails {
         let Next { bytes, is_copied } = next;
         let me = &self.all[rail];
         // The common case of many small messages.
-        if me.rate.is_none_or(|rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS) {
+        let is_little = |rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS;
+        if me.rate.map_or(me.in_flight < TRY_BYTES, is_little) {
             return true;
+        }
+        let is_untried = |rail: &Rail| rail.usable && rail.rate.is_none() && rail.chunks == 0;
+        if me.in_flight >= TRY_BYTES && self.all.iter().any(is_untried) {
+            return false;
         }
         let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
         let rate_of = |rail: &Rail| {
@@ -166,7 +174,7 @@ impl Rails {
             if index == rail || !other.usable {
                 continue;
             }
-            // A rail of unknown rate may be fast, but that is no reason to wait for it.
+            // A busy rail of unknown rate may be fast, but that is no reason to wait for it.
             let Some(rate) = rate_of(other) else { continue };
             others_rate += rate;
             let queued = other.queued(now, rate);

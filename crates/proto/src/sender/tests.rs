@@ -335,6 +335,22 @@ fn a_slow_rail_takes_over_from_a_fast_one_that_has_gone_silent() {
     assert!(s.pull(after(100), B).is_some());
 }
 
+#[test]
+fn a_rail_that_acknowledges_nothing_leaves_what_comes_then_to_an_idle_one() {
+    let config = SenderConfig { window_chunks: 64, channels: 2, sockets: 1, rails: 2 };
+    let mut s = Sender::new(config);
+    [A, B].iter().for_each(|flow| s.handle_flow_up(NOW, *flow));
+    s.submit(NOW, transfer(1, 11));
+    while pull(&mut s, A).is_some() {}
+    assert_eq!(s.in_flight(A), 11, "it is not known to be slow");
+    s.submit(NOW, transfer(2, 1));
+    assert!(pull(&mut s, A).is_none() && s.is_denied(A));
+    assert_eq!(s.wakes(NOW), [B], "nobody else would know of it");
+    assert_eq!(pull(&mut s, B), Some((2, 0)));
+    s.submit(NOW, transfer(3, 1));
+    assert_eq!(pull(&mut s, A), Some((3, 0)), "no rail is idle");
+}
+
 /// Two rails that are known to land a chunk of 100 KiB in 100 us, and in so many times that.
 fn rails_of(times: u64) -> (rails::Rails, Time) {
     let mut known = rails::Rails::new(2);
