@@ -37,6 +37,8 @@ pub struct FrameReader {
     takes_raw: bool,
     /// The last payload was sealed, so that the next bytes have to be opened here as well.
     last_was_sealed: bool,
+    /// What [`Self::open`] found wrong with the next record.
+    failed: Option<WireError>,
 }
 
 /// The record that is being read. Its bytes are opened in place.
@@ -50,7 +52,7 @@ struct OpenRecord {
     raw: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum State {
     /// Collecting header, table and message of the next frame.
     Head,
@@ -116,6 +118,7 @@ impl FrameReader {
             last_payload: 0,
             takes_raw: true,
             last_was_sealed: false,
+            failed: None,
         }
     }
 
@@ -158,13 +161,22 @@ impl FrameReader {
         let is_long = |header: RecordHeader| {
             header.sealed >= LONG_RECORD_BYTES && bytes.len() >= header.bytes()
         };
-        let is_expected = !matches!(self.state, State::Broken(_)) && self.left_raw() == 0;
-        is_used_up && is_expected && header.is_some_and(|header| header.is_ok_and(is_long))
+        is_used_up && self.may_open() && header.is_some_and(|header| header.is_ok_and(is_long))
     }
 
-    /// Opens the next record, if it is there as a whole. An error is final.
-    pub fn open(&mut self) -> Result<(), WireError> {
-        self.open_record().map(drop)
+    /// Opens the next record, if it is there as a whole and its turn has come: for when no lock is
+    /// held. If something is wrong with it, [`Self::next`] says so behind what came before.
+    pub fn open(&mut self) {
+        let state = self.state;
+        if self.may_open()
+            && let Err(error) = self.open_record()
+        {
+            (self.failed, self.state) = (Some(error), state);
+        }
+    }
+
+    fn may_open(&self) -> bool {
+        !matches!(self.state, State::Broken(_)) && self.failed.is_none() && self.left_raw() == 0
     }
 
     /// Whether the stream stands between two frames, as far as it was read.
@@ -289,6 +301,9 @@ impl FrameReader {
     /// Makes sure of plain bytes at `start`: leaves the record that is used up, and opens the next if
     /// it is there as a whole. Says whether there are any.
     fn open_record(&mut self) -> Result<bool, WireError> {
+        if let Some(error) = self.failed {
+            return Err(self.broken(error));
+        }
         loop {
             if let Some(OpenRecord { end, raw, .. }) = self.record {
                 if self.start < end {

@@ -470,6 +470,8 @@ impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it soon:
     /// all flows of the peer share it, so it is taken once for each call that brings bytes.
     fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
+        // Most calls bring one record, which is opened by now.
+        self.reader.open();
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
@@ -477,8 +479,7 @@ impl RxFlow {
             let left = self.reader.left();
             // Other flows of the peer need the lock meanwhile.
             if self.reader.is_long_next() {
-                let opened = peer.without_rx(&mut rx, || self.reader.open());
-                opened.map_err(|error| Down(error.to_string()))?;
+                peer.without_rx(&mut rx, || self.reader.open());
             }
             let side = &mut *rx;
             match self.reader.next().map_err(|error| Down(error.to_string()))? {

@@ -127,13 +127,18 @@ struct Seen {
     between_frames: bool,
 }
 
-/// Reads a stream with reads of the sizes given.
+/// Reads a stream with reads of the sizes given. If the first is odd, records are opened as soon as they
+/// may be, which makes no difference.
 fn read(mut reader: FrameReader, mut stream: &[u8], reads: &[usize]) -> Seen {
+    let opens_early = reads[0] % 2 == 1;
     let mut sizes = reads.iter().copied().cycle();
     let mut seen = Seen::default();
     // More turns than a working reader takes: each turn reads at least one byte or reports a part
     // of a frame, and a frame has no more parts than bytes.
     for _ in 0..10 + 3 * stream.len() {
+        if opens_early {
+            reader.open();
+        }
         let need = match reader.next() {
             Err(error) => {
                 assert_eq!(reader.next().unwrap_err(), error, "a fault is final");

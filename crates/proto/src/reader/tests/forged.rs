@@ -137,6 +137,21 @@ fn raw_payload_is_refused_where_it_must_be_sealed() {
 }
 
 #[test]
+fn what_is_opened_early_and_forged_is_told_of_behind_what_came_before() {
+    let mut sealer = ends().0;
+    let (frames, _) = frames(&some_payload(200_000), 200_000, 100_000);
+    let mut stream = raw(&frames[..1], &mut sealer);
+    let first = stream.len();
+    stream.extend(raw(&frames[1..], &mut sealer));
+    stream[first + RECORD_HEADER_BYTES] ^= 1;
+    for early in [usize::MAX, usize::MAX - 1] {
+        let seen = read(ends().1, &stream, &[early]);
+        let forged = WireError::Record(OpenError::Forged { number: 1 });
+        assert_eq!((seen.chunks, seen.error), (1, Some(forged)));
+    }
+}
+
+#[test]
 fn a_violation_is_final() {
     let seen = one_record(&[0xff; CHUNK_HEADER_BYTES], 0);
     assert!(matches!(seen.error, Some(WireError::UnknownFrame { got: 0xff, .. })), "{seen:?}");
