@@ -1,5 +1,6 @@
-//! What strangers cost an engine: `strangers [TRIES] [PER_SECOND]`, 100000 and 5000 by default; 0 a
-//! second is as fast as they can.
+//! What strangers cost an engine: `strangers [TRIES] [PER_SECOND] [CPUS]`, 100000 and 5000 by default; 0 a
+//! second is as fast as they can. CPUS, a list like 2,3, are those of the strangers: they come from
+//! elsewhere, and under `taskset` the engines don't share theirs with them.
 //!
 //! The engine under test is a process of its own. An honest peer writes to it without a pause, first
 //! alone, then while strangers try to connect who prove a guess; in turn, several times. Nobody of
@@ -17,6 +18,7 @@ use std::{env, fs, thread};
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion};
 use polyrail_proto::hello::{Kind, PREFIX_BYTES, Prefix};
 use polyrail_secure::{Capability, Identity, Initiator, Proof};
+use polyrail_sys::threads::bind_current;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -32,7 +34,9 @@ fn main() -> Result<(), Failure> {
     let number = |index: usize, default: u64| -> Result<u64, Failure> {
         Ok(arguments.get(index).map(|text| text.parse()).transpose()?.unwrap_or(default))
     };
-    measure(number(0, 100_000)?, number(1, 5_000)?)
+    let cpus: Result<Vec<u32>, _> =
+        arguments.get(2).map_or("", |list| list).split_terminator(',').map(str::parse).collect();
+    measure(number(0, 100_000)?, number(1, 5_000)?, &cpus?)
 }
 
 fn config() -> Result<Config, Failure> {
@@ -125,7 +129,7 @@ impl Honest {
     }
 }
 
-fn measure(tries: u64, per_second: u64) -> Result<(), Failure> {
+fn measure(tries: u64, per_second: u64, cpus: &[u32]) -> Result<(), Failure> {
     let mut target = Target::start()?;
     let honest = Honest::meet(&target)?;
     let address = honest.peer_address(&target)?;
@@ -137,12 +141,16 @@ fn measure(tries: u64, per_second: u64) -> Result<(), Failure> {
         let (over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
         let (begin, count) = (Instant::now(), tries / ROUNDS);
         let beside = thread::scope(|scope| {
-            scope.spawn(|| {
-                let done = strangers(address, count, per_second, &answered);
+            let others = scope.spawn(|| {
+                let moved = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
+                let done = moved
+                    .map_err(Failure::from)
+                    .and_then(|()| strangers(address, count, per_second, &answered));
                 over.store(true, Ordering::Release);
                 done
             });
-            honest.rate(|| !over.load(Ordering::Acquire))
+            let rate = honest.rate(|| !over.load(Ordering::Acquire));
+            others.join().map_err(|_| "the strangers' thread panicked")?.and(rate)
         })?;
         let rate = count as f64 / begin.elapsed().as_secs_f64();
         println!(
