@@ -1,5 +1,6 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,17 +26,19 @@ use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
 use crate::engine::admission::Hook;
+use crate::engine::awaited::Awaited;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
-use crate::engine::known_peers::{Joined, Parted};
+use crate::engine::known_peers::Parted;
 use crate::engine::life::{Action, Event};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
+use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
@@ -67,7 +70,8 @@ pub(crate) struct EngineShared {
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
-    pub(crate) joined: Joined,
+    /// Peers that came by themselves and wait to be accepted.
+    pub(crate) joined: Awaited<VecDeque<Peer>>,
     pub(crate) pool: Arc<OpsPool>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
@@ -137,7 +141,7 @@ impl EngineShared {
                 local_engines::let_go,
             )),
             callbacks,
-            joined: Joined::new(bells.clone()),
+            joined: Awaited::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
             peer_copies: PeerCopyQueues::default(),
             imports: Imports::default(),
@@ -463,7 +467,7 @@ impl EngineShared {
             self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
-        self.inbox.close();
+        self.inbox.queue.close();
         self.joined.close();
         for proxy in &self.proxies.all {
             proxy.wake();
