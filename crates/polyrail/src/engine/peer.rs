@@ -36,7 +36,7 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
-use crate::wake::lanes::{Asked, Lanes};
+use crate::wake::tx_proxies::{Asked, TxProxies};
 
 mod standing;
 
@@ -74,7 +74,7 @@ pub(crate) struct PeerShared {
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
     /// Proxies that send to it.
-    pub(crate) lanes: Lanes,
+    pub(crate) tx_proxies: TxProxies,
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
@@ -280,7 +280,7 @@ impl PeerShared {
             is_unused: AtomicBool::new(false),
             outward: AtomicU8::new(Outward::Unwanted as u8),
             posted: ArrayQueue::new(options.ops_pool as usize),
-            lanes: Lanes::new(proxies_of(&flows)),
+            tx_proxies: TxProxies::new(proxies_of(&flows)),
             life: Mutex::new(Life {
                 state: State::New,
                 attempts: Attempts::new(pairs, flows.len()),
@@ -503,7 +503,7 @@ impl PeerShared {
     /// asked: the first ones may have none.
     pub(crate) fn want_tx(&self, proxies: usize) -> Asked<'_> {
         let some_down = self.flows_up() < self.flows.len();
-        self.lanes.want(if some_down { usize::MAX } else { proxies })
+        self.tx_proxies.want(if some_down { usize::MAX } else { proxies })
     }
 
     /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them

@@ -236,7 +236,7 @@ impl EngineShared {
         }
         let bytes = prepared.plan.bytes();
         let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
-        let lanes = match prepared.kind.sends() {
+        let proxies = match prepared.kind.sends() {
             // Together with what nobody has fetched yet. Who is busy needs no company for what waits
             // no longer; each that finds more than it takes asks another.
             true if bytes >= LARGE_BYTES => {
@@ -244,7 +244,7 @@ impl EngineShared {
             }
             _ => 1,
         };
-        self.send(peer, &announcing, small, lanes, op.posted.0);
+        self.send(peer, &announcing, small, proxies, op.posted.0);
         Ok(op)
     }
 
@@ -256,7 +256,7 @@ impl EngineShared {
     /// Has everybody look who sends to the peer.
     pub(crate) fn ask_all(&self, peer: &PeerShared) {
         let _announcing = Announcing::begin(peer);
-        self.wake_all(peer.lanes.want(usize::MAX).all().iter().copied());
+        self.wake_all(peer.tx_proxies.want(usize::MAX).all().iter().copied());
     }
 
     /// Proxies look after their flows while they know of something in flight. One that went to sleep
@@ -277,17 +277,17 @@ impl EngineShared {
     /// Has this proxy look for something to send to the peer.
     pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
         let _announcing = Announcing::begin(peer);
-        peer.lanes.join(peer.lanes.place_of(proxy));
+        peer.tx_proxies.join(peer.tx_proxies.place_of(proxy));
         self.proxies.all[proxy].wake();
     }
 
     /// Has one more proxy send to the peer, if there is one that was not asked.
     pub(crate) fn ask_another(&self, peer: &PeerShared) {
-        if !peer.lanes.may_ask_another() {
+        if !peer.tx_proxies.may_ask_another() {
             return;
         }
         let _announcing = Announcing::begin(peer);
-        if let Some(other) = peer.lanes.ask_another() {
+        if let Some(other) = peer.tx_proxies.ask_another() {
             self.proxies.all[other].wake();
         }
     }
@@ -506,7 +506,7 @@ impl EngineShared {
         peer: &Arc<PeerShared>,
         announcing: &Announcing<'_>,
         small: bool,
-        lanes: usize,
+        proxies: usize,
         now: u64,
     ) {
         self.connect_flows(peer);
@@ -519,13 +519,13 @@ impl EngineShared {
             && (peer.posted.len() >= self.config.append_batch as usize
                 || self.pending_of(peer) <= few);
         if self.settings.caller_driven {
-            peer.want_tx(lanes);
+            peer.want_tx(proxies);
             if direct {
                 self.proxies.driven[0].send_or_leave(self);
             }
             return;
         }
-        let asked = peer.want_tx(lanes);
+        let asked = peer.want_tx(proxies);
         if direct && self.drive_one_of(asked.all(), now, few > 0) {
             // It has sent everything.
         } else if announcing.is_alone || self.pollers.are_allowed() {
