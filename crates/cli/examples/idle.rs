@@ -4,32 +4,22 @@
 //! connected and has been quiet for a moment, its CPU time and memory are read from `/proc`.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
-use std::io::{self, BufRead, BufReader, Read, Write};
+mod apart;
+
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
-use polyrail::{Config, Engine};
-
-type Failure = Box<dyn Error>;
+use apart::{Apart, Failure, config, is_engine, numbers};
+use polyrail::Engine;
 
 fn main() -> Result<(), Failure> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    if arguments.first().is_some_and(|argument| argument == ENGINE) {
+    if is_engine() {
         return engine();
     }
-    let number = |index: usize, default: u64| -> Result<u64, Failure> {
-        Ok(arguments.get(index).map(|text| text.parse()).transpose()?.unwrap_or(default))
-    };
-    measure(number(0, 64)?, number(1, 20)?)
-}
-
-const ENGINE: &str = "engine";
-
-fn config() -> Result<Config, Failure> {
-    Ok(Config::builder().env().set("rails", "127.0.0.1")?.build()?)
+    let [peers, seconds] = numbers([64, 20])?;
+    measure(peers, seconds)
 }
 
 /// The process under test: says where it listens and sleeps until its input ends.
@@ -42,14 +32,9 @@ fn engine() -> Result<(), Failure> {
 }
 
 fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
-    let mut child = Command::new(env::current_exe()?)
-        .arg(ENGINE)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-    let address: SocketAddr = line.trim().parse()?;
+    let mut process = Apart::start()?;
+    let pid = process.child.id();
+    let address: SocketAddr = process.line()?.parse()?;
     let mut engines = Vec::new();
     for _ in 0..peers {
         let engine = Engine::builder().config(config()?).build()?;
@@ -59,13 +44,12 @@ fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
         engines.push((engine, peer));
     }
     thread::sleep(Duration::from_secs(2));
-    let before = cpu_ns(child.id())?;
+    let before = cpu_ns(pid)?;
     thread::sleep(Duration::from_secs(seconds));
-    let used_ns = cpu_ns(child.id())?.saturating_sub(before);
+    let used_ns = cpu_ns(pid)?.saturating_sub(before);
     let percent = used_ns as f64 / 1e7 / seconds as f64;
-    let resident_kib = resident_kib(child.id())?;
-    drop(child.stdin.take());
-    child.wait()?;
+    let resident_kib = resident_kib(pid)?;
+    drop(process);
     let found = serde_json::json!({
         "peers": peers, "seconds": seconds, "cpu_percent_of_a_core": percent,
         "resident_kib": resident_kib,

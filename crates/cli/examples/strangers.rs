@@ -7,40 +7,31 @@
 //! them may be let in. The rates of the peer, and the engine's memory before and after, are printed.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
-use std::io::{self, BufRead, BufReader, Read, Write};
+mod apart;
+
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion};
+use apart::{Apart, Failure, config, is_engine, numbers};
+use polyrail::{Engine, Memory, Peer, Region, RemoteRegion};
 use polyrail_proto::hello::{Kind, PREFIX_BYTES, Prefix};
 use polyrail_secure::{Capability, Identity, Initiator, Proof};
 use polyrail_sys::threads::bind_current;
 
-type Failure = Box<dyn Error + Send + Sync>;
-
-const ENGINE: &str = "engine";
 const BYTES: u64 = 64 << 20;
 const ROUNDS: u64 = 5;
 
 fn main() -> Result<(), Failure> {
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    if arguments.first().is_some_and(|argument| argument == ENGINE) {
+    if is_engine() {
         return engine();
     }
-    let number = |index: usize, default: u64| -> Result<u64, Failure> {
-        Ok(arguments.get(index).map(|text| text.parse()).transpose()?.unwrap_or(default))
-    };
-    let cpus: Result<Vec<u32>, _> =
-        arguments.get(2).map_or("", |list| list).split_terminator(',').map(str::parse).collect();
-    measure(number(0, 100_000)?, number(1, 5_000)?, &cpus?)
-}
-
-fn config() -> Result<Config, Failure> {
-    Ok(Config::builder().env().set("rails", "127.0.0.1")?.build()?)
+    let [tries, per_second] = numbers([100_000, 5_000])?;
+    let list = env::args().nth(3).unwrap_or_default();
+    let cpus: Result<Vec<u32>, _> = list.split_terminator(',').map(str::parse).collect();
+    measure(tries, per_second, &cpus?)
 }
 
 /// The process under test: says how it can be reached, and then how many peers it has, each time that it is
@@ -58,45 +49,31 @@ fn engine() -> Result<(), Failure> {
 }
 
 struct Target {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    process: Apart,
     metadata: Vec<u8>,
     description: Vec<u8>,
 }
 
 impl Target {
     fn start() -> Result<Self, Failure> {
-        let mut command = Command::new(env::current_exe()?);
-        let command = command.arg(ENGINE).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let mut output = BufReader::new(child.stdout.take().ok_or("no output")?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let (metadata, description) = line.trim().split_once(' ').ok_or("no metadata")?;
-        Ok(Self { child, output, metadata: unhex(metadata)?, description: unhex(description)? })
+        let mut process = Apart::start()?;
+        let line = process.line()?;
+        let (metadata, description) = line.split_once(' ').ok_or("no metadata")?;
+        Ok(Self { process, metadata: unhex(metadata)?, description: unhex(description)? })
     }
 
     /// Peers, and connections that were turned away.
     fn counts(&mut self) -> Result<(u64, u64), Failure> {
-        writeln!(self.child.stdin.as_mut().ok_or("no input")?)?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        let (peers, refused) = line.trim().split_once(' ').ok_or("no counts")?;
+        writeln!(self.process.child.stdin.as_mut().ok_or("no input")?)?;
+        let line = self.process.line()?;
+        let (peers, refused) = line.split_once(' ').ok_or("no counts")?;
         Ok((peers.parse()?, refused.parse()?))
     }
 
     fn resident_mb(&self) -> Result<f64, Failure> {
-        let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id()))?;
+        let statm = fs::read_to_string(format!("/proc/{}/statm", self.process.child.id()))?;
         let pages: f64 = statm.split_whitespace().nth(1).ok_or("no size")?.parse()?;
         Ok(pages * 4096.0 / 1e6)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // It ends with its input; it may be gone already.
-        let _ = self.child.wait();
     }
 }
 

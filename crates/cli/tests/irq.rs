@@ -157,7 +157,6 @@ fn watch_says_at_once_what_is_not_as_planned_already() {
     let mut first = String::new();
     BufReader::new(watching.stderr.as_mut().unwrap()).read_line(&mut first).unwrap();
     assert!(first.contains("watching"), "{first}");
-    std::thread::sleep(std::time::Duration::from_millis(300));
     for irq in std::fs::read_dir(fixture.path().join("proc/irq")).unwrap() {
         let file = irq.unwrap().path().join("smp_affinity_list");
         std::fs::write(file, "63\n").unwrap_or_default();

@@ -258,6 +258,7 @@ fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
         // A holder whose maker was killed before it was recorded ends by itself; on a busy machine
         // not within the moment that `down` takes.
         let gone = (0..250).any(|look| {
+            // It looks again: another process ends.
             std::thread::sleep(Duration::from_millis(if look == 0 { 0 } else { 20 }));
             traces(name).is_empty()
         });
@@ -268,6 +269,7 @@ fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
     // Another test's lab may come or go while this looks.
     let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail/lab").exists();
     let settled = (0..100).any(|_| {
+        // It looks again: another process tidies up.
         std::thread::sleep(Duration::from_millis(20));
         foreign || tidy()
     });
@@ -277,6 +279,7 @@ fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
 fn kill_after(command: &mut Command, delay: Duration) {
     let silent = || std::process::Stdio::null();
     let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
+    // Each delay kills it at another step.
     std::thread::sleep(delay);
     let _ = child.kill();
     child.wait().unwrap();

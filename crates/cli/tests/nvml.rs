@@ -104,6 +104,7 @@ impl FakeNvml {
         let begin = Instant::now();
         while self.log().len() < lines {
             assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", self.log());
+            // It looks again: the log is of another process.
             std::thread::sleep(Duration::from_millis(10));
         }
         self.log()
@@ -175,6 +176,7 @@ fn a_process_that_holds_a_lock() {
             let until = Path::new(&std::env::var("FAKE_NVML_LOG").unwrap()).with_extension("end");
             let begin = Instant::now();
             while !until.exists() && begin.elapsed() < Duration::from_secs(60) {
+                // It looks again: another process makes the file.
                 std::thread::sleep(Duration::from_millis(10));
             }
             drop(lock);

@@ -112,6 +112,7 @@ fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
         || Folder::open(&dir).is_ok_and(|folder| !folder.samples().unwrap().is_empty());
     while !has_samples() {
         assert!(begin.elapsed() < Duration::from_secs(60), "no sample after a minute");
+        // It looks again: another process writes the folder.
         std::thread::sleep(Duration::from_millis(20));
     }
     let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();

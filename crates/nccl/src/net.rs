@@ -404,6 +404,7 @@ mod tests {
         let until_still = || {
             until("the connections are made", || {
                 let before = said();
+                // For so long nothing may be sent.
                 std::thread::sleep(Duration::from_millis(20));
                 said() == before
             });

@@ -3,6 +3,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod audit;
+pub(crate) mod awaited;
 pub(crate) mod control_handle;
 pub(crate) mod counters;
 pub(crate) mod credentials;

@@ -1,6 +1,7 @@
 //! Finding a way for bytes that is better than the rails: what peers of one host are asked, what they
 //! answer, and what is chosen.
 
+pub(crate) mod asking;
 pub(crate) mod choose;
 pub(crate) mod export;
 pub(crate) mod import;

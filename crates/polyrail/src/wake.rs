@@ -3,11 +3,11 @@
 
 /// Work that is left to whoever holds a lock.
 pub(crate) mod handover;
-/// Which proxies are asked to send to a peer.
-pub(crate) mod lanes;
 /// Whether a proxy may sleep, and who tells it of what.
 pub(crate) mod outlook;
 /// Whether a proxy sleeps, and must be woken.
 pub(crate) mod signal;
 /// How long it pays to poll before a sleep.
 pub(crate) mod spin;
+/// Which proxies are asked to send to a peer.
+pub(crate) mod tx_proxies;

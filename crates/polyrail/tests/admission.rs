@@ -2,9 +2,10 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use common::*;
 use polyrail::{
@@ -30,6 +31,17 @@ fn guarded(
 
 fn named(name: &str, settings: &[(&str, &str)]) -> Engine {
     builder().config(config(settings)).name(name).build().unwrap()
+}
+
+/// What a hook calls to wait until the other half is dropped.
+fn gate() -> (Sender<Infallible>, impl Fn() + Send + Sync + 'static) {
+    let (closed, opened) = mpsc::channel::<Infallible>();
+    let opened = Mutex::new(opened);
+    let pass = move || {
+        let Err(why) = opened.lock().unwrap().recv_timeout(LONG);
+        assert_eq!(why, RecvTimeoutError::Disconnected, "nobody opens the gate");
+    };
+    (closed, pass)
 }
 
 /// Why the peer is gone, which it has to be soon.
@@ -101,19 +113,17 @@ fn a_hook_that_panics_refuses_and_is_told_of() {
 
 #[test]
 fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
-    let (open, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (gate, count) = (open.clone(), calls.clone());
+    let (closed, pass) = gate();
+    let calls = Arc::new(AtomicU32::new(0));
+    let count = calls.clone();
     let settings = [("hello_timeout_ms", "200"), ("reconnect_max_ms", "100")];
     let (guard, _) = guarded(&settings, move |incoming| {
         if incoming.name() == "slow" {
             count.fetch_add(1, Ordering::SeqCst);
-            while !gate.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            pass();
         }
         Admission::Accept
     });
-    let _open = TellOnDrop(&open);
     let slow = named("slow", &[("reconnect_max_ms", "100"), ("peer_timeout_ms", "60000")]);
     match slow.connect(guard.addresses()[0]).join() {
         Err(PeerError::Connect { why: ConnectReason::Refused(why), .. }) => {
@@ -125,20 +135,16 @@ fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
     is_heard(&guard, &named("quick", &[]));
     assert_eq!((peer.lost(), calls.load(Ordering::SeqCst)), (None, 1));
     // What is decided late counts when it comes again.
-    open.store(true, Ordering::SeqCst);
+    drop(closed);
     is_heard(&guard, &slow);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn an_engine_closes_while_a_hook_blocks() {
-    let open = Arc::new(AtomicBool::new(false));
-    let _open = TellOnDrop(&open);
-    let gate = open.clone();
+    let (_closed, pass) = gate();
     let (guard, asked) = guarded(&[], move |_| {
-        while !gate.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        pass();
         Admission::Accept
     });
     let engine = named("one", &[]);

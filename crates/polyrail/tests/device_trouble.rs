@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::devices::{device, on};
+use common::devices::{device, on, waits_for_copies};
 use common::*;
 use polyrail::{
     Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
@@ -111,6 +111,7 @@ fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
         for engine in [&p.a, &p.b] {
             for _ in 0..20 {
                 engine.progress();
+                // In between the other engine's bytes come.
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
@@ -176,16 +177,7 @@ fn an_engine_that_closes_sees_the_copies_of_devices_through() {
         device.hold(true);
         let [plain, notifying] = direct_writes(&p, &device, &ends);
         let Pair { a, b, to_b, to_a } = p;
-        let released = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(100));
-                released.store(true, Ordering::SeqCst);
-                device.hold(false);
-            });
-            drop(a);
-            assert!(released.load(Ordering::SeqCst));
-        });
+        waits_for_copies(&device, || drop(a));
         assert_eq!(ends.0.load(Ordering::SeqCst), 2, "{mode:?}");
         assert!(matches!(plain.try_wait(), Some(Ok(_))), "{mode:?}");
         let ended = notifying.ended();
@@ -311,6 +303,7 @@ fn whoever_ends_a_region_second_waits_as_long_as_the_first() {
                     target.end();
                     assert!(released.load(Ordering::SeqCst), "a device was about to write there");
                 });
+                // The first is waiting when the second comes, and both wait for long enough to fail.
                 std::thread::sleep(Duration::from_millis(50));
             }
             released.store(true, Ordering::SeqCst);

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use common::devices::{device, on, write_scattered};
+use common::devices::{device, on, stays_as_it_is, waits_for_copies, write_scattered};
 use common::relay::{Cut, RelayedPair};
 use common::*;
 use polyrail::{RefusalCode, Region, TransferError};
@@ -200,12 +200,7 @@ fn a_region_is_not_given_back_while_a_device_copies() {
     there.hold(true);
     let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
     wait_for("a copy to be held back", || there.is_holding());
-    std::thread::scope(|scope| {
-        let dropped = scope.spawn(move || drop(target));
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!dropped.is_finished(), "a device is about to write there");
-        there.hold(false);
-    });
+    waits_for_copies(&there, || drop(target));
     // Either all of it was landing when the region went, or a part was refused.
     let ended = transfer.ended();
     assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
@@ -221,20 +216,11 @@ fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
     let receive = p.b.receive(&p.to_a, 1, &inbox.all()).unwrap();
     let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
     wait_for("a copy to be held back", || there.is_holding());
-    let released = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
-            released.store(true, std::sync::atomic::Ordering::SeqCst);
-            there.hold(false);
-        });
+    waits_for_copies(&there, || {
         receive.cancel();
         assert!(matches!(receive.ended(), Err(TransferError::Cancelled)));
-        assert!(released.load(std::sync::atomic::Ordering::SeqCst), "it was landing");
     });
-    let after = FakeDevice::contents(&memory);
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(FakeDevice::contents(&memory) == after, "nothing lands any more");
+    stays_as_it_is(&memory);
     assert!(send.ended().is_err());
 }
 

@@ -3,10 +3,9 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::devices::{device, on};
+use common::devices::{device, on, waits_for_copies};
 use common::*;
 use polyrail::{
     Access, Engine, PathKind, RefusalCode, Region, Registrable, Request, TransferError,
@@ -132,16 +131,7 @@ fn a_region_dropped_before_a_post_refuses_it_and_one_dropped_after_waits() {
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
     device.hold(true);
     let transfer = prepared.post().unwrap();
-    let released = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
-            released.store(true, Ordering::SeqCst);
-            device.hold(false);
-        });
-        drop(target);
-        assert!(released.load(Ordering::SeqCst), "a device was about to write there");
-    });
+    waits_for_copies(&device, || drop(target));
     finished(&transfer);
     assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
     let code = RefusalCode::RegionDropped;
@@ -256,16 +246,7 @@ fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
     here.hold(true);
     let transfer = prepared.post().unwrap();
-    let released = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
-            released.store(true, Ordering::SeqCst);
-            here.hold(false);
-        });
-        drop(target);
-        assert!(released.load(Ordering::SeqCst), "a device of the peer was about to write there");
-    });
+    waits_for_copies(&here, || drop(target));
     finished(&transfer);
     assert!(FakeDevice::contents(&memory) == pattern(1000, 2));
     let refused = prepared.post().unwrap().ended();

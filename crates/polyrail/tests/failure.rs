@@ -157,6 +157,7 @@ fn late_bytes(
             wait_for("the late bytes to arrive", || discarded() > before.1);
             hits += 1;
         }
+        // Time in which a late copy could land.
         std::thread::sleep(Duration::from_millis(5));
         assert!(bytes(room) == mine, "a late copy landed");
         p.heal();
@@ -196,7 +197,7 @@ fn a_small_write_by_the_caller_s_own_thread_leaves_a_stalled_rail_too() {
     let p = RelayedPair::new(RAILS);
     Write::post(&p, 1 << 20, 1).check();
     for (round, relay) in (2..).zip(&p.ways_to_b) {
-        // Its proxies sleep, with nothing to look after.
+        // Until its proxies sleep, with nothing to look after.
         std::thread::sleep(Duration::from_millis(150));
         relay.set(|mood| (mood.stalled, mood.closed) = (true, true));
         let since = Instant::now();

@@ -76,6 +76,7 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
                 std::io::Write::write_all(stream, &words[*at - 1..*at]).is_ok()
                     && *at + 1 < words.len()
             });
+            // So slow is what this is about.
             std::thread::sleep(Duration::from_millis(20));
         }
     };

@@ -416,6 +416,7 @@ fn a_peer_that_acknowledges_what_was_never_sent_loses_its_flow_and_is_not_called
             stream.set_nonblocking(false).unwrap();
             Stranger::with(stream).0.welcome(&other.card);
         }
+        // It looks for calls during a second.
         std::thread::sleep(Duration::from_micros(50));
     }
     assert!((1..100).contains(&calls), "called {calls} times in a second");

@@ -22,6 +22,7 @@ fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
             Err(error) => assert!(error.is_busy(), "{error}"),
         }
         assert!(since.elapsed() < LONG, "there is no room for {number} after {LONG:?}");
+        // The pool tells nobody that it has room.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -360,6 +361,7 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
                 while !over.load(Ordering::Relaxed) {
                     let write = p.a.write(&p.to_b, &small.all(), &there.all()).unwrap();
                     write.ended().unwrap();
+                    // It leaves the lock to others in between.
                     std::thread::sleep(Duration::from_micros(50));
                 }
             });
@@ -370,6 +372,7 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
             let receive = p.a.receive(&p.to_b, round, &room.all()).unwrap();
             let (p, source) = (&p, &source);
             let late = scope.spawn(move || {
+                // By then the receiver sleeps, mostly; sooner or later is as right.
                 std::thread::sleep(Duration::from_micros(300));
                 p.b.send(&p.to_a, round, &source.all()).unwrap().ended().unwrap();
             });
@@ -394,11 +397,13 @@ fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
     // The only caller of b computes while a waits.
     for _ in 0..3 {
         let transfer = write();
+        // For so long it computes.
         std::thread::sleep(Duration::from_millis(300));
         transfer.ended().unwrap();
     }
     // And nobody calls at either.
     let transfer = write();
+    // Longer than a peer may be silent, if its caller is there.
     std::thread::sleep(Duration::from_millis(1500));
     transfer.ended().unwrap();
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));

@@ -1,6 +1,6 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `lanes`, `outlook`, `pin` and `signal` are compiled here with loom's atomics.
+//! The sources of `tx_proxies`, `outlook`, `pin` and `signal` are compiled here with loom's atomics.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,9 +9,6 @@ mod sync {
 
 #[path = "../src/wake/handover.rs"]
 mod handover;
-#[path = "../src/wake/lanes.rs"]
-#[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
-mod lanes;
 #[path = "../src/wake/outlook.rs"]
 #[expect(dead_code, reason = "nothing is due by the clock here")]
 mod outlook;
@@ -20,6 +17,9 @@ mod pin;
 #[path = "../src/wake/signal.rs"]
 #[expect(dead_code, reason = "lingering reads a word and decides nothing")]
 mod signal;
+#[path = "../src/wake/tx_proxies.rs"]
+#[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
+mod tx_proxies;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -82,22 +82,22 @@ fn work_that_is_announced_is_seen_or_the_sleeper_is_woken() {
 #[test]
 fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
     loom::model(|| {
-        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
         let pool = Arc::new(AtomicBool::new(false));
         let poster = {
-            let (lanes, pool) = (lanes.clone(), pool.clone());
+            let (proxies, pool) = (proxies.clone(), pool.clone());
             thread::spawn(move || {
                 pool.store(true, Ordering::Relaxed);
-                lanes.want(1);
+                proxies.want(1);
             })
         };
         let mut seen = pool.load(Ordering::Relaxed);
         if !seen {
-            lanes.want_nothing();
+            proxies.want_nothing();
             seen = pool.load(Ordering::Relaxed);
         }
         poster.join().unwrap();
-        assert!(seen || lanes.wants(0), "it is posted, and nobody is asked to send it");
+        assert!(seen || proxies.wants(0), "it is posted, and nobody is asked to send it");
     });
 }
 
@@ -107,7 +107,7 @@ fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
 fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
     loom::model(|| {
         let signal = Arc::new(signal::Signal::new());
-        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
         let (copied, pool) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let woken = Arc::new(AtomicBool::new(false));
         let device = {
@@ -115,11 +115,11 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
             thread::spawn(move || copied.store(true, Ordering::Release))
         };
         let mut poster = Some({
-            let (signal, lanes, pool, woken) =
-                (signal.clone(), lanes.clone(), pool.clone(), woken.clone());
+            let (signal, proxies, pool, woken) =
+                (signal.clone(), proxies.clone(), pool.clone(), woken.clone());
             thread::spawn(move || {
                 pool.store(true, Ordering::Release);
-                lanes.want(1);
+                proxies.want(1);
                 if signal.must_wake() {
                     woken.store(true, Ordering::Release);
                 }
@@ -135,14 +135,14 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
                 moved = true;
             }
             let left = outlook::Outlook::ask_if(is_staged);
-            if lanes.wants(0) {
+            if proxies.wants(0) {
                 if pool.swap(false, Ordering::AcqRel) {
                     is_posted = false;
                     moved = true;
                 } else {
-                    lanes.want_nothing();
+                    proxies.want_nothing();
                     if pool.load(Ordering::Acquire) {
-                        lanes.join(0);
+                        proxies.join(0);
                         moved = true;
                     }
                 }
@@ -173,15 +173,15 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
 fn who_was_asked_before_is_awake_or_is_woken_by_the_other_poster() {
     loom::model(|| {
         let signal = Arc::new(signal::Signal::new());
-        let lanes = Arc::new(lanes::Lanes::new(vec![0]));
+        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
         let pool = Arc::new(AtomicUsize::new(0));
         let woken = Arc::new(AtomicBool::new(false));
         let post = {
-            let (signal, lanes) = (signal.clone(), lanes.clone());
+            let (signal, proxies) = (signal.clone(), proxies.clone());
             let (pool, woken) = (pool.clone(), woken.clone());
             move || {
                 pool.fetch_add(1, Ordering::AcqRel);
-                let is_new = lanes.want(1).to_wake(|_| false).next().is_some();
+                let is_new = proxies.want(1).to_wake(|_| false).next().is_some();
                 if is_new && signal.must_wake() {
                     woken.store(true, Ordering::Release);
                 }
@@ -192,13 +192,13 @@ fn who_was_asked_before_is_awake_or_is_woken_by_the_other_poster() {
         let mut sent = 0;
         while sent < 2 {
             signal.awake();
-            if lanes.wants(0) {
+            if proxies.wants(0) {
                 let mut found = pool.swap(0, Ordering::AcqRel);
                 if found == 0 {
-                    lanes.want_nothing();
+                    proxies.want_nothing();
                     found = pool.swap(0, Ordering::AcqRel);
                     if found > 0 {
-                        lanes.join(0);
+                        proxies.join(0);
                     }
                 }
                 sent += found;
@@ -225,30 +225,30 @@ fn who_was_asked_before_is_awake_or_is_woken_by_the_other_poster() {
 #[test]
 fn who_joins_asks_nobody_else() {
     loom::model(|| {
-        let lanes = lanes::Lanes::new(vec![10, 11, 12, 13]);
-        lanes.join(2);
-        assert!(lanes.wants(2) && !lanes.wants(0) && !lanes.wants(3));
-        let others = [lanes.ask_another(), lanes.ask_another(), lanes.ask_another()];
+        let proxies = tx_proxies::TxProxies::new(vec![10, 11, 12, 13]);
+        proxies.join(2);
+        assert!(proxies.wants(2) && !proxies.wants(0) && !proxies.wants(3));
+        let others = [proxies.ask_another(), proxies.ask_another(), proxies.ask_another()];
         assert_eq!(others, [Some(10), Some(11), Some(13)], "each is named once, to be woken");
-        assert_eq!(lanes.ask_another(), None);
-        lanes.want_nothing();
-        assert!(!lanes.wants_any() && lanes.ask_another().is_none());
-        assert_eq!(lanes::Lanes::new(vec![7]).want(usize::MAX).all(), [7]);
+        assert_eq!(proxies.ask_another(), None);
+        proxies.want_nothing();
+        assert!(!proxies.wants_any() && proxies.ask_another().is_none());
+        assert_eq!(tx_proxies::TxProxies::new(vec![7]).want(usize::MAX).all(), [7]);
     });
 }
 
 #[test]
 fn more_proxies_than_bits_are_asked_and_woken() {
     loom::model(|| {
-        let lanes = lanes::Lanes::new((0..100).collect());
-        assert_eq!(lanes.want(usize::MAX).all().len(), 100);
-        assert!(lanes.wants(0) && lanes.wants(99));
-        let again = lanes.want(usize::MAX);
+        let proxies = tx_proxies::TxProxies::new((0..100).collect());
+        assert_eq!(proxies.want(usize::MAX).all().len(), 100);
+        assert!(proxies.wants(0) && proxies.wants(99));
+        let again = proxies.want(usize::MAX);
         assert!(again.to_wake(|_| false).eq(63..100), "nobody knows which of these was asked");
         assert!(again.to_wake(|proxy| proxy == 7).eq([7].into_iter().chain(63..100)));
-        lanes.want_nothing();
-        lanes.join(80);
-        assert!(lanes.wants(80) && lanes.wants(99) && !lanes.wants(62));
+        proxies.want_nothing();
+        proxies.join(80);
+        assert!(proxies.wants(80) && proxies.wants(99) && !proxies.wants(62));
     });
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use polyrail::{
-    Access, Explain, Flows, Memory, PostError, RefusalCode, RegionError, Registrable, Request,
-    TransferError,
+    Access, Explain, Flows, Memory, PostError, RefusalCode, Region, RegionError, Registrable,
+    Request, TransferError,
 };
 
 const MODES: [&[(&str, &str)]; 3] = [
@@ -307,6 +307,13 @@ fn wrong_requests_are_refused_before_anything_moves() {
     assert!(p.a.add_peer(&p.a.metadata()).is_err());
 }
 
+fn nothing_lands(target: &Region, round: u64) {
+    target.write_at(0, &vec![0xaa; target.len() as usize]).unwrap();
+    // Time in which late bytes could land.
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(bytes(target).iter().all(|byte| *byte == 0xaa), "round {round}");
+}
+
 #[test]
 fn a_cancelled_transfer_ends_and_nothing_of_it_lands_later() {
     let p = pair(&[("chunk_bytes", "64KiB")]);
@@ -316,15 +323,14 @@ fn a_cancelled_transfer_ends_and_nothing_of_it_lands_later() {
     let there = remote(&p.a, &target);
     for round in 0..20 {
         let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        // Each round cancels at another point of the transfer.
         std::thread::sleep(Duration::from_micros(300 * round));
         transfer.cancel();
         match transfer.ended() {
             Err(TransferError::Cancelled) | Ok(_) => {}
             Err(other) => panic!("{other}"),
         }
-        target.write_at(0, &vec![0xaa; len]).unwrap();
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(bytes(&target).iter().all(|byte| *byte == 0xaa), "round {round}");
+        nothing_lands(&target, round);
     }
 }
 
@@ -338,13 +344,12 @@ fn a_cancelled_receive_or_read_lets_nothing_land() {
         let read = p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap();
         let receive = p.a.receive(&p.to_b, round, &target.all()).unwrap();
         let send = p.b.send(&p.to_a, round, &source.all()).unwrap();
+        // Each round cancels at another point of the transfers.
         std::thread::sleep(Duration::from_micros(200 * round));
         read.cancel();
         receive.cancel();
         drop((read.ended(), receive.ended()));
-        target.write_at(0, &vec![0x55; len]).unwrap();
-        std::thread::sleep(Duration::from_millis(3));
-        assert!(bytes(&target).iter().all(|byte| *byte == 0x55), "round {round}");
+        nothing_lands(&target, round);
         send.cancel();
         let _ = send.ended();
     }
@@ -361,6 +366,7 @@ fn dropping_transfers_and_regions_in_use_is_safe() {
         let there = remote(&p.a, &target);
         let dropped = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
         let kept = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        // Each round drops at another point of the transfers.
         std::thread::sleep(Duration::from_micros(500 * round));
         drop(dropped);
         if round % 2 == 0 {

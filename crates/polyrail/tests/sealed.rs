@@ -282,6 +282,7 @@ fn a_changed_byte_anywhere_in_the_handshake_ends_it_and_the_flow_comes_up_later(
         assert_eq!(instances(&a), [b.instance()]);
         // It may not have come yet.
         assert!(instances(&b).iter().all(|instance| *instance == a.instance()));
+        // It looks at who is known again and again.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     // It is the first connection on which nothing was changed.

@@ -3,7 +3,6 @@
 mod common;
 
 use std::process::Command;
-use std::time::Instant;
 
 use common::*;
 
@@ -56,16 +55,11 @@ fn a_signal_appends_the_state_to_the_file_asked_for() {
     a.notify(&to_b, b"x").unwrap().ended().unwrap();
     let pid = std::process::id();
     let path = file.replace("%p", &pid.to_string());
-    let start = Instant::now();
     assert!(
         Command::new("sh").args(["-c", &format!("kill -USR2 {pid}")]).status().unwrap().success()
     );
-    loop {
+    wait_for("the state in the file", || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
-        if text.contains("send tag 4711: 64 bytes, waits") {
-            break;
-        }
-        assert!(start.elapsed() < LONG, "in the file: {text:?}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+        text.contains("send tag 4711: 64 bytes, waits")
+    });
 }

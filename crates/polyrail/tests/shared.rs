@@ -6,7 +6,9 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::devices::{lone_device as device, on, write_scattered};
+use common::devices::{
+    lone_device as device, on, stays_as_it_is, waits_for_copies, write_scattered,
+};
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
 use common::relay::{Cut, RelayedPair};
 use common::stranger::metadata_of;
@@ -338,20 +340,11 @@ fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
     there.hold(true);
     let transfer = prepared.post().unwrap();
     wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
-    let released = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(50));
-            released.store(true, Ordering::SeqCst);
-            there.hold(false);
-        });
+    waits_for_copies(&there, || {
         transfer.cancel();
         assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
-        assert!(released.load(Ordering::SeqCst), "a device was about to write there");
     });
-    let after = FakeDevice::contents(&memory);
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(FakeDevice::contents(&memory) == after, "nothing lands any more");
+    stays_as_it_is(&memory);
     finished(&prepared.post().unwrap());
     assert!(FakeDevice::contents(&memory) == pattern(16 << 20, 2));
 }
@@ -367,12 +360,7 @@ fn a_region_is_not_given_back_while_a_device_copies_to_it() {
     there.hold(true);
     let transfer = prepared.post().unwrap();
     wait_for("a copy to be held back", || there.is_holding());
-    std::thread::scope(|scope| {
-        let dropped = scope.spawn(move || drop(target));
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!dropped.is_finished(), "a device is about to write there");
-        there.hold(false);
-    });
+    waits_for_copies(&there, || drop(target));
     let ended = transfer.ended();
     assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
 }
@@ -464,8 +452,7 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
         assert!(FakeDevice::contents(&memory) == want, "round {round}");
         let other = pattern(8 << 20, 100 + round);
         source.write_at(0, &other).unwrap();
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(FakeDevice::contents(&memory) == want, "round {round}: something landed later");
+        stays_as_it_is(&memory);
     }
 }
 
@@ -482,6 +469,7 @@ fn a_device_that_is_slow_at_either_end_costs_no_flow() {
             let all = remote(&p.a, &target).all();
             devices[slow].hold(true);
             let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
+            // Several times as long as a rail may stall.
             std::thread::sleep(Duration::from_millis(1200));
             assert!(!transfer.is_over());
             devices[slow].hold(false);
@@ -641,6 +629,7 @@ fn a_ring_that_is_still_copied_to_when_its_flow_goes_is_kept_no_longer_than_that
     wait_for("a copy to begin", || rings_mapped(RING) > 0);
     drop((target, to_a, b));
     wait_for("the peer to be lost", || to_b.lost().is_some());
+    // Time in which somebody could let go of it too early.
     std::thread::sleep(Duration::from_millis(50));
     assert!(rings_mapped(RING) > 0, "the device is about to copy to it");
     here.hold(false);

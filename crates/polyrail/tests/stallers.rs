@@ -39,6 +39,7 @@ impl Staller {
                 std::thread::scope(|scope| {
                     while !over.load(Ordering::Relaxed) {
                         let Ok((stream, _)) = listener.accept() else {
+                            // It looks for the end of the test as well as for connections.
                             std::thread::sleep(Duration::from_millis(1));
                             continue;
                         };
@@ -69,6 +70,7 @@ impl Drop for Staller {
 
 fn never_reads(_: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     while !over.load(Ordering::Relaxed) {
+        // It looks for the end of the test.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -77,6 +79,7 @@ fn says_that_it_lives(flow: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     let nothing_new = AckFrame::Ack { sequence: 0 }.encode();
     while !over.load(Ordering::Relaxed) {
         flow.say(&nothing_new);
+        // So often is a sign of life.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

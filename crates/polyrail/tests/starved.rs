@@ -68,6 +68,7 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
 /// Time in which nothing of the process runs, as on a machine that is far too busy.
 fn away(puppet: &Puppet, time: Duration) {
     puppet.signal(Signal::STOP);
+    // This long is what the test is about.
     std::thread::sleep(time);
     puppet.signal(Signal::CONT);
 }
@@ -155,6 +156,7 @@ fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
         begun.recv_timeout(LONG).expect("the end is told");
         let is_under_way = !large.is_over();
         if is_under_way {
+            // The proxy is held up for longer than a peer may be silent.
             std::thread::sleep(TIMEOUT * 3 / 2);
         }
         end.send(()).unwrap();

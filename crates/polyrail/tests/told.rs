@@ -98,6 +98,7 @@ struct Slow(AtomicBool);
 
 impl OnEnd for Slow {
     fn ended(&self, _token: u64, _result: &Result<Outcome, TransferError>) {
+        // Long enough that who does not wait for it is done before.
         std::thread::sleep(Duration::from_millis(50));
         self.0.store(true, Ordering::SeqCst);
     }

@@ -31,6 +31,7 @@ fn trouble(p: &RelayedPair, seed: u64, stop: &AtomicBool) -> Vec<String> {
             _ => p.heal(),
         }
         done.push(format!("{what} on {at}"));
+        // The next trouble comes at any time.
         std::thread::sleep(Duration::from_millis(random.below(40)));
     }
     p.heal();
@@ -90,6 +91,7 @@ fn notifications_arrive_exactly_once_whatever_happens_to_rails() {
             };
             while !sender.is_finished() {
                 take();
+                // It takes some at a time, as they come.
                 std::thread::sleep(Duration::from_micros(200));
             }
             // Complete means delivered.
@@ -98,6 +100,7 @@ fn notifications_arrive_exactly_once_whatever_happens_to_rails() {
         });
     });
     assert!(seen.iter().all(|times| *times == 1), "{seen:?}");
+    // Time in which a second copy could come.
     std::thread::sleep(Duration::from_millis(50));
     assert!(p.b.take_notifications().is_empty(), "one came twice");
 }
@@ -207,6 +210,7 @@ impl<'a> Worker<'a> {
     }
 
     fn pause(&mut self) {
+        // Cancels come at any point of a transfer.
         std::thread::sleep(Duration::from_micros(self.random.below(3000)));
     }
 
@@ -222,6 +226,7 @@ impl<'a> Worker<'a> {
     /// The memory is ours again: nothing may land in it any more.
     fn is_untouched(&self, memory: &Memory) {
         memory.write_at(0, &[MINE; LEN as usize]).unwrap();
+        // Time in which late bytes could land.
         std::thread::sleep(Duration::from_millis(2));
         let mut got = vec![0; LEN as usize];
         memory.read_at(0, &mut got).unwrap();

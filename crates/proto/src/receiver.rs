@@ -631,6 +631,3 @@ impl Incoming {
         missing
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -77,12 +77,12 @@ pub struct Sender<S> {
     highest: u64,
     slots: Vec<Option<Outgoing<S>>>,
     free: Vec<u32>,
-    small: VecDeque<Ticket>,
-    bulk: VecDeque<Ticket>,
-    given_back: VecDeque<(Ticket, u32)>,
+    small: VecDeque<Handle>,
+    bulk: VecDeque<Handle>,
+    given_back: VecDeque<(Handle, u32)>,
     postponed: Postponed,
-    /// Tickets in order of their number, to find the floor.
-    order: VecDeque<Ticket>,
+    /// Handles in order of their number, to find the floor.
+    order: VecDeque<Handle>,
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
@@ -185,7 +185,7 @@ pub enum Failure {
 
 /// Finds a transfer; stale once its slot is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticket {
+struct Handle {
     slot: u32,
     id: u64,
 }
@@ -213,10 +213,10 @@ struct Flow {
     /// At its last pull it had to leave a chunk to other rails.
     denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
-    in_flight: VecDeque<(Ticket, u32, Load)>,
+    in_flight: VecDeque<(Handle, u32, Load)>,
     /// Acknowledged before the driver reported them written: the driver may be late, or the peer
     /// may lie. Either way their memory is in use until the driver reports it.
-    early: VecDeque<Ticket>,
+    early: VecDeque<Handle>,
     acknowledged: u64,
     written: u64,
     pulled: u64,
@@ -288,13 +288,13 @@ impl<S: Source> Sender<S> {
             }
         };
         self.slots[slot as usize] = Some(outgoing);
-        let ticket = Ticket { slot, id };
+        let handle = Handle { slot, id };
         if small {
-            self.small.push_back(ticket)
+            self.small.push_back(handle)
         } else {
-            self.bulk.push_back(ticket)
+            self.bulk.push_back(handle)
         }
-        self.order.push_back(ticket);
+        self.order.push_back(handle);
         self.live += 1;
         TransferId(id)
     }
@@ -334,9 +334,9 @@ impl<S: Source> Sender<S> {
         if !self.is_its_turn(now, flow) {
             return None;
         }
-        let (ticket, chunk) = self.next_chunk()?;
+        let (handle, chunk) = self.next_chunk()?;
         let floor = TransferId(self.floor.min(self.highest + 1));
-        let outgoing = self.outgoing_mut(ticket)?;
+        let outgoing = self.outgoing_mut(handle)?;
         let count = outgoing.chunk_count;
         outgoing.writing += 1;
         let header = outgoing.header(chunk, floor);
@@ -353,7 +353,7 @@ impl<S: Source> Sender<S> {
         if state.in_flight.is_empty() {
             state.progress = now;
         }
-        state.in_flight.push_back((ticket, chunk, load));
+        state.in_flight.push_back((handle, chunk, load));
         state.pulled += 1;
         self.channels[channel].in_flight += 1;
         // Towards the end of a transfer, one chunk a flow, waiting for more would only cost time.
@@ -367,13 +367,13 @@ impl<S: Source> Sender<S> {
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         debug_assert!(state.written < state.pulled);
-        let Some((ticket, chunk, load)) = state.in_flight.pop_back() else { return };
+        let Some((handle, chunk, load)) = state.in_flight.pop_back() else { return };
         state.pulled -= 1;
         let channel = self.channel_of(flow);
         self.channels[channel].in_flight -= 1;
         self.rails.give_back(self.rail_of(flow), load);
-        self.give_back(ticket, chunk, load);
-        self.writing_ended(ticket);
+        self.give_back(handle, chunk, load);
+        self.writing_ended(handle);
     }
 
     /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
@@ -384,11 +384,11 @@ impl<S: Source> Sender<S> {
         debug_assert!(state.written < state.pulled);
         let written = state.early.pop_front().or_else(|| {
             let index = (state.written - state.acknowledged) as usize;
-            state.in_flight.get(index).map(|(ticket, ..)| *ticket)
+            state.in_flight.get(index).map(|(handle, ..)| *handle)
         });
         state.written += 1;
-        if let Some(ticket) = written {
-            self.writing_ended(ticket);
+        if let Some(handle) = written {
+            self.writing_ended(handle);
         }
     }
 
@@ -410,10 +410,10 @@ impl<S: Source> Sender<S> {
         }
         while self.flows[flow.0 as usize].acknowledged < sequence {
             let state = &mut self.flows[flow.0 as usize];
-            let Some((ticket, chunk, load)) = state.in_flight.pop_front() else { break };
+            let Some((handle, chunk, load)) = state.in_flight.pop_front() else { break };
             state.acknowledged += 1;
             if state.written < state.acknowledged {
-                state.early.push_back(ticket);
+                state.early.push_back(handle);
             }
             let last = state.acknowledged == sequence;
             let channel = self.channel_of(flow);
@@ -422,17 +422,17 @@ impl<S: Source> Sender<S> {
             match refused {
                 // A chunk that must be sent again is no progress.
                 Some(code) if last => {
-                    self.refused(now, ticket, (chunk, load), code);
+                    self.refused(now, handle, (chunk, load), code);
                     if !code.is_retryable() {
                         self.made_progress(now);
                     }
                 }
                 _ => {
-                    self.acknowledged(ticket);
+                    self.acknowledged(handle);
                     self.made_progress(now);
                     let is_last =
                         self.postponed.is_all_that_is_left() && self.is_nothing_else_left();
-                    self.postponed.acknowledged((ticket, chunk), is_last);
+                    self.postponed.acknowledged((handle, chunk), is_last);
                 }
             }
         }
@@ -469,33 +469,33 @@ impl<S: Source> Sender<S> {
         let (channel, rail) = (self.channel_of(flow), self.rail_of(flow));
         self.note_usable(rail);
         let with_kernel = state.written.saturating_sub(state.acknowledged) as usize;
-        for ticket in state.early {
-            self.writing_ended(ticket);
+        for handle in state.early {
+            self.writing_ended(handle);
         }
         let mut given_back = 0;
-        for (index, (ticket, chunk, load)) in state.in_flight.into_iter().enumerate() {
+        for (index, (handle, chunk, load)) in state.in_flight.into_iter().enumerate() {
             self.channels[channel].in_flight -= 1;
             self.rails.give_back(rail, load);
             if index >= with_kernel {
-                self.writing_ended(ticket);
+                self.writing_ended(handle);
             }
-            given_back += usize::from(self.give_back(ticket, chunk, load));
+            given_back += usize::from(self.give_back(handle, chunk, load));
         }
         given_back
     }
 
     /// Ends a transfer early, for `failure`. Does nothing if it is over already.
     pub fn end(&mut self, transfer: TransferId, failure: Failure) {
-        let found = self.order.binary_search_by_key(&transfer.0, |ticket| ticket.id);
+        let found = self.order.binary_search_by_key(&transfer.0, |handle| handle.id);
         if let Ok(index) = found {
-            self.end_ticket(self.order[index], failure);
+            self.end_outgoing(self.order[index], failure);
         }
     }
 
     /// Ends every transfer: the peer is gone. Flows must be down.
     pub fn end_all(&mut self, failure: Failure) {
-        for ticket in self.order.iter().copied().collect::<Vec<_>>() {
-            self.end_ticket(ticket, failure);
+        for handle in self.order.iter().copied().collect::<Vec<_>>() {
+            self.end_outgoing(handle, failure);
         }
     }
 
@@ -505,20 +505,20 @@ impl<S: Source> Sender<S> {
         self.postponed.end_rest(now);
         let mut next = self.postponed.until();
         let mut passed = Vec::new();
-        for ticket in &self.order {
-            let outgoing = self.slots[ticket.slot as usize].as_ref();
-            let Some(outgoing) = outgoing.filter(|o| o.id == ticket.id && o.ending.is_none())
+        for handle in &self.order {
+            let outgoing = self.slots[handle.slot as usize].as_ref();
+            let Some(outgoing) = outgoing.filter(|o| o.id == handle.id && o.ending.is_none())
             else {
                 continue;
             };
             match outgoing.transfer.deadline {
-                Some(deadline) if deadline <= now => passed.push(*ticket),
+                Some(deadline) if deadline <= now => passed.push(*handle),
                 Some(deadline) => next = Some(next.map_or(deadline, |n| n.min(deadline))),
                 None => {}
             }
         }
-        for ticket in passed {
-            self.end_ticket(ticket, Failure::Deadline);
+        for handle in passed {
+            self.end_outgoing(handle, Failure::Deadline);
         }
         next
     }
@@ -581,11 +581,11 @@ impl<S: Source> Sender<S> {
         (flow.0 / self.config.sockets) as usize
     }
 
-    fn outgoing_mut(&mut self, ticket: Ticket) -> Option<&mut Outgoing<S>> {
-        self.slots[ticket.slot as usize].as_mut().filter(|outgoing| outgoing.id == ticket.id)
+    fn outgoing_mut(&mut self, handle: Handle) -> Option<&mut Outgoing<S>> {
+        self.slots[handle.slot as usize].as_mut().filter(|outgoing| outgoing.id == handle.id)
     }
 
-    fn next_chunk(&mut self) -> Option<(Ticket, u32)> {
+    fn next_chunk(&mut self) -> Option<(Handle, u32)> {
         if let Some(chunk) = self.given_back.pop_front() {
             return Some(chunk);
         }
@@ -601,10 +601,10 @@ impl<S: Source> Sender<S> {
             .or_else(|| self.postponed.pop())
     }
 
-    fn next_of(&mut self, bulk: bool) -> Option<(Ticket, u32)> {
+    fn next_of(&mut self, bulk: bool) -> Option<(Handle, u32)> {
         loop {
-            let ticket = *if bulk { self.bulk.front() } else { self.small.front() }?;
-            let pulled = match self.outgoing_mut(ticket).filter(|o| o.ending.is_none()) {
+            let handle = *if bulk { self.bulk.front() } else { self.small.front() }?;
+            let pulled = match self.outgoing_mut(handle).filter(|o| o.ending.is_none()) {
                 Some(outgoing) if outgoing.next_chunk < outgoing.chunk_count => {
                     outgoing.next_chunk += 1;
                     Some((outgoing.next_chunk - 1, outgoing.next_chunk == outgoing.chunk_count))
@@ -617,26 +617,26 @@ impl<S: Source> Sender<S> {
                 self.forget_stale();
             }
             if let Some((chunk, _)) = pulled {
-                return Some((ticket, chunk));
+                return Some((handle, chunk));
             }
         }
     }
 
-    fn acknowledged(&mut self, ticket: Ticket) {
-        self.highest = self.highest.max(ticket.id);
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+    fn acknowledged(&mut self, handle: Handle) {
+        self.highest = self.highest.max(handle.id);
+        let Some(outgoing) = self.outgoing_mut(handle) else { return };
         outgoing.acknowledged += 1;
-        self.finish_if_over(ticket);
+        self.finish_if_over(handle);
     }
 
     fn refused(
         &mut self,
         now: Time,
-        ticket: Ticket,
+        handle: Handle,
         (chunk, load): (u32, Load),
         code: RefusalCode,
     ) {
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+        let Some(outgoing) = self.outgoing_mut(handle) else { return };
         let ending = outgoing.ending.is_some();
         let again =
             matches!(code, RefusalCode::Checksum | RefusalCode::NoRing | RefusalCode::NoStaging);
@@ -644,15 +644,15 @@ impl<S: Source> Sender<S> {
         let most = RETRIES_MAX.saturating_add(outgoing.chunk_count * RETRIES_OF_CHUNK_MAX);
         match code {
             _ if code.frees_itself() && !ending => {
-                self.waits_again(ticket, load);
-                self.postponed.push(now, (ticket, chunk), code);
+                self.waits_again(handle, load);
+                self.postponed.push(now, (handle, chunk), code);
             }
             // The driver stops using a ring that the peer can't open, and for a while a flow that
             // the peer has no memory for.
             _ if again && outgoing.retries <= most && !ending => {
-                self.give_back(ticket, chunk, load);
+                self.give_back(handle, chunk, load);
             }
-            _ => self.end_ticket(ticket, Failure::Refused(code)),
+            _ => self.end_outgoing(handle, Failure::Refused(code)),
         }
     }
 }

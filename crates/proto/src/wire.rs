@@ -224,7 +224,8 @@ pub enum RefusalCode {
     /// The receiver has no pinned memory for this flow, and has some for others: send the chunk
     /// again, on one of those.
     NoStaging = 11,
-    /// The transfer is over at the receiver, and this chunk never landed there.
+    /// The transfer is over at the receiver, which does not know this chunk as one that landed: it
+    /// did not, or so many chunks landed since that the receiver has forgotten it.
     TransferOver = 12,
     /// The sender's quota of unfinished transfers, or of their chunks, is used up at the receiver:
     /// send the chunk again later.
@@ -289,7 +290,7 @@ impl RefusalCode {
             Self::NoRing => "the peer can't open the shared memory that the bytes are in",
             Self::NoStaging => "the peer has no pinned memory left for the flow",
             Self::TransferOver => {
-                "the transfer was over at the peer before its bytes came; somebody else ended it"
+                "the transfer was over at the peer, which can't tell whether these bytes had landed"
             }
             Self::TransferQuota => "the quota of unfinished transfers at the peer is used up",
             Self::MessageQuota => {

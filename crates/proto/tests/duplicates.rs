@@ -1,41 +1,10 @@
 //! Two copies of one chunk under way at once, as may happen after a rail failed.
 
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
-use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, Settled, TransferId, Verdict};
+mod common;
 
-const A: FlowIndex = FlowIndex(0);
-const B: FlowIndex = FlowIndex(1);
-
-fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits {
-        flows: 4,
-        transfers: 8,
-        chunks: 100,
-        window: 8,
-        ..ReceiverLimits::default()
-    })
-}
-
-fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
-    ChunkHeader {
-        op: Op::Write,
-        flags: Flags::CHECKSUM,
-        meta_len: 0,
-        payload_len: 10,
-        pieces: 1,
-        transfer: TransferId(transfer),
-        chunk,
-        chunk_count,
-        floor: TransferId(1),
-        context: 0,
-        checksum: 0,
-        place: 0,
-    }
-}
-
-fn begin(receiver: &mut Receiver, flow: FlowIndex, header: ChunkHeader) -> Verdict {
-    receiver.handle_chunk(flow, &header, &[], b"", || Ok(())).unwrap()
-}
+use common::{A, B, begin, chunk, receiver};
+use polyrail_proto::wire::{ChunkHeader, RefusalCode};
+use polyrail_proto::{FlowIndex, Receiver, Settled, TransferId, Verdict};
 
 /// All of the flow's chunk in one read, if it may land at all.
 fn land(receiver: &mut Receiver, flow: FlowIndex) -> bool {

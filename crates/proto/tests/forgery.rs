@@ -1,42 +1,16 @@
 //! An attacker got hold of one flow of a peer and sends what he likes. Bytes of the peer that did
 //! not land must never count as landed; at worst they are refused.
 
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, Place, RefusalCode, WireError};
-use polyrail_proto::{
-    FlowIndex, Receiver, ReceiverLimits, RegionKey, Settled, TransferId, Verdict,
-};
+mod common;
+
+use common::{chunk, receiver};
+use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode, WireError};
+use polyrail_proto::{FlowIndex, Receiver, RegionKey, Settled, TransferId, Verdict};
 
 const HONEST: FlowIndex = FlowIndex(0);
 const OTHER: FlowIndex = FlowIndex(1);
 const FORGER: FlowIndex = FlowIndex(3);
 const OVER: Settled = Settled::Refuse(RefusalCode::TransferOver);
-
-fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits {
-        flows: 4,
-        transfers: 8,
-        chunks: 100,
-        window: 4,
-        ..ReceiverLimits::default()
-    })
-}
-
-fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
-    ChunkHeader {
-        op: Op::Write,
-        flags: Flags::NONE,
-        meta_len: 0,
-        payload_len: 10,
-        pieces: 1,
-        transfer: TransferId(transfer),
-        chunk,
-        chunk_count,
-        floor: TransferId(1),
-        context: 0,
-        checksum: 0,
-        place: 0,
-    }
-}
 
 /// The honest peer's region; `offset` is where a chunk goes in it.
 fn at(offset: u64) -> Place {
@@ -59,13 +33,13 @@ fn frame(
 
 /// A write of the peer: one chunk, to its place.
 fn write(r: &mut Receiver, flow: FlowIndex, transfer: u64) -> Settled {
-    frame(r, flow, header(transfer, 0, 1), Some(at(transfer * 10)), b"")
+    frame(r, flow, chunk(transfer, 0, 1), Some(at(transfer * 10)), b"")
 }
 
 /// A message without payload, for which nobody needs a key.
 fn message(transfer: u64, op: Op, meta: &[u8]) -> ChunkHeader {
     let meta_len = meta.len() as u32;
-    ChunkHeader { op, meta_len, payload_len: 0, pieces: 0, ..header(transfer, 0, 1) }
+    ChunkHeader { op, meta_len, payload_len: 0, pieces: 0, ..chunk(transfer, 0, 1) }
 }
 
 #[test]
@@ -100,7 +74,7 @@ fn a_floor_that_was_raised_by_two_forged_frames_has_the_rest_refused() {
 #[test]
 fn a_message_that_took_the_number_of_a_transfer_has_that_refused() {
     let mut r = receiver();
-    let data = |chunk| header(5, chunk, 2);
+    let data = |at| chunk(5, at, 2);
     assert_eq!(frame(&mut r, FORGER, message(5, Op::Write, b"x"), None, b"x"), Settled::Ack);
     assert_eq!(write(&mut r, HONEST, 5), OVER);
     assert_eq!(frame(&mut r, HONEST, data(0), Some(at(0)), b""), OVER);
@@ -108,7 +82,7 @@ fn a_message_that_took_the_number_of_a_transfer_has_that_refused() {
     assert_eq!(frame(&mut r, HONEST, message(5, Op::Write, b"y"), None, b"y"), OVER);
     assert_eq!(frame(&mut r, HONEST, message(5, Op::Control, b"x"), None, b"x"), OVER);
     assert_eq!(write(&mut r, FORGER, 6), Settled::Ack);
-    assert_eq!(frame(&mut r, HONEST, header(6, 0, 1), Some(at(0)), b""), OVER);
+    assert_eq!(frame(&mut r, HONEST, chunk(6, 0, 1), Some(at(0)), b""), OVER);
     // A chunk that matches in everything is a copy.
     assert_eq!(frame(&mut r, HONEST, message(5, Op::Write, b"x"), None, b"x"), Settled::Ack);
     assert_eq!(write(&mut r, HONEST, 6), Settled::Ack);
@@ -117,7 +91,7 @@ fn a_message_that_took_the_number_of_a_transfer_has_that_refused() {
 #[test]
 fn a_chunk_that_landed_elsewhere_does_not_stand_for_the_real_one() {
     let mut r = receiver();
-    let part = |chunk| header(1, chunk, 2);
+    let part = |at| chunk(1, at, 2);
     assert_eq!(frame(&mut r, FORGER, part(1), Some(at(500)), b""), Settled::Ack);
     assert_eq!(frame(&mut r, HONEST, part(0), Some(at(0)), b""), Settled::Ack);
     assert_eq!(frame(&mut r, HONEST, part(1), Some(at(10)), b""), OVER);
@@ -130,8 +104,8 @@ fn a_cancel_by_another_loses_nothing_silently() {
     r.retire(TransferId(1));
     assert_eq!(write(&mut r, HONEST, 1), OVER);
     // While its last chunk is being read.
-    assert_eq!(frame(&mut r, HONEST, header(2, 0, 2), Some(at(0)), b""), Settled::Ack);
-    let last = header(2, 1, 2);
+    assert_eq!(frame(&mut r, HONEST, chunk(2, 0, 2), Some(at(0)), b""), Settled::Ack);
+    let last = chunk(2, 1, 2);
     r.handle_chunk(HONEST, &last, &[at(10)], b"", || Ok(())).unwrap();
     assert!(r.begin_landing(HONEST));
     r.retire(TransferId(2));
@@ -151,7 +125,7 @@ fn what_landed_is_acknowledged_again_after_its_flow_died_however_often() {
         r.handle_flow_down(if flow == OTHER { HONEST } else { OTHER });
         for transfer in 1..=4 {
             let again =
-                r.handle_chunk(flow, &header(transfer, 0, 1), &[at(transfer * 10)], b"", || Ok(()));
+                r.handle_chunk(flow, &chunk(transfer, 0, 1), &[at(transfer * 10)], b"", || Ok(()));
             assert_eq!(again.unwrap(), Verdict::Discard);
             assert_eq!(r.handle_chunk_end(flow, true), Settled::Ack);
         }
@@ -169,7 +143,7 @@ fn what_the_sender_must_have_heard_of_is_forgotten() {
     assert_eq!(write(&mut r, OTHER, 1), OVER);
     assert_eq!(write(&mut r, OTHER, 2), Settled::Ack);
     // A sender never sends again what lies below its floor.
-    let raised = ChunkHeader { floor: TransferId(4), ..header(6, 0, 1) };
+    let raised = ChunkHeader { floor: TransferId(4), ..chunk(6, 0, 1) };
     assert_eq!(frame(&mut r, HONEST, raised, Some(at(0)), b""), Settled::Ack);
     r.handle_flow_down(HONEST);
     r.handle_flow_down(OTHER);

@@ -1,45 +1,34 @@
 //! Peers that break the rules, and users who do odd things: bounded memory, no hang, no early end.
 
+mod common;
+
 use std::sync::Arc;
 
+use common::{A, Payload};
 use polyrail_proto::hello::{RefusedCode, Reply};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, RegionKey, Segment, Sender,
-    SenderConfig, Settled, Source, Time, TransferId, TxEvent, Verdict,
+    SenderConfig, Settled, Time, TransferId, TxEvent, Verdict,
 };
 
 const NOW: Time = Time(0);
-const A: FlowIndex = FlowIndex(0);
-
-#[derive(Clone)]
-struct Memory(Arc<Plan>);
-
-impl Source for Memory {
-    fn plan(&self) -> &Plan {
-        &self.0
-    }
-    fn meta(&self) -> &[u8] {
-        b""
-    }
-}
-
-fn sender() -> Sender<Memory> {
+fn sender() -> Sender<Payload> {
     let mut sender =
         Sender::new(SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 });
     sender.handle_flow_up(NOW, A);
     sender
 }
 
-fn transfer(token: u64, chunks: u64) -> NewTransfer<Memory> {
+fn transfer(token: u64, chunks: u64) -> NewTransfer<Payload> {
     let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
     let len = chunks * 4096;
     let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
-    let source = Memory(Arc::new(Plan::new([segment], 4096).unwrap()));
+    let source = Payload(Arc::new(Plan::new([segment], 4096).unwrap()));
     NewTransfer { op: Op::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
 }
 
-fn ack(sender: &mut Sender<Memory>, sequence: u64) {
+fn ack(sender: &mut Sender<Payload>, sequence: u64) {
     sender.handle_ack(NOW, A, AckFrame::Ack { sequence }).unwrap();
 }
 
@@ -129,21 +118,9 @@ fn what_the_peer_has_room_for_does_not_wait_behind_what_it_has_not() {
     assert_eq!(done, [1, 2]);
 }
 
+/// The head of a chunk without payload.
 fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
-    ChunkHeader {
-        op: Op::Write,
-        flags: Flags::NONE,
-        meta_len: 0,
-        payload_len: 0,
-        pieces: 0,
-        transfer: TransferId(transfer),
-        chunk,
-        chunk_count,
-        floor: TransferId(1),
-        context: 0,
-        checksum: 0,
-        place: 0,
-    }
+    ChunkHeader { payload_len: 0, pieces: 0, ..common::chunk(transfer, chunk, chunk_count) }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Every state that a transfer can reach at its sender, and every way from one to another: all
 //! sequences of calls up to a length are tried on one transfer of two chunks and two flows.
 
+mod common;
+
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use common::Payload;
 use polyrail_proto::wire::{AckFrame, Flags, Op, RefusalCode};
 use polyrail_proto::{
-    Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Source, Time,
+    Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time,
     TransferId, TxEvent,
 };
 
@@ -14,18 +17,6 @@ const NOW: Time = Time(0);
 const FLOWS: usize = 2;
 /// Long enough for both chunks to be refused, or lost with their flow, and to come again.
 const CALLS_MAX: usize = 13;
-
-#[derive(Clone, Debug)]
-struct Memory(Arc<Plan>);
-
-impl Source for Memory {
-    fn plan(&self) -> &Plan {
-        &self.0
-    }
-    fn meta(&self) -> &[u8] {
-        b""
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
@@ -82,7 +73,7 @@ const TRANSITIONS: &[(State, Call, State)] = &[
 
 #[derive(Debug)]
 struct Run {
-    sender: Sender<Memory>,
+    sender: Sender<Payload>,
     id: TransferId,
     state: State,
     flows: [Flow; FLOWS],
@@ -107,7 +98,7 @@ impl Run {
             op: Op::Write,
             flags: Flags::NONE,
             context: 0,
-            source: Memory(Arc::new(Plan::new([segment], 1).unwrap())),
+            source: Payload(Arc::new(Plan::new([segment], 1).unwrap())),
             token: 7,
             deadline: None,
         };

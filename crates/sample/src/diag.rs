@@ -206,6 +206,7 @@ mod tests {
             let (here, there) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
             let arrived = || find(there, here).filter(|received| received.received_bytes == 50_000);
             let mut tries = (0..200).map(|_| {
+                // It looks again: nobody tells when bytes have come.
                 std::thread::sleep(Duration::from_millis(10));
                 arrived()
             });

@@ -162,6 +162,7 @@ mod tests {
         let lines = || out.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
         let deadline = Instant::now() + Duration::from_secs(20);
         while lines() < 4 && Instant::now() < deadline {
+            // It looks again: whoever writes lines tells nobody.
             thread::sleep(Duration::from_millis(20));
         }
         let end = attached.stop().unwrap();

@@ -149,6 +149,7 @@ mod tests {
     #[test]
     fn a_busy_thread_of_this_process_is_seen_with_its_time_and_name() {
         let (tell, told) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
         let worker = std::thread::Builder::new().name("busy-bee".into());
         let worker = worker
             .spawn(move || {
@@ -157,7 +158,7 @@ mod tests {
                     std::hint::spin_loop();
                 }
                 tell.send(()).unwrap();
-                std::thread::sleep(std::time::Duration::from_secs(5));
+                let _ = ends.recv();
             })
             .unwrap();
         told.recv().unwrap();
@@ -170,6 +171,7 @@ mod tests {
         let again = find(threads.read(&root, &pids)).unwrap();
         assert!(again.user >= first.user && again.tid == first.tid);
         assert!(threads.read(&root, &[u32::MAX]).is_empty());
-        drop(worker);
+        drop(end);
+        worker.join().unwrap();
     }
 }

@@ -82,6 +82,7 @@ fn sample(folder: &Path) {
             return false;
         }
         left -= 1;
+        // The pace of the sampler is what costs.
         std::thread::sleep(time);
         true
     };
@@ -109,6 +110,7 @@ fn a_sample_per_second_of_208_cpus_takes_less_than_a_hundredth_of_a_core_and_16_
             break;
         }
         change(&root, &irqs, step);
+        // Several changes come in each interval of the sampler.
         std::thread::sleep(Duration::from_millis(200));
     }
     let output = output.join().unwrap().unwrap();

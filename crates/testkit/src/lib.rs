@@ -19,6 +19,7 @@ pub mod memory;
 pub mod network;
 pub mod node;
 pub mod oracle;
+mod payload;
 pub mod race;
 pub mod rng;
 pub mod scenario;

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use polyrail_proto::wire::{AckFrame, Flags, Op};
 use polyrail_proto::{
-    FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Source, Time, TxEvent,
+    FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time, TxEvent,
 };
+
+use crate::payload::Payload;
 
 /// Bytes that leave a rail in one go; the flows of a rail take turns.
 const PACKET_BYTES: u64 = 64 << 10;
@@ -96,7 +98,7 @@ struct Rail {
 
 #[derive(Debug)]
 struct Peer {
-    sender: Sender<Memory>,
+    sender: Sender<Payload>,
     flows: Vec<Flow>,
     /// As the driver counts: it asks this many flows, in order, to send.
     asked: usize,
@@ -114,19 +116,6 @@ struct Flow {
     sequence: u64,
     /// It waits for room in the socket.
     full: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Memory(Arc<Plan>);
-
-impl Source for Memory {
-    fn plan(&self) -> &Plan {
-        &self.0
-    }
-
-    fn meta(&self) -> &[u8] {
-        &[]
-    }
 }
 
 impl Course {
@@ -212,7 +201,7 @@ impl Race {
         let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
         let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
         let plan = Plan::for_rails([segment], self.course.chunk_bytes, self.course.known_rails());
-        let source = Memory(Arc::new(plan.expect("few chunks")));
+        let source = Payload(Arc::new(plan.expect("few chunks")));
         let (op, flags, now) = (Op::Write, Flags::NONE, Time(self.now));
         let transfer = NewTransfer { op, flags, context: 0, source, token: 0, deadline: None };
         self.peers[peer].sender.submit(now, transfer);

@@ -5,14 +5,12 @@ use polyrail_testkit::{Rng, Scenario, Simulation, Tally};
 
 const SEEDS: u64 = 500;
 
-#[test]
-fn somebody_on_the_path_corrupts_nothing_and_delays_only() {
-    let mut tally = Tally::default();
-    let mut random = Rng::new(0xadde_55a7);
+/// What came of all seeds of a kind of scenario.
+fn run(seeds: u64, scenario: fn(&mut Rng) -> Scenario) -> Tally {
+    let (mut tally, mut random) = (Tally::default(), Rng::new(seeds));
     for _ in 0..SEEDS {
         let seed = random.bits();
-        let scenario = Scenario::with_adversary(&mut Rng::new(!seed));
-        match Simulation::new(&scenario, seed).run() {
+        match Simulation::new(&scenario(&mut Rng::new(!seed)), seed).run() {
             Ok(summary) => tally += summary.tally,
             Err(violation) => panic!(
                 "{violation}\nreplay: cargo run -p polyrail-testkit --example adversary -- \
@@ -21,6 +19,12 @@ fn somebody_on_the_path_corrupts_nothing_and_delays_only() {
         }
     }
     eprintln!("{tally:?}");
+    tally
+}
+
+#[test]
+fn somebody_on_the_path_corrupts_nothing_and_delays_only() {
+    let tally = run(0xadde_55a7, Scenario::with_adversary);
     assert!(tally.tricks > SEEDS && tally.forged > SEEDS, "{tally:?}");
     assert!(tally.done > 10 * SEEDS && tally.given_back > SEEDS, "{tally:?}");
     assert!(tally.most_active <= 64, "{tally:?}");
@@ -40,20 +44,7 @@ fn the_oracle_catches_payload_that_nothing_protects() {
 
 #[test]
 fn a_peer_that_lies_is_served_within_limits_and_harms_nobody_else() {
-    let mut tally = Tally::default();
-    let mut random = Rng::new(0x11a5);
-    for _ in 0..SEEDS {
-        let seed = random.bits();
-        let scenario = Scenario::with_liar(&mut Rng::new(!seed));
-        match Simulation::new(&scenario, seed).run() {
-            Ok(summary) => tally += summary.tally,
-            Err(violation) => panic!(
-                "{violation}\nreplay: cargo run -p polyrail-testkit --example adversary -- \
-                 --seed {seed:#x}"
-            ),
-        }
-    }
-    eprintln!("{tally:?}");
+    let tally = run(0x11a5, Scenario::with_liar);
     assert!(tally.lies.frames > 20 * SEEDS && tally.lies.breaches > 5 * SEEDS, "{tally:?}");
     assert!(tally.lies.acknowledged > SEEDS && tally.lies.refused > 5 * SEEDS, "{tally:?}");
     assert_eq!((tally.forged, tally.given_back, tally.flows_lost), (0, 0, 0), "{tally:?}");

@@ -1,7 +1,8 @@
 //! Finds tests that can't fail: no test may end early unless it reports a skip, and each must
-//! assert something. This reads a source's tokens, so it sees tests inside macros, too.
+//! assert something. Also finds tests that sleep and don't say why. This reads a source's tokens, so
+//! it sees tests inside macros, too.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -245,6 +246,35 @@ fn faults(sources: &[Source]) -> Vec<String> {
     faults
 }
 
+/// The lines on which tests, or what only they use, sleep without a comment right above.
+fn unexplained_sleeps(source: &Source) -> BTreeSet<usize> {
+    let of_tests = source.functions.iter().filter(|function| function.is_of_tests);
+    let mut lines = BTreeSet::new();
+    for function in of_tests {
+        lines_of_sleeps(&function.body.clone().into_iter().collect::<Vec<_>>(), &mut lines);
+    }
+    let text: Vec<&str> = source.text.lines().collect();
+    lines.retain(|line| !line.checked_sub(2).is_some_and(|at| text[at].trim().starts_with("//")));
+    lines
+}
+
+/// The lines, from 1, on which these tokens call `thread::sleep`, imported or not.
+fn lines_of_sleeps(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            TokenTree::Group(group) => lines_of_sleeps(&trees(group), lines),
+            TokenTree::Ident(word) if word == "sleep" => {
+                let is_method = at > 0 && is_punct(&tokens[at - 1], '.');
+                let is_defined = at > 0 && ident(&tokens[at - 1]).as_deref() == Some("fn");
+                if !is_method && !is_defined {
+                    lines.insert(word.span().start().line);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 fn sources_of(folder: &Path) -> Vec<Source> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -277,6 +307,23 @@ fn every_test_can_fail_and_none_ends_early_without_saying_that_it_is_skipped() {
     assert!(tests > 1000, "this found no more than {tests} tests");
     let faults: Vec<String> = crates.iter().flat_map(|(_, sources)| faults(sources)).collect();
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn a_test_that_sleeps_says_why() {
+    let sources = crates().into_iter().flat_map(|(_, sources)| sources);
+    let faults: Vec<String> = sources
+        .flat_map(|source| {
+            let path = source.path.display().to_string();
+            unexplained_sleeps(&source).into_iter().map(move |line| format!("{path}:{line}"))
+        })
+        .collect();
+    assert!(
+        faults.is_empty(),
+        "wait for an event with a deadline; where the time itself is what is tested, or where one \
+         has to look again and again, say so in a comment right above:\n{}",
+        faults.join("\n")
+    );
 }
 
 #[test]
@@ -350,4 +397,19 @@ fn a_test_that_is_ignored_or_asserts_nothing_is_seen_in_macros_too() {
     );
     assert_eq!(lines_with_faults("m! { #[test] fn $name() { check($x); } }"), [0; 0]);
     assert_eq!(lines_with_faults("fn no_test() { if x() { return; } }"), [0; 0]);
+}
+
+#[test]
+fn a_sleep_is_seen_wherever_tests_have_it_unless_a_comment_says_why() {
+    let sleeps = |path: &str, text: &str| {
+        let source = Source::new(PathBuf::from(path), text.to_owned());
+        unexplained_sleeps(&source).into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(sleeps("tests/a.rs", "fn f() {\nthread::sleep(LONG);\n}"), [2]);
+    assert_eq!(sleeps("tests/a.rs", "fn f() { g(|| {\nsleep(LONG) }) }"), [2]);
+    assert_eq!(sleeps("tests/a.rs", "fn f() {\nmap(thread::sleep)\n}"), [2]);
+    assert_eq!(sleeps("tests/a.rs", "fn f() {\n// Its pace.\nthread::sleep(LONG);\n}"), [0; 0]);
+    assert_eq!(sleeps("tests/a.rs", "fn f() {\nx.sleep(LONG);\nfn sleep() {}\n}"), [0; 0]);
+    let module = "fn f() { sleep(A) }\n#[cfg(test)]\nmod tests {\nfn g() { sleep(B) }\n}";
+    assert_eq!(sleeps("src/a.rs", module), [4]);
 }

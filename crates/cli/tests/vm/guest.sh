@@ -408,7 +408,8 @@ echo "$device" >/sys/bus/virtio/drivers/virtio_net/unbind
 expect 2 polyrail irq apply --settle 0s /tmp/plan.json
 says "is gone"
 echo "$device" >/sys/bus/virtio/drivers/virtio_net/bind
-sleep 1
+is_back() { [ -e /sys/class/net/eth3 ]; }
+until_true is_back
 ip link set eth3 up
 ip addr add 10.9.3.2/24 dev eth3
 finish
@@ -449,6 +450,7 @@ grep -c "Combined:.*2" /tmp/out >/dev/null || fault "nothing was changed"
 until_true as_before
 expect 0 polyrail nic channels eth0 combined=2 --allow-disruptive --confirm-within 4s
 expect 0 polyrail tune confirm
+# Longer than it would wait for a word.
 sleep 5
 changed
 expect 0 polyrail nic reset

@@ -129,6 +129,7 @@ fn a_connection_under_way_survives_a_short_cut() {
     let (mut far, _) = listener.accept().unwrap();
     lab.set_link(0, false).unwrap();
     near.write_all(b"in the dark").unwrap();
+    // So long is the cut.
     std::thread::sleep(Duration::from_millis(100));
     lab.set_link(0, true).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

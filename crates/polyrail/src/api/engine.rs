@@ -449,10 +449,10 @@ impl Engine {
         let taken = loop {
             shared.wait_until(
                 until,
-                || !shared.inbox.is_empty() || shared.is_closing(),
-                |limit| shared.inbox.sleep(limit),
+                || !shared.inbox.queue.is_empty() || shared.is_closing(),
+                |limit| shared.inbox.queue.sleep(limit),
             );
-            let taken = shared.inbox.pop();
+            let taken = shared.inbox.queue.pop();
             // Another thread may have been faster.
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;

@@ -75,7 +75,7 @@ impl Future for NextNotification<'_> {
             return Poll::Ready(None);
         }
         shared.help();
-        let polled = shared.inbox.poll(&mut self.place, context.waker());
+        let polled = shared.inbox.queue.poll(&mut self.place, context.waker());
         match &polled {
             Poll::Ready(taken) => {
                 shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
@@ -88,7 +88,7 @@ impl Future for NextNotification<'_> {
 
 impl Drop for NextNotification<'_> {
     fn drop(&mut self) {
-        self.engine.shared().inbox.forget_task(self.place);
+        self.engine.shared().inbox.queue.forget_task(self.place);
     }
 }
 

@@ -421,8 +421,9 @@ impl Explain for TransferError {
                 }
                 RefusalCode::NotExpected => "the peer cancelled the receive or the read",
                 RefusalCode::TransferOver => {
-                    "another program spoke to the peer in this engine's name: keep strangers off \
-                     its ports"
+                    "transfer the same again: a part of it may not be in place. After very many \
+                     broken connections a peer may forget what landed; otherwise one of the two \
+                     engines has a bug, so please report it"
                 }
                 _ => return None,
             },

@@ -2,7 +2,6 @@
 //! for it, and the handshake waits for that at most until its deadline.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -151,17 +150,13 @@ impl Control {
                 // Only the first may find it among those that were let in, but by then it is known.
                 Admission::Accept => self.receive(key, hello),
                 Admission::Refuse(reason) => {
-                    let (remote, cause) = (handshake.remote, &handshake.cause);
-                    if let Cause::Accepted { rail, .. } = cause {
-                        let why = ConnectReason::Refused(Refusal {
-                            code: RefusedCode::NotAdmitted,
-                            text: reason.clone(),
-                        });
-                        self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-                        self.turned_away.log(&self.engine.rails[*rail].name, remote, &why);
+                    let (code, text) = (RefusedCode::NotAdmitted, reason.clone());
+                    handshake.reply(&Reply::Refused { code, reason: text.clone() }, None);
+                    let remote = handshake.remote;
+                    if let Cause::Accepted { rail, .. } = handshake.cause {
+                        let why = ConnectReason::Refused(Refusal { code, text });
+                        self.turn_away(rail, remote, &why);
                     }
-                    let (code, reason) = (RefusedCode::NotAdmitted, reason.clone());
-                    handshake.reply(&Reply::Refused { code, reason }, None);
                     self.step(key);
                 }
             }

@@ -125,11 +125,11 @@ fn make_proxies(
     let system = |what| move |source| EngineError::System { what, source };
     // One for each rail and for each channel to a peer, but no more than can run at once beside
     // those of the other direction and whatever uses the bytes.
-    let lanes = match config.channels {
+    let wanted = match config.channels {
         0 => rails.len() * settings.channels_per_rail as usize,
         channels => rails.len().max(channels as usize),
     };
-    let automatic = lanes.clamp(1, busy_cpus()?.max(2)) as u32;
+    let automatic = wanted.clamp(1, busy_cpus()?.max(2)) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();

@@ -22,6 +22,10 @@ use crate::engine::peer::PeerShared;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::tasks::Answer;
 
+/// Why a flow is not welcome where its peer should be.
+pub(crate) const ANOTHER: &str =
+    "another engine listens there: it was started again, or the address leads elsewhere";
+
 /// A connection that is not a flow yet.
 pub(crate) struct Handshake {
     pub(crate) socket: Socket,

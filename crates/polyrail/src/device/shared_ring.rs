@@ -263,6 +263,7 @@ mod tests {
         drop(taken);
         peers.open(Some(&*device), &theirs).unwrap();
         assert!(peers.memory().is_none(), "it was tried a moment ago");
+        // For so long it is left alone.
         std::thread::sleep(Backoff::SHORTEST);
         peers.open(Some(&*device), &theirs).unwrap();
         assert!(peers.is_open(true));

@@ -67,7 +67,7 @@ pub(crate) fn text(engine: &Arc<EngineShared>) -> String {
 fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Result {
     let (card, pool) = (&engine.card, &engine.pool);
     writeln!(out, "polyrail engine {} ({})", card.name, card.instance)?;
-    let waiting = engine.inbox.len();
+    let waiting = engine.inbox.queue.len();
     let regions = engine.registry.count();
     writeln!(
         out,

@@ -154,7 +154,7 @@ impl EngineShared {
             proxies: self.proxies.all.iter().map(|proxy| proxy.stats()).collect(),
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),
-            notifications_waiting: self.inbox.len(),
+            notifications_waiting: self.inbox.queue.len(),
             callback_panics: self.callbacks.panics(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
             rescues: self.rescues(),

@@ -60,10 +60,10 @@ impl EngineShared {
                 && tx.sender.has_room(FlowIndex(index as u32))
                 && !tx.sender.is_denied(FlowIndex(index as u32));
             takes
-                && peer.lanes.wants(peer.lanes.place_of(flow.proxy))
+                && peer.tx_proxies.wants(peer.tx_proxies.place_of(flow.proxy))
                 && self.proxies.all[flow.proxy].is_asleep()
         };
-        !peer.lanes.wants_any() || (0..peer.flows.len()).any(is_idle)
+        !peer.tx_proxies.wants_any() || (0..peer.flows.len()).any(is_idle)
     }
 }
 

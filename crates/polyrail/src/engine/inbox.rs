@@ -2,17 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
-use std::time::Duration;
-
-use parking_lot::{Mutex, MutexGuard};
-use polyrail_sys::threads::futex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::base::seldom::Seldom;
+use crate::engine::awaited::{self, Awaited};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
-use crate::engine::tasks::{Bells, TaskPlace, Tasks};
+use crate::engine::tasks::Bells;
 
 /// Bytes that came with a write or by [`crate::Engine::notify`].
 #[derive(Clone, Debug)]
@@ -28,27 +24,19 @@ pub struct Notification {
 /// and while its share is full nothing is read from that peer. What peers that are gone left is kept as
 /// well, but no more than a whole inbox of it.
 pub(crate) struct Inbox {
-    queue: Mutex<Queue>,
-    len: AtomicUsize,
+    pub(crate) queue: Awaited<Queue>,
     limit: Amount,
     /// Peers that share it.
     peers: AtomicUsize,
-    /// Counts arrivals; takers sleep on it.
-    arrivals: AtomicU32,
-    sleepers: AtomicU32,
-    bells: Arc<Bells>,
     /// Lines on what was forgotten.
     forgotten: Seldom,
 }
 
 #[derive(Default)]
-struct Queue {
+pub(crate) struct Queue {
     waiting: VecDeque<Notification>,
     /// How much of that is of peers that are gone.
     left: Amount,
-    tasks: Tasks,
-    /// No more will come.
-    is_closed: bool,
 }
 
 /// What a peer has in the inbox. Changed with the inbox's lock held only.
@@ -76,107 +64,37 @@ const BYTES_MIN: usize = 1 << 20;
 impl Inbox {
     pub(crate) fn new(limit: usize, bells: Arc<Bells>) -> Self {
         Self {
-            queue: Mutex::default(),
-            len: AtomicUsize::new(0),
+            queue: Awaited::new(bells),
             limit: Amount { number: limit, bytes: (limit * BYTES_EACH).max(BYTES_MIN) },
             peers: AtomicUsize::new(0),
-            arrivals: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
             forgotten: Seldom::default(),
-            bells,
         }
     }
 
     pub(crate) fn push(&self, notification: Notification) {
-        let mut queue = self.queue();
-        let share = &notification.peer.shared.inbox_share;
-        let bytes = notification.data.len();
-        share.waiting.fetch_add(1, Ordering::SeqCst);
-        share.bytes.fetch_add(bytes, Ordering::SeqCst);
-        if share.is_gone.load(Ordering::Relaxed) {
-            queue.left.number += 1;
-            queue.left.bytes += bytes;
-        }
-        queue.waiting.push_back(notification);
-        self.forget_oldest(&mut queue);
-        self.len.store(queue.waiting.len(), Ordering::Release);
-        let tasks = queue.tasks.take();
-        drop(queue);
-        self.wake(tasks);
-    }
-
-    /// Nothing comes any more: whoever waits is told so.
-    pub(crate) fn close(&self) {
-        let mut queue = self.queue();
-        queue.is_closed = true;
-        let tasks = queue.tasks.take();
-        drop(queue);
-        self.wake(tasks);
-    }
-
-    fn wake(&self, tasks: Vec<Waker>) {
-        // SeqCst on both counters: either the taker sees the arrival, or we see the sleeper.
-        self.arrivals.fetch_add(1, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            futex::wake_all(&self.arrivals);
-        }
-        self.bells.tell(tasks);
-    }
-
-    /// The first one, or `None` if none will come; else the task is woken by the next.
-    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Notification>> {
-        let mut queue = self.queue();
-        if let Some(first) = self.take_first(&mut queue) {
-            return Poll::Ready(Some(first));
-        }
-        if queue.is_closed {
-            return Poll::Ready(None);
-        }
-        let earlier = queue.tasks.note(place, waker);
-        drop(queue);
-        drop(earlier);
-        Poll::Pending
-    }
-
-    pub(crate) fn forget_task(&self, place: TaskPlace) {
-        // One that never waited has no place.
-        if place.is_some() {
-            let waker = self.queue().tasks.forget(place);
-            drop(waker);
-        }
-    }
-
-    pub(crate) fn pop(&self) -> Option<Notification> {
-        if self.is_empty() {
-            return None;
-        }
-        self.take_first(&mut self.queue())
-    }
-
-    fn take_first(&self, queue: &mut Queue) -> Option<Notification> {
-        let first = queue.waiting.pop_front()?;
-        queue.taken(&first);
-        self.len.store(queue.waiting.len(), Ordering::SeqCst);
-        Some(first)
+        self.queue.bring(|queue| {
+            let share = &notification.peer.shared.inbox_share;
+            let bytes = notification.data.len();
+            share.waiting.fetch_add(1, Ordering::SeqCst);
+            share.bytes.fetch_add(bytes, Ordering::SeqCst);
+            if share.is_gone.load(Ordering::Relaxed) {
+                queue.left.number += 1;
+                queue.left.bytes += bytes;
+            }
+            queue.waiting.push_back(notification);
+            self.forget_oldest(queue);
+        });
     }
 
     pub(crate) fn take_all(&self) -> Vec<Notification> {
-        if self.is_empty() {
+        if self.queue.is_empty() {
             return Vec::new();
         }
-        let mut queue = self.queue();
-        let all = std::mem::take(&mut queue.waiting);
-        all.iter().for_each(|notification| queue.taken(notification));
-        self.len.store(0, Ordering::SeqCst);
-        all.into()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.queue.change(|queue| {
+            let all = std::mem::take(&mut queue.waiting);
+            all.iter().for_each(|notification| queue.taken(notification));
+            all.into()
+        })
     }
 
     /// One more peer shares the inbox.
@@ -187,13 +105,13 @@ impl Inbox {
     /// The peer is gone: what it left waits on, and the others have larger shares.
     pub(crate) fn peer_left(&self, peer: &PeerShared) {
         self.peers.fetch_sub(1, Ordering::SeqCst);
-        let mut queue = self.queue();
-        peer.inbox_share.is_gone.store(true, Ordering::Relaxed);
-        let left = peer.inbox_share.amount();
-        queue.left.number += left.number;
-        queue.left.bytes += left.bytes;
-        self.forget_oldest(&mut queue);
-        self.len.store(queue.waiting.len(), Ordering::SeqCst);
+        self.queue.change(|queue| {
+            peer.inbox_share.is_gone.store(true, Ordering::Relaxed);
+            let left = peer.inbox_share.amount();
+            queue.left.number += left.number;
+            queue.left.bytes += left.bytes;
+            self.forget_oldest(queue);
+        });
     }
 
     /// Whether flows of the peer must not be read because its share is full. If so, they are told
@@ -216,16 +134,6 @@ impl Inbox {
             && share.paused.swap(false, Ordering::SeqCst)
     }
 
-    /// Sleeps until something arrives, at most `limit`.
-    pub(crate) fn sleep(&self, limit: Duration) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let seen = self.arrivals.load(Ordering::SeqCst);
-        if self.is_empty() && !self.queue().is_closed {
-            futex::wait(&self.arrivals, seen, limit);
-        }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
     fn is_full(&self, share: &Share) -> bool {
         let peers = self.peers.load(Ordering::SeqCst).max(1);
         let Amount { number, bytes } = share.amount();
@@ -235,7 +143,7 @@ impl Inbox {
     /// Peers that come, leave something and go must not fill the memory, where nobody takes it.
     fn forget_oldest(&self, queue: &mut Queue) {
         let (limit, before) = (self.limit, queue.left.number);
-        let Queue { waiting, left, .. } = queue;
+        let Queue { waiting, left } = queue;
         let is_over = |left: &Amount| left.number > limit.number || left.bytes > limit.bytes;
         if !is_over(left) {
             return;
@@ -256,9 +164,19 @@ impl Inbox {
                 "notifications of peers that are gone were not taken, the oldest are dropped");
         }
     }
+}
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
+impl awaited::Queue for Queue {
+    type Item = Notification;
+
+    fn pop_first(&mut self) -> Option<Notification> {
+        let first = self.waiting.pop_front()?;
+        self.taken(&first);
+        Some(first)
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
     }
 }
 

@@ -15,10 +15,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
 use polyrail_proto::{Failure, InstanceId};
 
@@ -35,7 +34,6 @@ use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
-use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 use crate::memory::tickets::wait_all;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -55,21 +53,6 @@ const ATTEMPTS_SLACK: u64 = 1 << 16;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
-
-/// Peers that came by themselves and wait to be accepted.
-pub(crate) struct Joined {
-    queue: Mutex<Queue>,
-    arrived: Condvar,
-    bells: Arc<Bells>,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Peer>,
-    tasks: Tasks,
-    /// Nobody will come any more.
-    is_closed: bool,
-}
 
 /// What is remembered of peers that were known.
 #[derive(Default)]
@@ -221,7 +204,8 @@ impl EngineShared {
                     if is_new {
                         let place = self.place(&peer, hello)?;
                         peer.heard.store(u64::from(session) + 1, Ordering::Release);
-                        self.joined.push(Peer { shared: peer.clone() });
+                        let joined = Peer { shared: peer.clone() };
+                        self.joined.bring(|queue| queue.push_back(joined));
                         return Ok((peer, place));
                     }
                 }
@@ -342,7 +326,8 @@ impl EngineShared {
         let mut peers = self.peers.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         drop(peers);
-        self.joined.forget(peer);
+        // Nobody accepts it any more, if ever anybody does.
+        self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         wait_all(&self.imports.end_all(peer.instance()));
@@ -507,70 +492,5 @@ impl Parting {
         if self.over.len() > SESSIONS_MAX {
             self.over.pop_front();
         }
-    }
-}
-
-impl Joined {
-    pub(crate) fn new(bells: Arc<Bells>) -> Self {
-        Self { queue: Mutex::default(), arrived: Condvar::new(), bells }
-    }
-
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<Peer> {
-        let none = |queue: &mut Queue| queue.waiting.is_empty() && !queue.is_closed;
-        let mut queue = self.queue();
-        self.arrived.wait_while_for(&mut queue, none, timeout);
-        queue.waiting.pop_front()
-    }
-
-    /// The first one, or `None` if nobody will come; else the task is woken by the next.
-    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Peer>> {
-        let mut queue = self.queue();
-        if let Some(first) = queue.waiting.pop_front() {
-            return Poll::Ready(Some(first));
-        }
-        if queue.is_closed {
-            return Poll::Ready(None);
-        }
-        let earlier = queue.tasks.note(place, waker);
-        drop(queue);
-        drop(earlier);
-        Poll::Pending
-    }
-
-    pub(crate) fn forget_task(&self, place: TaskPlace) {
-        // One that never waited has no place.
-        if place.is_some() {
-            let waker = self.queue().tasks.forget(place);
-            drop(waker);
-        }
-    }
-
-    /// Nobody comes any more: whoever waits is told so.
-    pub(crate) fn close(&self) {
-        let mut queue = self.queue();
-        queue.is_closed = true;
-        self.wake(queue);
-    }
-
-    /// The peer has left before anybody accepted it, if ever anybody does.
-    fn forget(&self, peer: &Arc<PeerShared>) {
-        self.queue().waiting.retain(|other| !Arc::ptr_eq(&other.shared, peer));
-    }
-
-    fn push(&self, peer: Peer) {
-        let mut queue = self.queue();
-        queue.waiting.push_back(peer);
-        self.wake(queue);
-    }
-
-    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        let tasks = queue.tasks.take();
-        drop(queue);
-        self.arrived.notify_all();
-        self.bells.tell(tasks);
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
     }
 }

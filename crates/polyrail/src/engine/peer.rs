@@ -36,7 +36,7 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
-use crate::wake::lanes::{Asked, Lanes};
+use crate::wake::tx_proxies::{Asked, TxProxies};
 
 mod standing;
 
@@ -74,7 +74,7 @@ pub(crate) struct PeerShared {
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
     /// Proxies that send to it.
-    pub(crate) lanes: Lanes,
+    pub(crate) tx_proxies: TxProxies,
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
@@ -198,6 +198,15 @@ impl PartialEq for OpRef {
     }
 }
 
+/// Returns when the lock seems to be free, or no pauses are left.
+fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
+    // To look leaves the line with the lock to who holds it.
+    while *left > 0 && mutex.is_locked() {
+        std::hint::spin_loop();
+        *left -= 1;
+    }
+}
+
 impl Layout {
     pub(crate) fn flows(&self) -> u32 {
         self.channels * self.sockets
@@ -271,7 +280,7 @@ impl PeerShared {
             is_unused: AtomicBool::new(false),
             outward: AtomicU8::new(Outward::Unwanted as u8),
             posted: ArrayQueue::new(options.ops_pool as usize),
-            lanes: Lanes::new(proxies_of(&flows)),
+            tx_proxies: TxProxies::new(proxies_of(&flows)),
             life: Mutex::new(Life {
                 state: State::New,
                 attempts: Attempts::new(pairs, flows.len()),
@@ -336,18 +345,12 @@ impl PeerShared {
     /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
     /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-        /// About 20 µs.
-        const PAUSES: u32 = 500;
-        let mut left = if self.spins { PAUSES } else { 0 };
+        let mut left = self.pauses();
         loop {
             if let Some(guard) = mutex.try_lock() {
                 return guard;
             }
-            // To look leaves the line with the lock to who holds it.
-            while left > 0 && mutex.is_locked() {
-                std::hint::spin_loop();
-                left -= 1;
-            }
+            spin_while_locked(mutex, &mut left);
             if left == 0 {
                 return mutex.lock();
             }
@@ -363,21 +366,16 @@ impl PeerShared {
     ) -> R {
         MutexGuard::unlocked(rx, || {
             let done = work();
-            self.try_for(&self.rx);
+            spin_while_locked(&self.rx, &mut self.pauses());
             done
         })
     }
 
-    /// Returns when the lock seems to be free, or it does not pay to try any longer.
-    fn try_for<T>(&self, mutex: &Mutex<T>) {
+    /// How often to look at a lock before it does not pay any longer.
+    fn pauses(&self) -> u32 {
         /// About 20 µs.
         const PAUSES: u32 = 500;
-        let mut left = if self.spins { PAUSES } else { 0 };
-        // To look leaves the line with the lock to who holds it.
-        while left > 0 && mutex.is_locked() {
-            std::hint::spin_loop();
-            left -= 1;
-        }
+        if self.spins { PAUSES } else { 0 }
     }
 
     /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
@@ -505,7 +503,7 @@ impl PeerShared {
     /// asked: the first ones may have none.
     pub(crate) fn want_tx(&self, proxies: usize) -> Asked<'_> {
         let some_down = self.flows_up() < self.flows.len();
-        self.lanes.want(if some_down { usize::MAX } else { proxies })
+        self.tx_proxies.want(if some_down { usize::MAX } else { proxies })
     }
 
     /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them

@@ -57,6 +57,6 @@ impl EngineShared {
 
     /// The proxy that looks when devices are done.
     fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
-        &self.proxies.all[peer.lanes.proxies().first().copied().unwrap_or_default()]
+        &self.proxies.all[peer.tx_proxies.proxies().first().copied().unwrap_or_default()]
     }
 }

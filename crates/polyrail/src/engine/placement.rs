@@ -81,12 +81,12 @@ impl Placement {
         Self { of_rail: of_rail.collect(), cpus }
     }
 
-    /// The proxy of a lane, where lanes go round all `rails`, `width` at a time: neighbours among
-    /// the lanes of the same proxies are spread over these.
-    pub(crate) fn proxy(&self, rail: usize, lane: u32, rails: u32, width: u32) -> usize {
+    /// The proxy of the flow or channel with this number, where these go round all `rails`, `width` at
+    /// a time: neighbours among those of the same proxies are spread over these.
+    pub(crate) fn proxy(&self, rail: usize, number: u32, rails: u32, width: u32) -> usize {
         let at = &self.of_rail[rail];
-        let round = lane / (rails * width).max(1);
-        let nth = (round * at.rails + at.position) * width + lane % width.max(1);
+        let round = number / (rails * width).max(1);
+        let nth = (round * at.rails + at.position) * width + number % width.max(1);
         at.proxies[nth as usize % at.proxies.len()]
     }
 
@@ -167,15 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn without_bindings_every_proxy_serves_every_rail_and_lanes_go_round_them() {
+    fn without_bindings_every_proxy_serves_every_rail_and_channels_go_round_them() {
         let placement = place(&["eth1", "eth2"], 3, &[4, 5, 6, 7], "");
         assert_eq!(proxies(&placement), [[0, 1, 2], [0, 1, 2]]);
         assert_eq!(placement.cpus, [vec![4, 7], vec![5], vec![6]]);
-        for lane in 0..12 {
-            let (rail, expected) = (lane as usize % 2, lane as usize % 3);
-            assert_eq!(placement.proxy(rail, lane, 2, 1), expected, "{lane}");
-            let rail = lane as usize / 3 % 2;
-            assert_eq!(placement.proxy(rail, lane, 2, 3), expected, "{lane}");
+        for number in 0..12 {
+            let (rail, expected) = (number as usize % 2, number as usize % 3);
+            assert_eq!(placement.proxy(rail, number, 2, 1), expected, "{number}");
+            let rail = number as usize / 3 % 2;
+            assert_eq!(placement.proxy(rail, number, 2, 3), expected, "{number}");
         }
         assert_eq!(place(&["lo"], 3, &[9], "").cpus, [[9], [9], [9]]);
         assert_eq!(place(&["lo"], 2, &[], "").cpus, [[], [] as [u32; 0]]);
@@ -186,9 +186,9 @@ mod tests {
         let placement = place(&["eth1", "eth2"], 4, &[], "eth1:0-3;eth2:8-9");
         assert_eq!(proxies(&placement), [[0, 2], [1, 3]]);
         assert_eq!(placement.cpus, [vec![0, 2], vec![8], vec![1, 3], vec![9]]);
-        let of_lanes: Vec<usize> =
-            (0..8).map(|lane| placement.proxy(lane as usize % 2, lane, 2, 1)).collect();
-        assert_eq!(of_lanes, [0, 1, 2, 3, 0, 1, 2, 3]);
+        let of_numbers: Vec<usize> =
+            (0..8).map(|number| placement.proxy(number as usize % 2, number, 2, 1)).collect();
+        assert_eq!(of_numbers, [0, 1, 2, 3, 0, 1, 2, 3]);
         let placement = placement.starting_at(10);
         assert_eq!(proxies(&placement), [[10, 12], [11, 13]]);
         assert_eq!(placement.proxies(), [10, 11, 12, 13]);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(proxies(&placement), [vec![0, 2], vec![0, 2], vec![1]]);
         assert_eq!(placement.cpus, [[0], [7], [1]]);
         let of_rails: Vec<usize> =
-            (0..3).map(|lane| placement.proxy(lane as usize, lane, 3, 1)).collect();
+            (0..3).map(|number| placement.proxy(number as usize, number, 3, 1)).collect();
         assert_eq!(of_rails, [0, 2, 1]);
     }
 

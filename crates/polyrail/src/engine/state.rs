@@ -1,5 +1,6 @@
 //! What all parts of an engine share, and the ways in which operations enter and end.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,17 +26,19 @@ use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
 use crate::engine::admission::Hook;
+use crate::engine::awaited::Awaited;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
 use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
-use crate::engine::known_peers::{Joined, Parted};
+use crate::engine::known_peers::Parted;
 use crate::engine::life::{Action, Event};
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
+use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
@@ -67,7 +70,8 @@ pub(crate) struct EngineShared {
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
-    pub(crate) joined: Joined,
+    /// Peers that came by themselves and wait to be accepted.
+    pub(crate) joined: Awaited<VecDeque<Peer>>,
     pub(crate) pool: Arc<OpsPool>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
@@ -137,7 +141,7 @@ impl EngineShared {
                 local_engines::let_go,
             )),
             callbacks,
-            joined: Joined::new(bells.clone()),
+            joined: Awaited::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
             peer_copies: PeerCopyQueues::default(),
             imports: Imports::default(),
@@ -232,7 +236,7 @@ impl EngineShared {
         }
         let bytes = prepared.plan.bytes();
         let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
-        let lanes = match prepared.kind.sends() {
+        let proxies = match prepared.kind.sends() {
             // Together with what nobody has fetched yet. Who is busy needs no company for what waits
             // no longer; each that finds more than it takes asks another.
             true if bytes >= LARGE_BYTES => {
@@ -240,7 +244,7 @@ impl EngineShared {
             }
             _ => 1,
         };
-        self.send(peer, &announcing, small, lanes, op.posted.0);
+        self.send(peer, &announcing, small, proxies, op.posted.0);
         Ok(op)
     }
 
@@ -252,7 +256,7 @@ impl EngineShared {
     /// Has everybody look who sends to the peer.
     pub(crate) fn ask_all(&self, peer: &PeerShared) {
         let _announcing = Announcing::begin(peer);
-        self.wake_all(peer.lanes.want(usize::MAX).all().iter().copied());
+        self.wake_all(peer.tx_proxies.want(usize::MAX).all().iter().copied());
     }
 
     /// Proxies look after their flows while they know of something in flight. One that went to sleep
@@ -273,17 +277,17 @@ impl EngineShared {
     /// Has this proxy look for something to send to the peer.
     pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
         let _announcing = Announcing::begin(peer);
-        peer.lanes.join(peer.lanes.place_of(proxy));
+        peer.tx_proxies.join(peer.tx_proxies.place_of(proxy));
         self.proxies.all[proxy].wake();
     }
 
     /// Has one more proxy send to the peer, if there is one that was not asked.
     pub(crate) fn ask_another(&self, peer: &PeerShared) {
-        if !peer.lanes.may_ask_another() {
+        if !peer.tx_proxies.may_ask_another() {
             return;
         }
         let _announcing = Announcing::begin(peer);
-        if let Some(other) = peer.lanes.ask_another() {
+        if let Some(other) = peer.tx_proxies.ask_another() {
             self.proxies.all[other].wake();
         }
     }
@@ -463,7 +467,7 @@ impl EngineShared {
             self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
-        self.inbox.close();
+        self.inbox.queue.close();
         self.joined.close();
         for proxy in &self.proxies.all {
             proxy.wake();
@@ -502,7 +506,7 @@ impl EngineShared {
         peer: &Arc<PeerShared>,
         announcing: &Announcing<'_>,
         small: bool,
-        lanes: usize,
+        proxies: usize,
         now: u64,
     ) {
         self.connect_flows(peer);
@@ -515,13 +519,13 @@ impl EngineShared {
             && (peer.posted.len() >= self.config.append_batch as usize
                 || self.pending_of(peer) <= few);
         if self.settings.caller_driven {
-            peer.want_tx(lanes);
+            peer.want_tx(proxies);
             if direct {
                 self.proxies.driven[0].send_or_leave(self);
             }
             return;
         }
-        let asked = peer.want_tx(lanes);
+        let asked = peer.want_tx(proxies);
         if direct && self.drive_one_of(asked.all(), now, few > 0) {
             // It has sent everything.
         } else if announcing.is_alone || self.pollers.are_allowed() {

@@ -3,21 +3,17 @@
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use polyrail_gpu::{Device, Export};
-use polyrail_proto::Time;
 use polyrail_proto::message::{Message, Offer};
 use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
-use polyrail_sys::threads::monotonic_ns;
 
-use crate::base::driving::is_driving;
 use crate::device::imports::Import;
-use crate::engine::op::Purpose;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RemoteRegion};
 use crate::memory::region_memory::RegionMemory;
+use crate::path::asking::{ask, wait_for_answer};
 
 /// The peer's region as the device can copy from and to it, or why it can't.
 pub(crate) fn import(
@@ -29,23 +25,14 @@ pub(crate) fn import(
     let id = (peer.instance(), remote.key);
     let imports = &engine.imports;
     if imports.is_first(id) {
-        let mut tx = peer.tx();
-        // Whoever loses a peer forgets what it has offered after that.
-        if peer.is_gone() {
+        let is_asked = ask(engine, peer, &Message::RegionWanted { key: remote.key });
+        if !is_asked {
             imports.forget(id);
             return Err("the peer is gone".into());
         }
-        let message = Message::RegionWanted { key: remote.key };
-        tx.tell(Time(monotonic_ns()), &message, Purpose::Tell);
-        drop(tx);
-        engine.send_soon(peer);
     }
-    let may_wait = !is_driving();
-    if may_wait {
-        let until = Instant::now() + engine.settings.connect_timeout;
-        let is_over = || imports.is_answered(id) || peer.is_gone();
-        engine.wait_until(Some(until), is_over, |limit| imports.sleep(id, limit));
-    }
+    let is_answered = || imports.is_answered(id);
+    let may_wait = wait_for_answer(engine, peer, is_answered, |limit| imports.sleep(id, limit));
     let mut regions = imports.lock();
     match regions.get_mut(&id) {
         Some(Import::Offered(offer, open)) => {

@@ -10,14 +10,12 @@ use polyrail_proto::hello::Capabilities;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::SharedMemory;
-use polyrail_sys::threads::monotonic_ns;
 
-use crate::base::driving::is_driving;
 use crate::device::shared_page::{Backoff, Known, PAGE_BYTES, create, open, place_of};
-use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
+use crate::path::asking::{ask, wait_for_answer};
 
 /// What a peer hears that shows memory which is not opened here. Why that is so it could use to find
 /// out which processes there are.
@@ -46,22 +44,13 @@ pub(crate) fn is_possible(
         }
     };
     if sharing.is_first() {
-        let mut tx = peer.tx();
-        // Whoever loses a peer ends what it was told after that.
-        if peer.is_gone() {
+        let is_asked = ask(engine, peer, &Message::MemoryShown { place: place_of(page) });
+        if !is_asked {
             return Err("the peer is gone".into());
         }
-        let message = Message::MemoryShown { place: place_of(page) };
-        tx.tell(Time(monotonic_ns()), &message, Purpose::Tell);
-        drop(tx);
-        engine.send_soon(peer);
     }
-    let may_wait = !is_driving();
-    if may_wait {
-        let until = Instant::now() + engine.settings.connect_timeout;
-        let is_over = || !sharing.is_asked() || peer.is_gone();
-        engine.wait_until(Some(until), is_over, |limit| sharing.sleep(limit));
-    }
+    let is_answered = || !sharing.is_asked();
+    let may_wait = wait_for_answer(engine, peer, is_answered, |limit| sharing.sleep(limit));
     let mut state = sharing.lock();
     if let Some(why) = state.trouble() {
         return Err(why.to_owned().into());

@@ -65,7 +65,7 @@ pub(super) struct Core {
 struct Outbound {
     peer: Arc<PeerShared>,
     /// This proxy's place among those that send to the peer.
-    lane: usize,
+    proxy_place: usize,
     flows: Vec<usize>,
     left: Left,
 }
@@ -330,9 +330,9 @@ impl Core {
         let mut worked = false;
         let mut broken: Vec<(usize, Down)> = Vec::new();
         self.is_held_up = false;
-        for Outbound { peer, lane, flows, left } in &mut self.outbound {
-            let (peer, lane) = (&*peer, *lane);
-            if !left.unfinished && !peer.lanes.wants(lane) {
+        for Outbound { peer, proxy_place, flows, left } in &mut self.outbound {
+            let (peer, proxy_place) = (&*peer, *proxy_place);
+            if !left.unfinished && !peer.tx_proxies.wants(proxy_place) {
                 *left = Left::NOTHING;
                 continue;
             }
@@ -345,7 +345,8 @@ impl Core {
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &*flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
-                let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.lanes.wants(lane);
+                let wanted =
+                    |flow: &TxFlow| flow.is_unfinished() || peer.tx_proxies.wants(proxy_place);
                 let (wrote, flow) = match self.flows.get_mut(*key) {
                     Some(AnyFlow::Tx(flow)) if wanted(flow) => (flow.write(pass, None), flow),
                     Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {

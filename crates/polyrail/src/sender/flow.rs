@@ -54,7 +54,7 @@ pub(crate) struct TxFlow {
     pub(crate) flow: FlowIndex,
     socket: Arc<Socket>,
     /// The place of its proxy among those that send to the peer.
-    lane: usize,
+    proxy_place: usize,
     /// Frames that are being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
     /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
@@ -99,12 +99,12 @@ impl TxFlow {
         socket: Arc<Socket>,
         sealer: Sealer,
     ) -> Self {
-        let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
+        let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
             flow,
             socket,
-            lane,
+            proxy_place,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             staged: VecDeque::new(),
             ring: None,
@@ -136,7 +136,7 @@ impl TxFlow {
 
     /// Room came: its proxy, which is awake, looks for something to send on it.
     pub(crate) fn has_room_again(&self) {
-        self.peer.lanes.join(self.lane);
+        self.peer.tx_proxies.join(self.proxy_place);
     }
 
     pub(crate) fn socket(&self) -> &Arc<Socket> {
@@ -300,7 +300,7 @@ impl TxFlow {
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if is_none && !tx.sender.has_work() {
             if peer.posted.is_empty() {
-                peer.lanes.want_nothing();
+                peer.tx_proxies.want_nothing();
             }
             // A post since the pool was fetched from. Whom it wakes is not known here, so that it
             // is fetched here, too.

@@ -1,6 +1,8 @@
 //! Devices that need no GPU: they copy late, and out of order between their queues.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use polyrail::{DeviceMemory, Engine, Region, Request};
@@ -29,6 +31,29 @@ pub(crate) fn on(
 ) -> (Region, DeviceMemory) {
     let memory = device.memory(bytes);
     (engine.register(memory.clone()).unwrap(), memory)
+}
+
+/// Does what must not be over before a device goes on that is holding back its copies.
+pub(crate) fn waits_for_copies(device: &FakeDevice, work: impl FnOnce()) {
+    let goes_on = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Whatever does not wait for the device is over long before.
+            thread::sleep(Duration::from_millis(50));
+            goes_on.store(true, Ordering::SeqCst);
+            device.hold(false);
+        });
+        work();
+        assert!(goes_on.load(Ordering::SeqCst), "the device was about to copy");
+    });
+}
+
+/// Nothing lands in the memory any more.
+pub(crate) fn stays_as_it_is(memory: &DeviceMemory) {
+    let before = FakeDevice::contents(memory);
+    // A copy that is under way lands within this time.
+    thread::sleep(LATE * 50);
+    assert!(FakeDevice::contents(memory) == before, "something landed later");
 }
 
 /// Writes small pieces from two devices and the host to two devices and the host, mixed and in

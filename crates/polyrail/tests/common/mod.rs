@@ -116,6 +116,7 @@ pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(since.elapsed() < LONG, "waited too long for {what}");
+        // It looks again: no condition tells anybody that it holds.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,28 +1,28 @@
 //! How transfers end, and what the sender forgets then.
 
-use super::{Failure, ORDER_SLACK, Sender, Source, Ticket, TransferId, TxEvent};
+use super::{Failure, Handle, ORDER_SLACK, Sender, Source, TransferId, TxEvent};
 
 impl<S: Source> Sender<S> {
-    pub(super) fn end_ticket(&mut self, ticket: Ticket, failure: Failure) {
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+    pub(super) fn end_outgoing(&mut self, handle: Handle, failure: Failure) {
+        let Some(outgoing) = self.outgoing_mut(handle) else { return };
         outgoing.ending.get_or_insert(failure);
         let waited = std::mem::take(&mut outgoing.waiting);
         self.waiting -= waited;
-        self.given_back.retain(|(other, _)| *other != ticket);
-        self.postponed.forget(ticket);
-        self.finish_if_over(ticket);
+        self.given_back.retain(|(other, _)| *other != handle);
+        self.postponed.forget(handle);
+        self.finish_if_over(handle);
         self.forget_stale();
     }
 
-    pub(super) fn writing_ended(&mut self, ticket: Ticket) {
-        if let Some(outgoing) = self.outgoing_mut(ticket) {
+    pub(super) fn writing_ended(&mut self, handle: Handle) {
+        if let Some(outgoing) = self.outgoing_mut(handle) {
             outgoing.writing -= 1;
-            self.finish_if_over(ticket);
+            self.finish_if_over(handle);
         }
     }
 
-    pub(super) fn finish_if_over(&mut self, ticket: Ticket) {
-        let Some(outgoing) = self.outgoing_mut(ticket) else { return };
+    pub(super) fn finish_if_over(&mut self, handle: Handle) {
+        let Some(outgoing) = self.outgoing_mut(handle) else { return };
         if outgoing.writing > 0 {
             return;
         }
@@ -32,36 +32,36 @@ impl<S: Source> Sender<S> {
             TxEvent::Done { token }
         } else if let Some(failure) = outgoing.ending {
             let started = outgoing.next_chunk > 0;
-            TxEvent::Failed { token, transfer: TransferId(ticket.id), failure, started }
+            TxEvent::Failed { token, transfer: TransferId(handle.id), failure, started }
         } else {
             return;
         };
-        self.release(ticket);
+        self.release(handle);
         self.events.push_back(event);
     }
 
-    /// Drops tickets of transfers that ended before a flow pulled them. This keeps
+    /// Drops handles of transfers that ended before a flow pulled them. This keeps
     /// [`Self::has_work`] exact, and bounds a queue that nobody pulls from because every rail is
     /// down.
     pub(super) fn forget_stale(&mut self) {
         let slots = &self.slots;
-        let pullable = |ticket: &Ticket| {
-            let outgoing = slots[ticket.slot as usize].as_ref();
-            outgoing.is_some_and(|o| o.id == ticket.id && o.ending.is_none())
+        let pullable = |handle: &Handle| {
+            let outgoing = slots[handle.slot as usize].as_ref();
+            outgoing.is_some_and(|o| o.id == handle.id && o.ending.is_none())
         };
         for queue in [&mut self.small, &mut self.bulk] {
             if queue.len() > 2 * self.live + ORDER_SLACK {
                 queue.retain(pullable);
             }
-            while queue.front().is_some_and(|ticket| !pullable(ticket)) {
+            while queue.front().is_some_and(|handle| !pullable(handle)) {
                 queue.pop_front();
             }
         }
     }
 
-    pub(super) fn release(&mut self, ticket: Ticket) {
-        self.slots[ticket.slot as usize] = None;
-        self.free.push(ticket.slot);
+    pub(super) fn release(&mut self, handle: Handle) {
+        self.slots[handle.slot as usize] = None;
+        self.free.push(handle.slot);
         self.live -= 1;
         if self.order.len() > 2 * self.live + ORDER_SLACK {
             // One old transfer must not keep a record of all that finished since.

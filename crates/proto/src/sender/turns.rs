@@ -2,7 +2,7 @@
 //! told so, and the driver learns which flows must ask again.
 
 use super::rails::{Load, Next};
-use super::{Flow, Sender, Source, Ticket};
+use super::{Flow, Handle, Sender, Source};
 use crate::id::{FlowIndex, Time};
 
 impl Flow {
@@ -70,16 +70,16 @@ impl<S: Source> Sender<S> {
 
     /// Whether a rail should take the next chunk.
     fn may_take(&self, now: Time, rail: usize) -> bool {
-        let next_of = |ticket: &Ticket| {
-            let outgoing = self.slots[ticket.slot as usize].as_ref()?;
-            Some((*ticket, outgoing.next_chunk))
+        let next_of = |handle: &Handle| {
+            let outgoing = self.slots[handle.slot as usize].as_ref()?;
+            Some((*handle, outgoing.next_chunk))
         };
         let next = self.given_back.front().copied();
         let next = next.or_else(|| self.small.front().and_then(next_of));
         let next = next.or_else(|| self.bulk.front().and_then(next_of));
         let next = next.or_else(|| self.postponed.front());
-        let next = next.and_then(|(ticket, chunk)| {
-            let source = &self.slots[ticket.slot as usize].as_ref()?.transfer.source;
+        let next = next.and_then(|(handle, chunk)| {
+            let source = &self.slots[handle.slot as usize].as_ref()?.transfer.source;
             let plan = source.plan();
             let bytes = || plan.chunk_bytes(chunk).into();
             let is_copied = source.is_copied();
@@ -103,18 +103,18 @@ impl<S: Source> Sender<S> {
 
     /// Counts a pulled chunk as waiting again, unless its transfer is ending; returns whether it
     /// did.
-    pub(super) fn give_back(&mut self, ticket: Ticket, chunk: u32, load: Load) -> bool {
-        let again = self.waits_again(ticket, load);
+    pub(super) fn give_back(&mut self, handle: Handle, chunk: u32, load: Load) -> bool {
+        let again = self.waits_again(handle, load);
         if again {
-            self.given_back.push_back((ticket, chunk));
+            self.given_back.push_back((handle, chunk));
         }
         again
     }
 
     /// Counts a chunk as waiting, unless its transfer is ending; returns whether it did.
-    pub(super) fn waits_again(&mut self, ticket: Ticket, load: Load) -> bool {
+    pub(super) fn waits_again(&mut self, handle: Handle, load: Load) -> bool {
         let bytes = u64::from(load.bytes);
-        let again = match self.outgoing_mut(ticket) {
+        let again = match self.outgoing_mut(handle) {
             Some(outgoing) if outgoing.ending.is_none() => {
                 outgoing.waiting += bytes;
                 true

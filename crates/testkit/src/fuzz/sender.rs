@@ -7,26 +7,15 @@ use std::time::Duration;
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::wire::{AckFrame, Flags, Op, RefusalCode};
 use polyrail_proto::{
-    Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Source, Time,
+    Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time,
     TransferId, TxEvent,
 };
+
+use crate::payload::Payload;
 
 const CONFIG: SenderConfig = SenderConfig { window_chunks: 3, channels: 2, sockets: 2, rails: 2 };
 const FLOWS: u32 = 4;
 const CHUNK_BYTES: u64 = 4096;
-
-#[derive(Clone, Debug)]
-struct Memory(Arc<Plan>);
-
-impl Source for Memory {
-    fn plan(&self) -> &Plan {
-        &self.0
-    }
-
-    fn meta(&self) -> &[u8] {
-        &[]
-    }
-}
 
 /// A frame that was pulled: of which transfer, which chunk.
 type Frame = (u64, u32);
@@ -48,7 +37,7 @@ struct Transfer {
 
 #[derive(Debug)]
 struct Model {
-    sender: Sender<Memory>,
+    sender: Sender<Payload>,
     flows: Vec<Flow>,
     transfers: BTreeMap<u64, Transfer>,
     ids: VecDeque<TransferId>,
@@ -131,7 +120,7 @@ impl Model {
             op: Op::Write,
             flags: Flags::NONE,
             context: 0,
-            source: Memory(Arc::new(plan)),
+            source: Payload(Arc::new(plan)),
             token,
             deadline,
         };

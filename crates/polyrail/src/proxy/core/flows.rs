@@ -105,14 +105,19 @@ impl Core {
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
         peer.note_flow_up(flow);
-        peer.lanes.join(peer.lanes.place_of(slot.proxy));
+        peer.tx_proxies.join(peer.tx_proxies.place_of(slot.proxy));
     }
 
     fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            let lane = peer.lanes.place_of(peer.flows[flow.0 as usize].proxy);
-            self.outbound.push(Outbound { peer, lane, flows: Vec::new(), left: Left::NOTHING });
+            let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
+            self.outbound.push(Outbound {
+                peer,
+                proxy_place,
+                flows: Vec::new(),
+                left: Left::NOTHING,
+            });
             self.outbound.len() - 1
         });
         &mut self.outbound[index].flows

@@ -1,38 +1,10 @@
-use super::*;
+//! What a receiver says of chunks that come in any order, twice, or too late.
 
-const A: FlowIndex = FlowIndex(0);
-const B: FlowIndex = FlowIndex(1);
+mod common;
 
-fn receiver() -> Receiver {
-    Receiver::new(ReceiverLimits {
-        flows: 4,
-        transfers: 8,
-        chunks: 100,
-        window: 8,
-        ..ReceiverLimits::default()
-    })
-}
-
-fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
-    ChunkHeader {
-        op: Op::Write,
-        flags: Flags::NONE,
-        meta_len: 0,
-        payload_len: 10,
-        pieces: 1,
-        transfer: TransferId(transfer),
-        chunk,
-        chunk_count,
-        floor: TransferId(1),
-        context: 0,
-        checksum: 0,
-        place: 0,
-    }
-}
-
-fn begin(receiver: &mut Receiver, flow: FlowIndex, header: ChunkHeader) -> Verdict {
-    receiver.handle_chunk(flow, &header, &[], b"", || Ok(())).unwrap()
-}
+use common::{A, B, begin, chunk, receiver};
+use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
+use polyrail_proto::{FlowIndex, Settled, TransferId, Verdict};
 
 #[test]
 fn a_transfer_completes_when_its_last_chunk_lands_on_any_flow() {

@@ -6,9 +6,9 @@ use crate::sync::{AtomicU64, Ordering};
 ///
 /// Whoever has something to send puts it where a proxy finds it, then asks, then wakes who was
 /// asked. Whoever is asked is awake, or is told when it can go on: so one who only joins in asks
-/// nobody but itself. A proxy that finds nothing says so with [`Lanes::want_nothing`], and looks
+/// nobody but itself. A proxy that finds nothing says so with [`TxProxies::want_nothing`], and looks
 /// once more.
-pub(crate) struct Lanes {
+pub(crate) struct TxProxies {
     /// In the order in which they are asked.
     proxies: Vec<usize>,
     /// A bit for each that is asked: there may be something to send, posted, given back or waiting
@@ -17,7 +17,7 @@ pub(crate) struct Lanes {
     asked: AtomicU64,
 }
 
-impl Lanes {
+impl TxProxies {
     pub(crate) fn new(proxies: Vec<usize>) -> Self {
         Self { proxies, asked: AtomicU64::new(0) }
     }

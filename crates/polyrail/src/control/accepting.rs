@@ -1,0 +1,206 @@
+//! What arrives here: connections to this engine's listeners, who among them is welcome, and flows
+//! that go to their proxies.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::{Capabilities, Card, Hello, RefusedCode, Reply};
+use polyrail_sys::tcp;
+use socket2::Socket;
+
+use super::{Control, LISTENER};
+use crate::base::reason::ConnectReason;
+use crate::base::seldom::Seldom;
+use crate::control::handshake::{ANOTHER, Cause, Handshake, Then, TurnedAway};
+use crate::engine::proxy_handle::{Arriving, ProxyCommand};
+use crate::engine::state::EngineShared;
+
+/// How long accepting pauses when the process has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The listeners, one for each rail, and what is remembered of those who came in vain.
+pub(super) struct Accepting {
+    listeners: Vec<Socket>,
+    /// When the process may have descriptors again, if it had none left.
+    pub(super) again: Option<Instant>,
+    turned_away: TurnedAway,
+    not_added: Seldom,
+}
+
+impl Accepting {
+    pub(super) fn new(engine: &EngineShared, listeners: Vec<Socket>) -> io::Result<Self> {
+        for (index, listener) in listeners.iter().enumerate() {
+            engine.control.poller.add(listener.as_fd(), LISTENER + index as u64)?;
+        }
+        Ok(Self {
+            listeners,
+            again: None,
+            turned_away: TurnedAway::default(),
+            not_added: Seldom::default(),
+        })
+    }
+}
+
+impl Control {
+    pub(super) fn accept_again(&mut self, now: Instant) {
+        if self.accepting.again.is_some_and(|at| at <= now) {
+            self.accepting.again = None;
+            (0..self.accepting.listeners.len()).for_each(|rail| self.accept(rail));
+        }
+    }
+
+    pub(super) fn accept(&mut self, rail: usize) {
+        loop {
+            let (socket, remote) = match self.accepting.listeners[rail].accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    // Out of descriptors, most likely: those who wait in the queue are not lost.
+                    let name = &self.engine.rails[rail].name;
+                    tracing::error!(target: "polyrail::rail", rail = %name, %error, "can't accept");
+                    self.accepting.again = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let Some(remote) = remote.as_socket() else { continue };
+            self.make_room();
+            if socket.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let deadline = Instant::now() + self.engine.settings.hello_timeout;
+            self.begin(Handshake::accepted(socket, rail, remote, deadline));
+        }
+    }
+
+    /// While strangers fill every place, whoever has waited longest has to go: a peer says all of
+    /// its hello at once, a stranger that is slow on purpose does not.
+    fn make_room(&mut self) {
+        let limit = self.engine.config.handshake_limit;
+        let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
+        let waiting = || self.handshakes.iter().filter(accepted);
+        if waiting().count() < limit as usize {
+            return;
+        }
+        if let Some((key, _)) = waiting().min_by_key(|(_, handshake)| handshake.deadline) {
+            let handshake = self.handshakes.remove(key);
+            self.failed(handshake, ConnectReason::Crowded { limit });
+        }
+    }
+
+    pub(super) fn reply(&mut self, key: usize, hello: Hello) {
+        let (reply, then) = self.answer(key, hello);
+        if let Some(handshake) = self.handshakes.get_mut(key) {
+            handshake.reply(&reply, then);
+        }
+        self.step(key);
+    }
+
+    /// Whether a connection is welcome.
+    fn answer(&mut self, key: usize, hello: Hello) -> (Reply, Option<Then>) {
+        let refused = |code, reason: String| (Reply::Refused { code, reason }, None);
+        let own = self.engine.card.capabilities;
+        let welcome = |capabilities| {
+            let card = Card { capabilities, ..self.engine.card.clone() };
+            Reply::Accepted(self.engine.credentials.metadata(&card))
+        };
+        let flow = match hello {
+            Hello::Introduction(_) => return (welcome(own), None),
+            Hello::Flow(flow) => flow,
+        };
+        if flow.target != self.engine.card.instance {
+            return refused(RefusedCode::WrongInstance, ANOTHER.to_owned());
+        }
+        let duplex = flow.capabilities.contains(Capabilities::DUPLEX);
+        let needed = flow.capabilities.without(Capabilities::DUPLEX);
+        if !self.engine.card.capabilities.contains(needed) {
+            return refused(RefusedCode::Capability, "a feature in use is unknown here".to_owned());
+        }
+        let limit = self.engine.config.flow_limit;
+        if flow.flows > limit {
+            let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
+            return refused(RefusedCode::Limit, reason);
+        }
+        let limit = self.engine.connection_limit();
+        let arrivals: u32 =
+            self.engine.peers().iter().map(|p| p.quotas.flows.load(Ordering::Relaxed)).sum();
+        if arrivals >= limit {
+            return refused(RefusedCode::Limit, format!("flow limit of {limit} is reached"));
+        }
+        match self.engine.greet(&flow) {
+            Ok((peer, place)) => {
+                let duplex =
+                    duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
+                let then = Then {
+                    duplex,
+                    peer,
+                    flow: FlowIndex(flow.flow),
+                    epoch: flow.epoch,
+                    window_chunks: flow.window_chunks,
+                    place,
+                };
+                let agreed = if duplex { own } else { own.without(Capabilities::DUPLEX) };
+                (welcome(agreed), Some(then))
+            }
+            Err((code, why)) => {
+                if let Some(others) = self.accepting.not_added.left_out() {
+                    tracing::warn!(target: "polyrail::peer", key, why, others, "peer not added");
+                }
+                refused(code, why)
+            }
+        }
+    }
+
+    pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {
+        let remote = handshake.remote;
+        let Some((socket, cause, keys)) = handshake.into_flow() else { return };
+        let Cause::Accepted { rail, then: Some(then) } = cause else { return };
+        then.peer.note_origin(remote.ip());
+        let _ = self.engine.control.poller.remove(socket.as_fd());
+        let options = self.engine.settings.flow_options(then.peer.same_host);
+        if let Err(error) = tcp::apply(&socket, &options) {
+            tracing::warn!(target: "polyrail::rail", %error, "socket options");
+        }
+        let Then { peer, flow, epoch, window_chunks, duplex, place } = then;
+        let place = Some(place);
+        let socket = Arc::new(socket);
+        if duplex {
+            let proxy = peer.flows[flow.0 as usize].proxy;
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
+            self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
+        } else {
+            // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
+            // they are spread less evenly.
+            let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
+            let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
+            self.hand_over(proxy, ProxyCommand::AddRx { arriving });
+        }
+    }
+
+    /// A connection that somebody made to a rail came to nothing.
+    pub(super) fn arrival_failed(
+        &mut self,
+        rail: usize,
+        then: Option<Then>,
+        remote: SocketAddr,
+        why: &ConnectReason,
+    ) {
+        if let Some(then) = then {
+            // Known by its hello alone: it is forgotten unless it comes again.
+            self.note_cut_off(&then.peer);
+            self.engine.control.nudge();
+        }
+        self.turn_away(rail, remote, why);
+    }
+
+    pub(super) fn turn_away(&mut self, rail: usize, remote: SocketAddr, why: &ConnectReason) {
+        self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
+        self.accepting.turned_away.log(&self.engine.rails[rail].name, remote, why);
+    }
+}

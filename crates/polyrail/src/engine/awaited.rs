@@ -1,0 +1,192 @@
+//! A queue that threads and tasks wait on: until something comes, or nothing will.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::engine::tasks::{Bells, TaskPlace, Tasks};
+
+/// A queue, with everybody who waits for something in it.
+pub(crate) struct Awaited<Q> {
+    state: Mutex<State<Q>>,
+    /// How long the queue is, for those who only look.
+    len: AtomicUsize,
+    changed: Condvar,
+    bells: Arc<Bells>,
+}
+
+struct State<Q> {
+    queue: Q,
+    tasks: Tasks,
+    /// No more will come.
+    is_closed: bool,
+}
+
+/// What can be awaited.
+pub(crate) trait Queue: Default {
+    type Item;
+
+    fn pop_first(&mut self) -> Option<Self::Item>;
+
+    fn len(&self) -> usize;
+}
+
+impl<T> Queue for VecDeque<T> {
+    type Item = T;
+
+    fn pop_first(&mut self) -> Option<T> {
+        self.pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<Q: Queue> Awaited<Q> {
+    pub(crate) fn new(bells: Arc<Bells>) -> Self {
+        let state = State { queue: Q::default(), tasks: Tasks::default(), is_closed: false };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Self { state, len: AtomicUsize::new(0), changed, bells }
+    }
+
+    /// Something comes: whoever waits is woken.
+    pub(crate) fn bring(&self, put: impl FnOnce(&mut Q)) {
+        let mut state = self.state();
+        put(&mut state.queue);
+        self.wake(state);
+    }
+
+    /// Changes the queue such that nobody has to be woken.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Q) -> R) -> R {
+        let mut state = self.state();
+        let changed = change(&mut state.queue);
+        self.note_len(&state);
+        changed
+    }
+
+    /// Nothing comes any more: whoever waits is told so.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        self.wake(state);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Q::Item> {
+        if self.is_empty() { None } else { self.change(Q::pop_first) }
+    }
+
+    /// The first one; waits for it, at most `limit`. `None` also when none will come.
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Q::Item> {
+        let mut state = self.state();
+        self.changed.wait_while_for(&mut state, |state| state.may_wait(), limit);
+        let first = state.queue.pop_first();
+        self.note_len(&state);
+        first
+    }
+
+    /// Sleeps until something comes or is over, at most `limit`; perhaps for shorter.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let mut state = self.state();
+        if state.may_wait() {
+            self.changed.wait_for(&mut state, limit);
+        }
+    }
+
+    /// The first one, or `None` if none will come; else the task is woken by the next.
+    pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Q::Item>> {
+        let mut state = self.state();
+        if !state.may_wait() {
+            let first = state.queue.pop_first();
+            self.note_len(&state);
+            return Poll::Ready(first);
+        }
+        let earlier = state.tasks.note(place, waker);
+        drop(state);
+        drop(earlier);
+        Poll::Pending
+    }
+
+    pub(crate) fn forget_task(&self, place: TaskPlace) {
+        // One that never waited has no place.
+        if place.is_some() {
+            let waker = self.state().tasks.forget(place);
+            drop(waker);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State<Q>>) {
+        self.note_len(&state);
+        let tasks = state.tasks.take();
+        drop(state);
+        self.changed.notify_all();
+        self.bells.tell(tasks);
+    }
+
+    fn note_len(&self, state: &State<Q>) {
+        self.len.store(state.queue.len(), Ordering::Release);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<Q>> {
+        self.state.lock()
+    }
+}
+
+impl<Q: Queue> State<Q> {
+    fn may_wait(&self) -> bool {
+        self.queue.len() == 0 && !self.is_closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn queue() -> Awaited<VecDeque<u32>> {
+        Awaited::new(Arc::default())
+    }
+
+    #[test]
+    fn whoever_waits_gets_what_comes_and_none_when_nothing_will() {
+        let queue = queue();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.wait(LONG));
+            queue.bring(|queue| queue.push_back(1));
+            assert_eq!(waits.join().unwrap(), Some(1));
+            let waits = scope.spawn(|| queue.wait(LONG));
+            queue.close();
+            assert_eq!(waits.join().unwrap(), None);
+        });
+        assert_eq!(queue.poll(&mut None, Waker::noop()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn what_came_before_the_end_is_still_taken_in_order() {
+        let queue = queue();
+        let mut place = None;
+        assert!(queue.poll(&mut place, Waker::noop()).is_pending());
+        queue.bring(|queue| queue.extend([1, 2, 3]));
+        queue.close();
+        assert_eq!((queue.len(), queue.pop(), queue.wait(LONG)), (3, Some(1), Some(2)));
+        assert_eq!(queue.poll(&mut place, Waker::noop()), Poll::Ready(Some(3)));
+        assert_eq!((queue.is_empty(), queue.pop()), (true, None));
+        // Nobody sleeps for what never comes.
+        queue.sleep(LONG);
+    }
+}

@@ -1,0 +1,57 @@
+//! Receivers, heads of chunks for them, and what senders send.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::sync::Arc;
+
+use polyrail_proto::wire::{ChunkHeader, Flags, Op};
+use polyrail_proto::{FlowIndex, Plan, Receiver, ReceiverLimits, Source, TransferId, Verdict};
+
+pub(crate) const A: FlowIndex = FlowIndex(0);
+pub(crate) const B: FlowIndex = FlowIndex(1);
+
+/// A receiver of four flows that may remember little.
+pub(crate) fn receiver() -> Receiver {
+    Receiver::new(ReceiverLimits {
+        flows: 4,
+        transfers: 8,
+        chunks: 100,
+        window: 4,
+        ..ReceiverLimits::default()
+    })
+}
+
+/// The head of a chunk of 10 bytes.
+pub(crate) fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
+    ChunkHeader {
+        op: Op::Write,
+        flags: Flags::NONE,
+        meta_len: 0,
+        payload_len: 10,
+        pieces: 1,
+        transfer: TransferId(transfer),
+        chunk,
+        chunk_count,
+        floor: TransferId(1),
+        context: 0,
+        checksum: 0,
+        place: 0,
+    }
+}
+
+pub(crate) fn begin(receiver: &mut Receiver, flow: FlowIndex, header: ChunkHeader) -> Verdict {
+    receiver.handle_chunk(flow, &header, &[], b"", || Ok(())).unwrap()
+}
+
+/// Payload without a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload(pub(crate) Arc<Plan>);
+
+impl Source for Payload {
+    fn plan(&self) -> &Plan {
+        &self.0
+    }
+
+    fn meta(&self) -> &[u8] {
+        b""
+    }
+}
