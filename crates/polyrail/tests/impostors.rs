@@ -14,7 +14,7 @@ use polyrail::{Engine, Invitation, LostReason};
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{Card, FlowHello, Hello, Kind, RefusedCode, Reply};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, WireOp};
 use polyrail_secure::{Identity, Keyring, Responder};
 
 /// The session of the first peer that an engine knows, which is easy to guess.
@@ -34,7 +34,7 @@ fn notice(transfer: u64, floor: u64) -> Vec<u8> {
 fn control(number: u64, message: &Message) -> Vec<u8> {
     let (meta, transfer) = (message.encode(), TransferId(number));
     let meta_len = meta.len() as u32;
-    let header = ChunkHeader { op: Op::Control, meta_len, transfer, ..write_header(0, 0) };
+    let header = ChunkHeader { op: WireOp::Control, meta_len, transfer, ..write_header(0, 0) };
     frame(header, &[], &meta, &[])
 }
 

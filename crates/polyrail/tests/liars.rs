@@ -11,7 +11,7 @@ use common::*;
 use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
 use polyrail_proto::hello::{Capabilities, Card, Hello};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{RegionKey, TransferId};
 use polyrail_sys::SharedMemory;
 
@@ -168,19 +168,19 @@ fn chunks_for_places_that_a_peer_may_not_touch_are_refused_and_change_nothing() 
     let at = |offset, len| Place { key, offset, len };
     let data = |op, context| ChunkHeader { op, context, ..write_header(64, 1) };
     let cases = [
-        (RefusalCode::StaleKey, guess(|key| key.nonce ^= 1), data(Op::Write, 0)),
-        (RefusalCode::StaleKey, guess(|key| key.nonce = 0), data(Op::Write, 0)),
-        (RefusalCode::StaleKey, guess(|key| key.generation += 1), data(Op::Write, 0)),
-        (RefusalCode::UnknownRegion, guess(|key| key.slot = 1000), data(Op::Write, 0)),
-        (RefusalCode::OutOfBounds, at(4033, 64), data(Op::Write, 0)),
-        (RefusalCode::OutOfBounds, at(u64::MAX - 64, 64), data(Op::Write, 0)),
+        (RefusalCode::StaleKey, guess(|key| key.nonce ^= 1), data(WireOp::Write, 0)),
+        (RefusalCode::StaleKey, guess(|key| key.nonce = 0), data(WireOp::Write, 0)),
+        (RefusalCode::StaleKey, guess(|key| key.generation += 1), data(WireOp::Write, 0)),
+        (RefusalCode::UnknownRegion, guess(|key| key.slot = 1000), data(WireOp::Write, 0)),
+        (RefusalCode::OutOfBounds, at(4033, 64), data(WireOp::Write, 0)),
+        (RefusalCode::OutOfBounds, at(u64::MAX - 64, 64), data(WireOp::Write, 0)),
         (
             RefusalCode::AccessDenied,
             Place { key: key_of(&protected), offset: 0, len: 64 },
-            data(Op::Write, 0),
+            data(WireOp::Write, 0),
         ),
-        (RefusalCode::NotExpected, at(0, 64), data(Op::ReadData, 1)),
-        (RefusalCode::NotExpected, at(0, 64), data(Op::SendData, 1)),
+        (RefusalCode::NotExpected, at(0, 64), data(WireOp::ReadData, 1)),
+        (RefusalCode::NotExpected, at(0, 64), data(WireOp::SendData, 1)),
     ];
     let mut peer =
         Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
@@ -241,7 +241,7 @@ impl Acquaintance {
     fn say(&mut self, number: u64, message: &Message) {
         let meta = message.encode();
         let header = ChunkHeader {
-            op: Op::Control,
+            op: WireOp::Control,
             meta_len: meta.len() as u32,
             transfer: TransferId(number),
             ..write_header(0, 0)
@@ -294,7 +294,7 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     assert_eq!(pieces.len(), 1);
     let place = |offset, len| Place { key: pieces[0].to_key, offset, len };
     let header = |transfer, len| ChunkHeader {
-        op: Op::ReadData,
+        op: WireOp::ReadData,
         context: number,
         transfer: TransferId(transfer),
         ..write_header(len, 1)
@@ -383,7 +383,7 @@ fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
     let Message::ReceivePosted(posted) = other.message(1) else { panic!() };
     let place = |offset, len| Place { key: posted.places[0].key, offset, len };
     let header = |transfer, len| ChunkHeader {
-        op: Op::SendData,
+        op: WireOp::SendData,
         context: posted.receive,
         transfer: TransferId(transfer),
         ..write_header(len, 1)

@@ -13,7 +13,7 @@ use polyrail::{Access, Engine, Memory, RefusalCode, Registrable, Request, Transf
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{FlowHello, Hello, RefusedCode, Reply};
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Place, WireOp};
 use socket2::SockRef;
 
 /// Somebody listens there and never answers: where nobody does, a peer that hangs up is forgotten at once.
@@ -29,7 +29,7 @@ fn greedy(engine: &Engine) -> Stranger {
 }
 
 /// A frame without payload.
-fn said(transfer: u64, op: Op, flags: Flags, meta: &[u8]) -> Vec<u8> {
+fn said(transfer: u64, op: WireOp, flags: Flags, meta: &[u8]) -> Vec<u8> {
     let transfer = TransferId(transfer);
     let meta_len = meta.len() as u32;
     let header = ChunkHeader { op, flags, meta_len, transfer, ..write_header(0, 0) };
@@ -37,7 +37,7 @@ fn said(transfer: u64, op: Op, flags: Flags, meta: &[u8]) -> Vec<u8> {
 }
 
 fn message(transfer: u64, message: &Message) -> Vec<u8> {
-    said(transfer, Op::Control, Flags::NONE, &message.encode())
+    said(transfer, WireOp::Control, Flags::NONE, &message.encode())
 }
 
 /// Says so many frames, and returns what became of them; frames that are merely acknowledged are not
@@ -254,7 +254,7 @@ fn long_notifications_that_nobody_takes_hold_back_their_sender_alone() {
     let mut other = greedy(&p.b);
     let long = vec![1; 60 << 10];
     let sender = std::thread::spawn(move || {
-        other.say_all((1..=200).map(|number| said(number, Op::Write, Flags::NOTIFY, &long)));
+        other.say_all((1..=200).map(|number| said(number, WireOp::Write, Flags::NOTIFY, &long)));
         other
     });
     let waiting = || p.b.stats().notifications_waiting;
@@ -405,7 +405,7 @@ fn one_that_talks_nonsense_does_not_fill_the_log() {
     let p = pair(&[]);
     let mut other = greedy(&p.b);
     let since = Instant::now();
-    let nonsense = (1..=3000).map(|number| said(number, Op::Control, Flags::NONE, &[99]));
+    let nonsense = (1..=3000).map(|number| said(number, WireOp::Control, Flags::NONE, &[99]));
     assert_eq!(refusals(&mut other, nonsense), []);
     let seconds = since.elapsed().as_secs() as usize;
     let text = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();

@@ -1,5 +1,5 @@
 //! What two engines tell each other beside payload. Each message is the `meta` of a transfer with
-//! [`crate::wire::Op::Control`], so it survives dead rails and arrives exactly once, like any data.
+//! [`crate::wire::WireOp::Control`], so it survives dead rails and arrives exactly once, like any data.
 
 use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::{RegionKey, TransferId};
@@ -23,7 +23,7 @@ pub enum Message {
         /// By the sender's number.
         transfer: TransferId,
     },
-    /// Send me these bytes, as [`crate::wire::Op::ReadData`] with `read` as the context.
+    /// Send me these bytes, as [`crate::wire::WireOp::ReadData`] with `read` as the context.
     ReadRequest {
         /// The reader's number for this part of a read.
         read: u64,

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use crate::id::{FlowIndex, TransferId};
 use crate::proof::{Head, Proofs};
 use crate::range_set::RangeSet;
-use crate::wire::{ChunkHeader, Flags, Op, Place, RefusalCode, WireError};
+use crate::wire::{ChunkHeader, Flags, Place, RefusalCode, WireError, WireOp};
 
 /// The receiving side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
 /// that for bookkeeping only, never while bytes are read.
@@ -146,7 +146,7 @@ const NOTHING_LANDED: Settled = Settled::Refuse(RefusalCode::Busy);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Landed {
     /// What it was for.
-    pub op: Op,
+    pub op: WireOp,
     /// Its flags; [`Flags::NOTIFY`] says that `meta` is a notification.
     pub flags: Flags,
     /// The read or receive it belonged to.
@@ -166,7 +166,7 @@ struct Incoming {
     /// One bit a chunk; empty for a transfer of one chunk.
     landed: Vec<u64>,
     bytes: u64,
-    op: Op,
+    op: WireOp,
     flags: Flags,
     context: u64,
     meta: Vec<u8>,
@@ -337,7 +337,7 @@ impl Receiver {
     ///
     /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
     /// again.
-    pub fn expel(&mut self, op: Op, context: u64) -> bool {
+    pub fn expel(&mut self, op: WireOp, context: u64) -> bool {
         let meant = |incoming: &Incoming| incoming.op == op && incoming.context == context;
         let over: Vec<u64> =
             self.active.iter().filter(|(_, i)| meant(i)).map(|(id, _)| *id).collect();

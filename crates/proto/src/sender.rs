@@ -34,7 +34,7 @@ use thiserror::Error;
 use self::rails::{Load, Rails};
 use crate::id::{FlowIndex, Time, TransferId};
 use crate::plan::Plan;
-use crate::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
+use crate::wire::{AckFrame, ChunkHeader, Flags, RefusalCode, WireError, WireOp};
 
 use postponed::Postponed;
 
@@ -115,7 +115,7 @@ pub struct SenderConfig {
 #[derive(Clone, Debug)]
 pub struct NewTransfer<S> {
     /// What it is for.
-    pub op: Op,
+    pub op: WireOp,
     /// Flags of its first chunk.
     pub flags: Flags,
     /// The read or receive it belongs to, or 0.

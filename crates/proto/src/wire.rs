@@ -71,7 +71,7 @@ const KIND_RING: u8 = 4;
 /// What a transfer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Op {
+pub enum WireOp {
     /// One-sided write into registered memory; its message, if flagged, is a notification.
     Write = 1,
     /// The answer to a read: a write into the reader's memory. Context: the read's number.
@@ -82,7 +82,7 @@ pub enum Op {
     Control = 4,
 }
 
-impl Op {
+impl WireOp {
     fn from_wire(op: u8) -> Option<Self> {
         [Self::Write, Self::ReadData, Self::SendData, Self::Control]
             .into_iter()
@@ -123,7 +123,7 @@ impl Flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
     /// What the transfer is for.
-    pub op: Op,
+    pub op: WireOp,
     /// See [`Flags`].
     pub flags: Flags,
     /// Bytes of message in this frame; only chunk 0 has any.
@@ -428,7 +428,7 @@ impl ChunkHeader {
         if bytes[0] != KIND_CHUNK {
             return Err(WireError::UnknownFrame { got: bytes[0], expected: "1 (chunk)" });
         }
-        let op = Op::from_wire(bytes[1]).ok_or_else(|| field("op", bytes[1], "1 to 4"))?;
+        let op = WireOp::from_wire(bytes[1]).ok_or_else(|| field("op", bytes[1], "1 to 4"))?;
         let flags = u16_at(bytes, 2);
         if flags & !Flags::KNOWN != 0 {
             return Err(field("flags", flags, "the bits 0 to 3"));
@@ -483,7 +483,7 @@ impl ChunkHeader {
             // Such a chunk would land without naming a place, and so without a key.
             return Err(field("payload_len", 0u32, "at least 1 where there are several chunks"));
         }
-        if self.op == Op::Control && (self.payload_len > 0 || self.chunk_count != 1) {
+        if self.op == WireOp::Control && (self.payload_len > 0 || self.chunk_count != 1) {
             return Err(field(
                 "payload_len",
                 self.payload_len,

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{chunk, receiver};
-use polyrail_proto::wire::{ChunkHeader, Op, Place, RefusalCode, WireError};
+use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode, WireError, WireOp};
 use polyrail_proto::{FlowIndex, Receiver, RegionKey, Settled, TransferId, Verdict};
 
 const HONEST: FlowIndex = FlowIndex(0);
@@ -37,7 +37,7 @@ fn write(r: &mut Receiver, flow: FlowIndex, transfer: u64) -> Settled {
 }
 
 /// A message without payload, for which nobody needs a key.
-fn message(transfer: u64, op: Op, meta: &[u8]) -> ChunkHeader {
+fn message(transfer: u64, op: WireOp, meta: &[u8]) -> ChunkHeader {
     let meta_len = meta.len() as u32;
     ChunkHeader { op, meta_len, payload_len: 0, pieces: 0, ..chunk(transfer, 0, 1) }
 }
@@ -47,7 +47,8 @@ fn a_floor_beyond_what_landed_is_a_breach_and_changes_nothing() {
     let mut r = receiver();
     assert_eq!(write(&mut r, HONEST, 1), Settled::Ack);
     for floor in [3, 1 << 60, u64::MAX] {
-        let forged = ChunkHeader { floor: TransferId(floor), ..message(floor, Op::Write, b"x") };
+        let forged =
+            ChunkHeader { floor: TransferId(floor), ..message(floor, WireOp::Write, b"x") };
         let error = r.handle_chunk(FORGER, &forged, &[], b"x", || Ok(())).unwrap_err();
         assert!(
             matches!(error, WireError::Field { field: "floor", got, .. } if got == floor),
@@ -63,8 +64,8 @@ fn a_floor_beyond_what_landed_is_a_breach_and_changes_nothing() {
 #[test]
 fn a_floor_that_was_raised_by_two_forged_frames_has_the_rest_refused() {
     let mut r = receiver();
-    frame(&mut r, FORGER, message(1000, Op::Write, b"x"), None, b"x");
-    let raised = ChunkHeader { floor: TransferId(1001), ..message(1001, Op::Write, b"x") };
+    frame(&mut r, FORGER, message(1000, WireOp::Write, b"x"), None, b"x");
+    let raised = ChunkHeader { floor: TransferId(1001), ..message(1001, WireOp::Write, b"x") };
     frame(&mut r, FORGER, raised, None, b"x");
     while r.poll_event().is_some() {}
     assert_eq!(write(&mut r, HONEST, 1), OVER);
@@ -75,16 +76,16 @@ fn a_floor_that_was_raised_by_two_forged_frames_has_the_rest_refused() {
 fn a_message_that_took_the_number_of_a_transfer_has_that_refused() {
     let mut r = receiver();
     let data = |at| chunk(5, at, 2);
-    assert_eq!(frame(&mut r, FORGER, message(5, Op::Write, b"x"), None, b"x"), Settled::Ack);
+    assert_eq!(frame(&mut r, FORGER, message(5, WireOp::Write, b"x"), None, b"x"), Settled::Ack);
     assert_eq!(write(&mut r, HONEST, 5), OVER);
     assert_eq!(frame(&mut r, HONEST, data(0), Some(at(0)), b""), OVER);
     // Nor may it stand for another message, nor for one to another place.
-    assert_eq!(frame(&mut r, HONEST, message(5, Op::Write, b"y"), None, b"y"), OVER);
-    assert_eq!(frame(&mut r, HONEST, message(5, Op::Control, b"x"), None, b"x"), OVER);
+    assert_eq!(frame(&mut r, HONEST, message(5, WireOp::Write, b"y"), None, b"y"), OVER);
+    assert_eq!(frame(&mut r, HONEST, message(5, WireOp::Control, b"x"), None, b"x"), OVER);
     assert_eq!(write(&mut r, FORGER, 6), Settled::Ack);
     assert_eq!(frame(&mut r, HONEST, chunk(6, 0, 1), Some(at(0)), b""), OVER);
     // A chunk that matches in everything is a copy.
-    assert_eq!(frame(&mut r, HONEST, message(5, Op::Write, b"x"), None, b"x"), Settled::Ack);
+    assert_eq!(frame(&mut r, HONEST, message(5, WireOp::Write, b"x"), None, b"x"), Settled::Ack);
     assert_eq!(write(&mut r, HONEST, 6), Settled::Ack);
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{A, Payload};
 use polyrail_proto::hello::{RefusedCode, Reply};
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, RefusalCode, WireError};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, RefusalCode, WireError, WireOp};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, RegionKey, Segment, Sender,
     SenderConfig, Settled, Time, TransferId, TxEvent, Verdict,
@@ -25,7 +25,7 @@ fn transfer(token: u64, chunks: u64) -> NewTransfer<Payload> {
     let len = chunks * 4096;
     let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
     let source = Payload(Arc::new(Plan::new([segment], 4096).unwrap()));
-    NewTransfer { op: Op::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
+    NewTransfer { op: WireOp::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
 }
 
 fn ack(sender: &mut Sender<Payload>, sequence: u64) {
@@ -193,11 +193,11 @@ fn a_peer_that_cancels_what_never_was_is_not_remembered_without_bound() {
 #[test]
 fn a_transfer_cannot_change_its_purpose_between_chunks() {
     let mut r = Receiver::new(ReceiverLimits::default());
-    let data = |chunk| ChunkHeader { op: Op::SendData, context: 5, ..header(1, chunk, 3) };
+    let data = |chunk| ChunkHeader { op: WireOp::SendData, context: 5, ..header(1, chunk, 3) };
     r.handle_chunk(A, &data(0), &[], b"", || Ok(())).unwrap();
     r.handle_chunk_end(A, true);
     for changed in [
-        ChunkHeader { op: Op::Write, ..data(1) },
+        ChunkHeader { op: WireOp::Write, ..data(1) },
         ChunkHeader { context: 6, ..data(1) },
         ChunkHeader { chunk_count: 2, ..data(1) },
     ] {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{A, B, begin, chunk, receiver};
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Settled, TransferId, Verdict};
 
 #[test]
@@ -135,12 +135,12 @@ fn a_flow_that_dies_in_mid_chunk_leaves_the_chunk_missing() {
 #[test]
 fn what_the_driver_expels_lands_no_more_and_is_refused() {
     let mut r = receiver();
-    let data = |n| ChunkHeader { op: Op::SendData, context: 9, ..chunk(1, n, 2) };
+    let data = |n| ChunkHeader { op: WireOp::SendData, context: 9, ..chunk(1, n, 2) };
     begin(&mut r, A, data(0));
     assert!(r.begin_landing(A));
-    assert!(!r.expel(Op::SendData, 9), "a read is under way");
+    assert!(!r.expel(WireOp::SendData, 9), "a read is under way");
     assert!(!r.end_landing(A));
-    assert!(r.expel(Op::SendData, 9));
+    assert!(r.expel(WireOp::SendData, 9));
     assert_eq!(r.handle_chunk_end(A, true), Settled::Refuse(RefusalCode::NotExpected));
     let gate = || Err(RefusalCode::NotExpected);
     let verdict = r.handle_chunk(B, &data(1), &[], b"", gate).unwrap();

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use common::Payload;
-use polyrail_proto::wire::{AckFrame, Flags, Op, RefusalCode};
+use polyrail_proto::wire::{AckFrame, Flags, RefusalCode, WireOp};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time,
     TransferId, TxEvent,
@@ -95,7 +95,7 @@ impl Run {
         let segment =
             Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len: 2 };
         let transfer = NewTransfer {
-            op: Op::Write,
+            op: WireOp::Write,
             flags: Flags::NONE,
             context: 0,
             source: Payload(Arc::new(Plan::new([segment], 1).unwrap())),

@@ -9,7 +9,7 @@ use polyrail_proto::hello::{
     Capabilities, Card, FlowHello, Hello, Kind, Metadata, RailCard, RefusedCode, Reply,
 };
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
 use polyrail_secure::Capability;
 use polyrail_testkit::Rng;
@@ -114,7 +114,7 @@ fn frames(rng: &mut Rng, bytes: u64, chunk_bytes: u64, segment_bytes: u64) -> Ve
     for chunk in 0..plan.chunk_count() {
         let pieces = plan.pieces(chunk);
         let meta: &[u8] = if chunk == 0 { b"done" } else { b"" };
-        let op = [Op::Write, Op::ReadData, Op::SendData][rng.index(3)];
+        let op = [WireOp::Write, WireOp::ReadData, WireOp::SendData][rng.index(3)];
         let header = ChunkHeader { op, ..header(chunk, &plan, meta) };
         header.encode(pieces, meta, &mut stream);
         let mut payload = vec![0; plan.chunk_bytes(chunk) as usize];
@@ -126,7 +126,7 @@ fn frames(rng: &mut Rng, bytes: u64, chunk_bytes: u64, segment_bytes: u64) -> Ve
 
 fn header(chunk: u32, plan: &Plan, meta: &[u8]) -> ChunkHeader {
     ChunkHeader {
-        op: Op::Write,
+        op: WireOp::Write,
         flags: if chunk == 0 { Flags::NOTIFY } else { Flags::ACK_NOW },
         meta_len: meta.len() as u32,
         payload_len: plan.chunk_bytes(chunk),

@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, WireError};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, WireError, WireOp};
 use polyrail_proto::{
     FlowIndex, FrameReader, NewTransfer, Plan, ReaderEvent, Receiver, ReceiverLimits, Segment,
     Sender, SenderConfig, Settled, Source, Time, TxEvent, Verdict,
@@ -201,7 +201,7 @@ impl Liar {
             self.sender.submit(
                 now,
                 NewTransfer {
-                    op: Op::Write,
+                    op: WireOp::Write,
                     flags: Flags::NONE,
                     context: 0,
                     source: Answer(Arc::new(plan)),
@@ -274,8 +274,8 @@ impl Liar {
         // The node asked it for nothing. Its keys are looked up in the region table of the node, and
         // only one of them counts.
         let admission = match header.op {
-            Op::ReadData | Op::SendData => Err(RefusalCode::NotExpected),
-            Op::Write | Op::Control => places.iter().try_for_each(|place| {
+            WireOp::ReadData | WireOp::SendData => Err(RefusalCode::NotExpected),
+            WireOp::Write | WireOp::Control => places.iter().try_for_each(|place| {
                 let here = self.granted.admit(place);
                 here.or_else(|code| theirs.admit(place).map_err(|_| code))
             }),
@@ -331,7 +331,7 @@ impl Liar {
                     "{id} is complete, but its chunks are not here"
                 )));
             }
-            if landed.op == Op::Control
+            if landed.op == WireOp::Control
                 && let Ok(Message::Cancel { transfer }) = Message::decode(&landed.meta)
             {
                 self.receiver.retire(transfer);

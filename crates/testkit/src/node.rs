@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{Flags, Op, Place};
+use polyrail_proto::wire::{Flags, Place, WireOp};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, Segment, Sender, SenderConfig,
     Source, Time, TransferId,
@@ -343,7 +343,7 @@ impl Node {
         // The simulation's segments are small and few: they always make a plan.
         let plan = Plan::new(segments, self.settings.chunk_bytes).unwrap_or_else(|_| Plan::empty());
         NewTransfer {
-            op: Op::Write,
+            op: WireOp::Write,
             flags: Flags::NONE,
             context: 0,
             source: Request(Arc::new((plan, meta))),

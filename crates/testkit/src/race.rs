@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::wire::{AckFrame, Flags, Op};
+use polyrail_proto::wire::{AckFrame, Flags, WireOp};
 use polyrail_proto::{
     FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time, TxEvent,
 };
@@ -202,7 +202,7 @@ impl Race {
         let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
         let plan = Plan::for_rails([segment], self.course.chunk_bytes, self.course.known_rails());
         let source = Payload(Arc::new(plan.expect("few chunks")));
-        let (op, flags, now) = (Op::Write, Flags::NONE, Time(self.now));
+        let (op, flags, now) = (WireOp::Write, Flags::NONE, Time(self.now));
         let transfer = NewTransfer { op, flags, context: 0, source, token: 0, deadline: None };
         self.peers[peer].sender.submit(now, transfer);
         // The first is asked, and asks others if it leaves something.

@@ -1,6 +1,6 @@
 //! What devices copy into place for a peer's flows, as all see it who hold the lock of the peer.
 
-use polyrail_proto::wire::{Op, RefusalCode};
+use polyrail_proto::wire::{RefusalCode, WireOp};
 use polyrail_proto::{LandingId, Settled};
 
 use crate::engine::peer::RxSide;
@@ -53,7 +53,7 @@ impl RxSide {
     }
 
     /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.
-    pub(crate) fn expel(&mut self, op: Op, context: u64) -> bool {
+    pub(crate) fn expel(&mut self, op: WireOp, context: u64) -> bool {
         self.settle();
         self.receiver.expel(op, context)
     }

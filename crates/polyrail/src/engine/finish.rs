@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{Flags, Op as WireOp, Place, RefusalCode};
+use polyrail_proto::wire::{Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId, TxEvent};
 
 use crate::base::error::TransferError;

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use polyrail_config::{Config, Polling};
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::Op as WireOp;
+use polyrail_proto::wire::WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::{Message, ReadPiece};
-use polyrail_proto::wire::{Flags, Op as WireOp, RefusalCode};
+use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
 use polyrail_proto::{Landed, Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;

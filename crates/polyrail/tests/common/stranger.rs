@@ -10,7 +10,7 @@ use polyrail::{Engine, Region};
 use polyrail_proto::hello::{
     Capabilities, Card, FlowHello, Hello, Kind, Metadata, PREFIX_BYTES, Prefix, RailCard, Reply,
 };
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Op, Place};
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Place, WireOp};
 use polyrail_proto::{InstanceId, Piece, RegionKey, TransferId};
 use polyrail_secure::{
     Capability, Identity, Initiator, Keyring, Keys, Opener, Proof, RECORD_HEADER_BYTES,
@@ -105,7 +105,7 @@ pub(crate) fn hello(engine: &Engine, card: Card) -> FlowHello {
 /// A chunk that is the whole of transfer 1: a write.
 pub(crate) fn write_header(payload: u32, pieces: u16) -> ChunkHeader {
     ChunkHeader {
-        op: Op::Write,
+        op: WireOp::Write,
         flags: Flags::NONE,
         meta_len: 0,
         payload_len: payload,

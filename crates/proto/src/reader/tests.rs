@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::id::{RegionKey, TransferId};
 use crate::plan::{Plan, Segment};
-use crate::wire::{Flags, Op};
+use crate::wire::{Flags, WireOp};
 
 mod forged;
 
@@ -52,7 +52,7 @@ fn frames(payload: &[u8], block: u64, chunk_bytes: u64) -> (Vec<Frame>, Plan) {
         let pieces = plan.pieces(chunk);
         let meta: &[u8] = if chunk == 0 { b"hello" } else { b"" };
         let header = ChunkHeader {
-            op: Op::Write,
+            op: WireOp::Write,
             flags: Flags::NONE,
             meta_len: meta.len() as u32,
             payload_len: plan.chunk_bytes(chunk),

@@ -31,7 +31,7 @@ fn transfer(token: u64, chunks: u64) -> NewTransfer<Arc<Plan>> {
     let len = chunks * 100 * 1024;
     let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
     let source = Arc::new(Plan::new([segment], 100 * 1024).unwrap());
-    NewTransfer { op: Op::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
+    NewTransfer { op: WireOp::Write, flags: Flags::NONE, context: 0, source, token, deadline: None }
 }
 
 fn pull(sender: &mut Sender<Arc<Plan>>, flow: FlowIndex) -> Option<(u64, u32)> {

@@ -4,7 +4,7 @@ use super::*;
 
 fn header() -> ChunkHeader {
     ChunkHeader {
-        op: Op::Write,
+        op: WireOp::Write,
         flags: Flags::NOTIFY.with(Flags::CHECKSUM),
         meta_len: 3,
         payload_len: 30,
@@ -59,7 +59,7 @@ fn each_field_out_of_range_is_refused_by_name() {
         ("transfer", ChunkHeader { transfer: TransferId(6), ..header() }),
         ("chunk_count", ChunkHeader { chunk_count: 0, ..header() }),
         ("place", ChunkHeader { place: 1, ..header() }),
-        ("payload_len", ChunkHeader { op: Op::Control, chunk_count: 1, ..header() }),
+        ("payload_len", ChunkHeader { op: WireOp::Control, chunk_count: 1, ..header() }),
     ];
     for (name, bad) in cases {
         let error = ChunkHeader::decode(&encoded(&bad)).unwrap_err();

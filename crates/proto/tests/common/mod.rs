@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::wire::{ChunkHeader, Flags, Op};
+use polyrail_proto::wire::{ChunkHeader, Flags, WireOp};
 use polyrail_proto::{FlowIndex, Plan, Receiver, ReceiverLimits, Source, TransferId, Verdict};
 
 pub(crate) const A: FlowIndex = FlowIndex(0);
@@ -23,7 +23,7 @@ pub(crate) fn receiver() -> Receiver {
 /// The head of a chunk of 10 bytes.
 pub(crate) fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
     ChunkHeader {
-        op: Op::Write,
+        op: WireOp::Write,
         flags: Flags::NONE,
         meta_len: 0,
         payload_len: 10,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::matching::{Match, Matcher, MatcherLimits};
 use polyrail_proto::message::PostedReceive;
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, Place, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, RegionKey, TransferId, Verdict};
 
 const RECEIVES: MatcherLimits = MatcherLimits { receives: 8, places: 20 };
@@ -207,7 +207,7 @@ impl Transfers {
         };
         let floor = if data.ratio(1, 16)? { data.int_in_range(1..=transfer)? } else { 1 };
         let header = ChunkHeader {
-            op: Op::Write,
+            op: WireOp::Write,
             flags: Flags::NONE,
             meta_len: meta.len() as u32,
             payload_len: 0,

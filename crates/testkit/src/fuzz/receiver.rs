@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::{Result, Unstructured};
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 use polyrail_proto::{
     FlowIndex, LandingId, Receiver, ReceiverLimits, Settled, TransferId, Verdict,
 };
@@ -72,11 +72,11 @@ fn chunks(transfer: u64) -> u32 {
     1 + (transfer % 3) as u32
 }
 
-fn context(transfer: u64) -> (Op, u64) {
+fn context(transfer: u64) -> (WireOp, u64) {
     match transfer % 3 {
-        0 => (Op::Write, 0),
-        1 => (Op::SendData, transfer),
-        _ => (Op::ReadData, transfer),
+        0 => (WireOp::Write, 0),
+        1 => (WireOp::SendData, transfer),
+        _ => (WireOp::ReadData, transfer),
     }
 }
 
@@ -121,7 +121,7 @@ impl Model {
             }
             9 => {
                 let (op, context) = context(data.int_in_range(1..=TRANSFERS)?);
-                if op != Op::Write {
+                if op != WireOp::Write {
                     let expelled = self.receiver.expel(op, context);
                     assert!(expelled || !self.receiver.is_quiet());
                     self.expelled.insert(context);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use polyrail_proto::wire::{AckFrame, Flags, Op, RefusalCode};
+use polyrail_proto::wire::{AckFrame, Flags, RefusalCode, WireOp};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, RegionKey, Segment, Sender, SenderConfig, Time,
     TransferId, TxEvent,
@@ -117,7 +117,7 @@ impl Model {
         let after = data.int_in_range(0..=200)?;
         let deadline = data.ratio(1, 3)?.then_some(Time(self.now.0 + after));
         let transfer = NewTransfer {
-            op: Op::Write,
+            op: WireOp::Write,
             flags: Flags::NONE,
             context: 0,
             source: Payload(Arc::new(plan)),

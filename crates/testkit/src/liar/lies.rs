@@ -1,7 +1,7 @@
 //! What the liar says.
 
 use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Op, Place, RefusalCode, SharedPlace};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{MAX_CHUNKS, Piece, RegionKey, TransferId};
 
 use super::{GRANTED_BYTES, Liar, seal};
@@ -44,7 +44,7 @@ impl Liar {
             }
             4 | 5 => {
                 let meta = message(theirs, rng).encode();
-                let header = self.header(Op::Control, 0, meta.len() as u32, 0, rng);
+                let header = self.header(WireOp::Control, 0, meta.len() as u32, 0, rng);
                 header.encode(std::iter::empty(), &meta, &mut plain);
             }
             _ => self.chunk(theirs, rng, &mut plain, &mut payload),
@@ -74,7 +74,7 @@ impl Liar {
 
     fn header(
         &mut self,
-        op: Op,
+        op: WireOp,
         payload_len: u32,
         meta_len: u32,
         pieces: u16,
@@ -96,7 +96,7 @@ impl Liar {
         };
         // A transfer without a last chunk stays unfinished.
         let chunk_count = match rng.index(12) {
-            _ if payload_len == 0 || op == Op::Control => 1,
+            _ if payload_len == 0 || op == WireOp::Control => 1,
             0 => MAX_CHUNKS,
             1 => rng.between(1, u64::from(MAX_CHUNKS)) as u32,
             _ => 1 + (transfer % 4) as u32,
@@ -126,9 +126,9 @@ impl Liar {
         payload: &mut Vec<u8>,
     ) {
         let op = match rng.index(10) {
-            0 => Op::ReadData,
-            1 => Op::SendData,
-            _ => Op::Write,
+            0 => WireOp::ReadData,
+            1 => WireOp::SendData,
+            _ => WireOp::Write,
         };
         let pieces: Vec<Piece> = (0..rng.between(1, 3)).map(|_| self.piece(theirs, rng)).collect();
         let len: u64 = pieces.iter().map(|piece| piece.len).sum();

@@ -2,7 +2,7 @@
 
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{ChunkHeader, Flags, Op, Place, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{
     Admission, Failure, Landed, NewTransfer, Segment, Source, TransferId, TxEvent,
 };
@@ -39,7 +39,7 @@ pub(super) enum Purpose {
 /// A read or receive that is over for its user, but perhaps not for a flow inside a system call.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    op: Op,
+    op: WireOp,
     context: u64,
     id: OpId,
     outcome: Outcome,
@@ -56,9 +56,9 @@ pub(super) fn admit(
         return Ok(());
     }
     let expected = match header.op {
-        Op::ReadData => node.reads.contains_key(&header.context),
-        Op::SendData => node.receives.contains_key(&header.context),
-        Op::Write | Op::Control => true,
+        WireOp::ReadData => node.reads.contains_key(&header.context),
+        WireOp::SendData => node.receives.contains_key(&header.context),
+        WireOp::Write | WireOp::Control => true,
     };
     if !expected {
         return Err(RefusalCode::NotExpected);
@@ -112,7 +112,7 @@ impl Node {
             Some(receive) => world.oracle.matched(id, receive),
             None => world.oracle.violate(format!("{id} met a receive that was never posted")),
         }
-        let (op, context) = (Op::SendData, posted.receive);
+        let (op, context) = (WireOp::SendData, posted.receive);
         let segments = segments(&source, &posted.places);
         let transfer = NewTransfer { op, context, ..self.transfer(segments, Vec::new()) };
         let transfer = self.submit(world, transfer, Purpose::Send(id, posted.receive));
@@ -140,18 +140,20 @@ impl Node {
     pub(super) fn take_landed(&mut self, world: &mut World) {
         while let Some(landed) = self.receiver.poll_event() {
             match landed.op {
-                Op::Write if landed.flags.contains(Flags::NOTIFY) => match landed.meta.try_into() {
-                    Ok(id) => world.notified(self.id, OpId(u32::from_le_bytes(id))),
-                    Err(meta) => world.oracle.violate(format!("notification is {meta:?}")),
-                },
-                Op::Write => {}
-                Op::ReadData => {
+                WireOp::Write if landed.flags.contains(Flags::NOTIFY) => {
+                    match landed.meta.try_into() {
+                        Ok(id) => world.notified(self.id, OpId(u32::from_le_bytes(id))),
+                        Err(meta) => world.oracle.violate(format!("notification is {meta:?}")),
+                    }
+                }
+                WireOp::Write => {}
+                WireOp::ReadData => {
                     if let Some(id) = self.reads.remove(&landed.context) {
                         self.over(world, id, Outcome::Done);
                     }
                 }
-                Op::SendData => self.received(world, &landed),
-                Op::Control => match Message::decode(&landed.meta) {
+                WireOp::SendData => self.received(world, &landed),
+                WireOp::Control => match Message::decode(&landed.meta) {
                     Ok(message) => self.hear(world, message),
                     Err(error) => world.oracle.violate(format!("message: {error}")),
                 },
@@ -182,7 +184,7 @@ impl Node {
 
     pub(super) fn leave_read(&mut self, world: &mut World, read: u64, outcome: Outcome) {
         if let Some(id) = self.reads.remove(&read) {
-            self.leaving.push(Leaving { op: Op::ReadData, context: read, id, outcome });
+            self.leaving.push(Leaving { op: WireOp::ReadData, context: read, id, outcome });
             self.handles.remove(&id);
             self.settle(world);
         }
@@ -190,7 +192,7 @@ impl Node {
 
     pub(super) fn leave_receive(&mut self, world: &mut World, receive: u64, outcome: Outcome) {
         if let Some(id) = self.receives.remove(&receive) {
-            self.leaving.push(Leaving { op: Op::SendData, context: receive, id, outcome });
+            self.leaving.push(Leaving { op: WireOp::SendData, context: receive, id, outcome });
             self.handles.remove(&id);
             self.settle(world);
         }
@@ -240,7 +242,7 @@ impl Node {
             return;
         }
         let empty = self.transfer(Vec::new(), message.encode());
-        self.submit(world, NewTransfer { op: Op::Control, ..empty }, purpose);
+        self.submit(world, NewTransfer { op: WireOp::Control, ..empty }, purpose);
     }
 
     fn over(&mut self, world: &mut World, id: OpId, outcome: Outcome) {
@@ -338,7 +340,7 @@ impl Node {
                                 len: piece.from.len,
                             })
                             .collect();
-                        let (op, context) = (Op::ReadData, read);
+                        let (op, context) = (WireOp::ReadData, read);
                         let answer = NewTransfer { op, context, ..self.transfer(segments, vec![]) };
                         let transfer = self.submit(world, answer, Purpose::Answer(read));
                         self.answers.insert(read, transfer);

@@ -1,6 +1,6 @@
 //! Incoming flows: one thread each, which reads chunks into place and acknowledges them.
 
-use polyrail_proto::wire::{Flags, Op, RefusalCode};
+use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Need, Settled, Time, Verdict};
 
 use super::operations::{admit, span_of};
@@ -242,7 +242,7 @@ impl Node {
         let intact = !flags.contains(Flags::CHECKSUM) || chunk.crc == chunk.header.checksum;
         let settled = self.receiver.handle_chunk_end(FlowIndex(flow), intact);
         stream.sequence += 1;
-        stream.urgent |= flags.contains(Flags::ACK_NOW) || chunk.header.op == Op::Control;
+        stream.urgent |= flags.contains(Flags::ACK_NOW) || chunk.header.op == WireOp::Control;
         if let Settled::Refuse(code) = settled {
             world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
             stream.refusals.push_back((stream.sequence, code));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 use polyrail_gpu::Device;
-use polyrail_proto::wire::{ChunkHeader, Flags, Op as WireOp, Place, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, InstanceId, Landed, Verdict};
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
