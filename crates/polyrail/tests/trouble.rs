@@ -326,3 +326,38 @@ fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
     });
     assert_eq!((late.count(), cancelled.is_empty()), (0, false), "of {}", cancelled.len());
 }
+
+/// The one who sends hears that it is done: then it is, whatever happens at that moment to the receive.
+#[test]
+fn a_send_that_is_done_has_a_receive_that_is_done() {
+    let p = pair(&[]);
+    let (source, target) = (filled(&p.a, 4096, 1), zeroed(&p.b, 4096));
+    let (mut both, mut neither) = (0, 0);
+    let mut pause = Duration::ZERO;
+    for round in 0..3000 {
+        let receive = p.b.receive(&p.to_a, round, &target.all()).unwrap();
+        let send = p.a.send(&p.to_b, round, &source.all()).unwrap();
+        let posted = Instant::now();
+        while posted.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+        receive.cancel();
+        let received = receive.ended().is_ok();
+        if !received {
+            // It would wait for the next receive of its tag.
+            send.cancel();
+        }
+        match (received, send.ended().is_ok()) {
+            (true, true) => {
+                both += 1;
+                pause = pause.saturating_sub(Duration::from_micros(3));
+            }
+            (false, false) => {
+                neither += 1;
+                pause += Duration::from_micros(3);
+            }
+            ends => panic!("round {round}, cancelled after {pause:?}: (receive, send) {ends:?}"),
+        }
+    }
+    assert!(both > 100 && neither > 100, "{both} were too late to cancel, {neither} were not");
+}

@@ -33,6 +33,7 @@ impl RxSide {
             landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
         }
         self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
+        self.note_complete();
     }
 
     /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here

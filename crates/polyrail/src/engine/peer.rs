@@ -1,6 +1,6 @@
 //! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use polyrail_config::Payload;
 use polyrail_gpu::Ticket;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::matching::Matcher;
-use polyrail_proto::wire::{Place, RefusalCode};
+use polyrail_proto::wire::{Place, RefusalCode, WireOp};
 use polyrail_proto::{
-    FlowIndex, InstanceId, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
+    FlowIndex, InstanceId, Landed, Receiver, ReceiverLimits, Sender, SenderConfig, Time, TransferId,
 };
 use polyrail_secure::Capability;
 use polyrail_sys::tcp;
@@ -167,12 +167,21 @@ pub(crate) struct RxSide {
     /// Parts of reads under way by their number.
     pub(crate) reads: HashMap<u64, ReadPart>,
     pub(crate) next_read: u64,
+    /// Transfers that are complete here and were not delivered yet.
+    complete: VecDeque<Complete>,
     /// Chunks that devices copy into place.
     pub(crate) landings: Vec<Landing>,
     /// Copies from and to regions that the peer has ended.
     pub(crate) ending: Vec<Ticket>,
     /// When acknowledgements were first and last seen to have to wait.
     pub(crate) unquiet_ns: (u64, u64),
+}
+
+/// A transfer that is complete here.
+pub(crate) struct Complete {
+    pub(crate) landed: Landed,
+    /// The read or receive that waited for it.
+    pub(crate) op: Option<Arc<Op>>,
 }
 
 /// A receive that waits for its message.
@@ -195,6 +204,28 @@ pub(crate) struct OpRef(pub(crate) Arc<Op>);
 impl PartialEq for OpRef {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl RxSide {
+    /// The next transfer that is complete.
+    pub(crate) fn poll_complete(&mut self) -> Option<Complete> {
+        self.note_complete();
+        self.complete.pop_front()
+    }
+
+    /// Takes each complete transfer together with the operation that waited for it, under the lock
+    /// under which its last chunk landed: the peer hears that it is done, so nobody may end that
+    /// operation otherwise.
+    pub(crate) fn note_complete(&mut self) {
+        while let Some(landed) = self.receiver.poll_event() {
+            let op = match landed.op {
+                WireOp::ReadData => self.reads.remove(&landed.context).map(|part| part.op),
+                WireOp::SendData => self.receives.remove(&landed.context).map(|it| it.op),
+                WireOp::Write | WireOp::Control => None,
+            };
+            self.complete.push_back(Complete { landed, op });
+        }
     }
 }
 
@@ -301,6 +332,7 @@ impl PeerShared {
             rx: Mutex::new(RxSide {
                 receiver: Receiver::new(limits),
                 receives: HashMap::new(),
+                complete: VecDeque::new(),
                 next_receive: 1,
                 reads: HashMap::new(),
                 next_read: 1,

@@ -577,10 +577,17 @@ impl EngineShared {
         {
             let mut rx = peer.rx();
             let rx = &mut *rx;
+            // What is complete by now is not ended any more.
+            rx.settle();
+            rx.note_complete();
             let reads = rx.reads.extract_if(|_, part| which(&part.op));
             over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
             let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
             over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
+            // And what is not, can't become so.
+            for (wire_op, context, _) in &over {
+                rx.receiver.expel(*wire_op, *context);
+            }
         }
         for (wire_op, context, op) in over {
             // A flow may be inside a non-blocking system call, or a device copy.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use polyrail_config::Payload;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode};
-use polyrail_proto::{FlowIndex, FrameReader, Landed, Need, ReaderEvent, Settled, Verdict};
+use polyrail_proto::{FlowIndex, FrameReader, Need, ReaderEvent, Settled, Verdict};
 use polyrail_secure::Sealer;
 use polyrail_sys::{In, IoVecs, receive};
 use smallvec::SmallVec;
@@ -23,7 +23,7 @@ use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{PeerShared, RxSide};
+use crate::engine::peer::{Complete, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
 use crate::engine::quotas::FlowPlace;
 use crate::memory::gate::Pin;
@@ -53,7 +53,7 @@ pub(crate) struct RxFlow {
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
     is_landing: bool,
-    landed: Vec<Landed>,
+    complete: Vec<Complete>,
     way_back: WayBack,
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
@@ -93,7 +93,7 @@ impl RxFlow {
             waits_for_room: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
-            landed: Vec::new(),
+            complete: Vec::new(),
             way_back: WayBack::Data(SmallVec::new()),
             readable: true,
             ended: false,
@@ -550,16 +550,16 @@ impl RxFlow {
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
         self.note_landed(&mut rx);
-        if self.landed.is_empty() {
+        if self.complete.is_empty() {
             self.look_ahead(goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
 
     fn note_landed(&mut self, side: &mut RxSide) {
-        while let Some(landed) = side.receiver.poll_event() {
-            if is_told_of(&landed) {
-                self.landed.push(landed);
+        while let Some(complete) = side.poll_complete() {
+            if is_told_of(&complete.landed) {
+                self.complete.push(complete);
             }
         }
     }
@@ -607,9 +607,9 @@ impl RxFlow {
 
     fn deliver(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
         let mut ended = Ok(());
-        for landed in self.landed.drain(..) {
+        for complete in self.complete.drain(..) {
             // It has landed, and is not sent again.
-            ended = ended.and(pass.landed(&self.peer, landed));
+            ended = ended.and(pass.landed(&self.peer, complete));
         }
         ended
     }

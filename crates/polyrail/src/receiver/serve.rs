@@ -6,14 +6,14 @@ use std::sync::Arc;
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
-use polyrail_proto::{Landed, Plan, QuotaExceeded, Segment, Time};
+use polyrail_proto::{Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Purpose};
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::peer::{Complete, OpRef, PeerShared, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
@@ -22,12 +22,17 @@ use crate::path::{export, try_shared};
 impl Pass<'_> {
     /// A transfer of a peer is complete here. An error means that the peer breaks the rules: close the
     /// flow that brought it.
-    pub(crate) fn landed(&mut self, peer: &Arc<PeerShared>, landed: Landed) -> Result<(), Down> {
-        take(self, peer, landed)
+    pub(crate) fn landed(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        complete: Complete,
+    ) -> Result<(), Down> {
+        take(self, peer, complete)
     }
 }
 
-fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) -> Result<(), Down> {
+fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, complete: Complete) -> Result<(), Down> {
+    let Complete { landed, op } = complete;
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
         WireOp::ReadData | WireOp::SendData => true,
@@ -47,9 +52,8 @@ fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) -> Result<(
             }
         }
         WireOp::ReadData => {
-            let part = peer.rx().reads.remove(&landed.context);
-            if let Some(part) = part {
-                pass.finishes.push(Finish::Done(part.op, landed.bytes));
+            if let Some(op) = op {
+                pass.finishes.push(Finish::Done(op, landed.bytes));
                 // It serves one read less.
                 if peer.tx().sender.peer_may_have_room() {
                     pass.engine.send_soon(peer);
@@ -57,10 +61,7 @@ fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, landed: Landed) -> Result<(
             }
         }
         WireOp::SendData => {
-            let receive = peer.rx().receives.remove(&landed.context);
-            if let Some(receive) = receive {
-                pass.finishes.push(Finish::Done(receive.op, landed.bytes));
-            }
+            pass.finishes.extend(op.map(|op| Finish::Done(op, landed.bytes)));
         }
         WireOp::Control => match Message::decode(&landed.meta) {
             Ok(message) => return handle(pass, peer, message),

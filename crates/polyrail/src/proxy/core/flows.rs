@@ -223,13 +223,13 @@ impl Core {
             self.orphans.push(flow.peer.clone());
         }
         let mut landed = Vec::new();
-        while let Some(event) = rx.receiver.poll_event() {
-            landed.push(event);
+        while let Some(complete) = rx.poll_complete() {
+            landed.push(complete);
         }
         drop(rx);
-        for event in landed {
+        for complete in landed {
             // It is ending anyway.
-            let _ = pass.landed(&flow.peer, event);
+            let _ = pass.landed(&flow.peer, complete);
         }
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
