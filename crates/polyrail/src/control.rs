@@ -7,6 +7,7 @@ pub(crate) mod build;
 mod connecting;
 pub(crate) mod handshake;
 mod lateness;
+mod leaving;
 mod presence;
 mod secrets;
 mod watch;
@@ -26,16 +27,16 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::base::reason::{ConnectReason, LostReason};
+use crate::base::reason::ConnectReason;
 use crate::control::accepting::Accepting;
 use crate::control::admission::Admissions;
 use crate::control::connecting::Retry;
 use crate::control::handshake::{Cause, Handshake, Step};
 use crate::control::lateness::Absences;
+use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
-use crate::engine::life::Event;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
@@ -55,6 +56,7 @@ pub(crate) struct Control {
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
     probes: Slab<Probe>,
+    leaving: Vec<Leaving>,
     absences: Absences,
     admissions: Admissions,
     dump: DumpSignal,
@@ -72,6 +74,7 @@ impl Control {
             retries: VecDeque::new(),
             cut_off: Vec::new(),
             probes: Slab::new(),
+            leaving: Vec::new(),
             absences: Absences::new(Instant::now()),
             dump,
         })
@@ -104,6 +107,7 @@ impl Control {
                     token => self.step(token as usize),
                 }
             }
+            self.end_leaving(now);
             self.accept_again(now);
             self.engine.send_what_is_left();
             self.retry_due(now);
@@ -124,8 +128,9 @@ impl Control {
         let ticking = self.engine.control.ticking.load(Ordering::Acquire);
         let tick = ticking.then_some(next_tick);
         let probes = self.probes.iter().map(|(_, probe)| probe.due);
-        let due = retries.chain(handshakes).chain(probes).chain(tick).chain(self.accepting.again);
-        let due = due.min();
+        let leaving = self.leaving.iter().map(|leaving| leaving.until);
+        let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
+        let due = due.chain(self.accepting.again).min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
@@ -149,7 +154,7 @@ impl Control {
                 let name = peer.name();
                 tracing::info!(target: "polyrail::rail", peer = name, %flow, why = %text, "flow down");
                 peer.note_problem(text);
-                if !peer.is_gone() {
+                if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
                     self.reconnect(peer.clone(), flow);
                     self.flows_lost(&peer);
@@ -159,15 +164,13 @@ impl Control {
             ControlCommand::ArrivalLost { peer, flow, why } => {
                 let name = peer.name();
                 tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
-                if !peer.is_gone() {
+                if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
                     self.flows_lost(&peer);
                     self.engine.control.nudge();
                 }
             }
-            ControlCommand::PeerLeft { peer } => {
-                self.engine.lose_peer(&peer, Event::Bye, LostReason::Closed);
-            }
+            ControlCommand::PeerLeft { peer } => self.hears_bye(peer, Instant::now()),
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
             ControlCommand::Introduce { address, invitation, answer } => {
                 self.introduce(address, invitation, answer);

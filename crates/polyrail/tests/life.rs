@@ -265,6 +265,28 @@ fn a_removed_peer_is_told_and_can_be_added_again() {
     p.b.notify(&back, b"again").unwrap().ended().unwrap();
 }
 
+/// Its acknowledgements may be on other connections than its good-bye, which overtakes them there.
+#[test]
+fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
+    for round in 0..60 {
+        let rails = if round % 2 == 0 { "127.0.0.1" } else { FOUR_RAILS };
+        let settings = [("rails", rails)];
+        let (a, b) = (engine(&settings), engine(&settings));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let to_a = b.add_peer(&a.metadata()).unwrap();
+        // So it says good-bye on connections of its own.
+        b.notify(&to_a, b"hello").unwrap().ended().unwrap();
+        let (source, target) = (filled(&a, 300_000, 1), zeroed(&b, 300_000));
+        let segment = (source.all(), remote(&a, &target).all());
+        let write = Request::write(&to_b).segment(segment.0, segment.1);
+        let write = a.post(write.notification(b"done".to_vec())).unwrap();
+        b.wait_notification(LONG).unwrap();
+        drop(b);
+        let ended = write.ended();
+        assert!(ended.is_ok(), "round {round}: {ended:?}");
+    }
+}
+
 fn rails_of(spec: &str, settings: &[(&str, &str)]) -> Engine {
     engine(&[&[("rails", spec)], settings].concat())
 }

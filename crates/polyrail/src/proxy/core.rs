@@ -186,10 +186,10 @@ impl Core {
                     (read, flow.readable)
                 }
                 Some(AnyFlow::Both(flow, arriving)) => {
-                    let read = arriving.read(pass).and_then(|any| {
-                        flow.take_acks(arriving.take_acks(), pass)?;
-                        Ok(any)
-                    });
+                    let read = arriving.read(pass);
+                    // Also those in front of the end of the connection.
+                    let taken = flow.take_acks(arriving.take_acks(), pass);
+                    let read = read.and_then(|any| taken.map(|()| any));
                     if arriving.is_copying() && !self.landing.contains(&key) {
                         self.landing.push(key);
                     }
@@ -289,15 +289,15 @@ impl Core {
             let mut rx = peer.rx();
             rx.settle();
             let mut landed = Vec::new();
-            while let Some(event) = rx.receiver.poll_event() {
-                landed.push(event);
+            while let Some(complete) = rx.poll_complete() {
+                landed.push(complete);
             }
             let stays = rx.has_orphans();
             drop(rx);
-            for event in landed {
+            for complete in landed {
                 worked = true;
                 // Its flow is gone already.
-                let _ = pass.landed(peer, event);
+                let _ = pass.landed(peer, complete);
             }
             stays
         });

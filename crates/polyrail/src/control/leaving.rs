@@ -1,0 +1,46 @@
+//! Peers that have said good-bye.
+//!
+//! What they acknowledged before may still be on its way: on other connections, which end behind it.
+//! So a transfer ends as lost only when its acknowledgement can't come any more.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::base::reason::LostReason;
+use crate::control::Control;
+use crate::engine::life::Event;
+use crate::engine::peer::PeerShared;
+use crate::engine::state::FAREWELL;
+
+/// One that has, and until when its connections are waited for: it ends them as soon as it knows that
+/// its good-bye was heard.
+pub(super) struct Leaving {
+    peer: Arc<PeerShared>,
+    pub(super) until: Instant,
+}
+
+impl Control {
+    /// The peer says good-bye.
+    pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, now: Instant) {
+        if !self.is_leaving(&peer) {
+            self.leaving.push(Leaving { peer, until: now + FAREWELL });
+        }
+    }
+
+    /// Whether the peer has said good-bye: its connections end, and nothing is made of that.
+    pub(super) fn is_leaving(&self, peer: &Arc<PeerShared>) -> bool {
+        self.leaving.iter().any(|leaving| Arc::ptr_eq(&leaving.peer, peer))
+    }
+
+    /// Ends the peers of which nothing more can come.
+    pub(super) fn end_leaving(&mut self, now: Instant) {
+        let engine = &self.engine;
+        self.leaving.retain(|Leaving { peer, until }| {
+            let stays = peer.is_busy() && !peer.is_gone() && now < *until;
+            if !stays {
+                engine.lose_peer(peer, Event::Bye, LostReason::Closed);
+            }
+            stays
+        });
+    }
+}
