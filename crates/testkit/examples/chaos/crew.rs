@@ -104,6 +104,10 @@ impl Worker {
         self.process.end();
     }
 
+    pub(crate) fn is_killed(&self) -> bool {
+        self.state == State::MayEnd && self.metadata.is_none()
+    }
+
     /// Whether it ended well.
     pub(crate) fn wait(&mut self) -> io::Result<bool> {
         Ok(self.process.child.wait()?.success())

@@ -67,6 +67,25 @@ pub(crate) enum Action {
     Over(Target),
 }
 
+impl Action {
+    /// The worker whose process it needs.
+    pub(crate) fn process(&self) -> Option<usize> {
+        match *self {
+            Self::Kill(worker)
+            | Self::Stop(worker)
+            | Self::Continue(worker)
+            | Self::Descriptors { worker, .. }
+            | Self::Memory { worker, .. }
+            | Self::Withdraw(worker) => Some(worker),
+            Self::Link { .. }
+            | Self::Rate { .. }
+            | Self::Start(_)
+            | Self::Flood
+            | Self::Over(_) => None,
+        }
+    }
+}
+
 /// What has one fault at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {

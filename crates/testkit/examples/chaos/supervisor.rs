@@ -203,6 +203,10 @@ impl Supervisor {
     }
 
     fn perform(&mut self, action: Action) -> Result<(), Box<dyn Error>> {
+        // One that was killed is started when all rails are up, which may be after its next fault.
+        if action.process().is_some_and(|worker| self.workers[worker].is_killed()) {
+            return Ok(());
+        }
         if !matches!(action, Action::Over(_) | Action::Start(_)) {
             self.log(&action.to_string());
         }
