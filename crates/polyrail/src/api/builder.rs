@@ -73,8 +73,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Asks this before a peer joins by itself; without it everybody who reaches the port and speaks
-    /// the protocol may. Peers that the user adds, by metadata or address, are not asked about.
+    /// Asks this before a peer joins by itself; without it everybody may who proves that it may connect
+    /// (setting `auth`). Peers that the user adds, by metadata or address, are not asked about.
     ///
     /// ```
     /// use polyrail::{Admission, Config, Engine, LostReason, RefusedCode};

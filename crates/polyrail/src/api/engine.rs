@@ -207,7 +207,8 @@ impl Engine {
     }
 
     /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
-    /// file appears whole or not at all; an older one is replaced. Only its owner may read it.
+    /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
+    /// when the engine ends: whoever reads it after that adds a peer that is gone.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));

@@ -121,8 +121,9 @@ impl Request<Write> {
         Self::new(peer, Kind::Write)
     }
 
-    /// Bytes that the peer gets by [`crate::Engine::take_notifications`] once all bytes of the write
-    /// are in place. At most `notification_bytes`.
+    /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
+    /// the write are in place. At most `notification_bytes`. A request has one, the same for each post;
+    /// notifications have no order among each other.
     #[must_use]
     pub fn notification(mut self, bytes: Vec<u8>) -> Self {
         self.spec.notification = Some(bytes);
@@ -188,8 +189,8 @@ impl<O: TwoSided> Request<O> {
 }
 
 impl<O: Operation> Request<O> {
-    /// The transfer fails if it is not complete after this time. Without it, `transfer_timeout_ms`
-    /// holds. A write or a send that has begun is over once the peer confirms that nothing of it
+    /// The transfer fails if it is not complete after this time, which counts from each post. Without
+    /// it, `transfer_timeout_ms` holds. A write or a send that has begun is over once the peer confirms that nothing of it
     /// lands any more; while no rail reaches the peer, that is when the peer is given up
     /// (`peer_timeout_ms`) at the latest.
     #[must_use]

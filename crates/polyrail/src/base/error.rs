@@ -91,7 +91,7 @@ pub enum PeerError {
         /// Why not.
         why: ConnectReason,
     },
-    /// The file with the peer's metadata can't be read, or did not appear in time.
+    /// The file with the peer's metadata can't be read.
     #[error("metadata file {}: {source}", path.display())]
     File {
         /// The file.
@@ -394,7 +394,7 @@ impl Explain for PostError {
             Self::WrongPeer { .. } | Self::PeerGone { .. } => {
                 "exchange metadata and region descriptions again"
             }
-            Self::NotificationTooLong { .. } => "raise notification_bytes, or write the bytes",
+            Self::NotificationTooLong { .. } => "write the bytes, and notify the peer of them",
             Self::Forked => FORKED,
             _ => return None,
         };
@@ -410,7 +410,8 @@ impl Explain for TransferError {
     fn help(&self) -> Option<String> {
         let help = match self {
             Self::Deadline { .. } => {
-                "raise the request's timeout, or look at `stats()` for a rail that is slow"
+                "raise the request's timeout; `stats()` says whether a rail is slow, and whether any \
+                 flow to the peer is up"
             }
             Self::Refused { code, .. } => match code {
                 RefusalCode::StaleKey | RefusalCode::RegionDropped => {

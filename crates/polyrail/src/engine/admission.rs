@@ -9,7 +9,7 @@ use polyrail_proto::hello::Card;
 pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
 
 /// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
-/// what the kernel says; all else is the peer's own word, which nobody has checked.
+/// what the kernel says, and that it is this instance is proven; its name is its own word.
 ///
 /// ```
 /// use polyrail::{Admission, Incoming};

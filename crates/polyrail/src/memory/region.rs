@@ -272,8 +272,9 @@ impl RemoteRegion {
     /// Reads what [`Region::describe`] made.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RegionError> {
         let bad = |what| RegionError::Description { what };
-        let bytes: &[u8; DESCRIPTION_BYTES] =
-            bytes.try_into().map_err(|_| bad("it has not 46 bytes"))?;
+        let bytes: &[u8; DESCRIPTION_BYTES] = bytes
+            .try_into()
+            .map_err(|_| bad("it must have the 46 bytes that `describe()` returned"))?;
         let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(bad("it is empty"))?;
         if *magic != DESCRIPTION_MAGIC {
             return Err(bad("it does not begin like one"));

@@ -1,8 +1,9 @@
 //! What a proxy has before it when nothing moves: whether it may sleep, and for how long.
 //!
-//! This is the one place where that is decided. Flows and the proxy's own lists say what they wait
-//! for, out of what they noted while they worked; nothing is asked twice, since a device may finish
-//! between two questions, and then each answer is right and the sum of both is wrong.
+//! Here are the answers, and how they add up. A proxy asks for them in one place (`Core::outlook`) and
+//! decides in one (`proxy::drive`). Flows and the proxy's own lists say what they wait for, out of
+//! what they noted while they worked; nothing is asked twice, since a device may finish between two
+//! questions, and then each answer is right and the sum of both is wrong.
 //!
 //! | what can become ready | who tells |
 //! |---|---|
