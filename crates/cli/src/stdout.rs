@@ -15,6 +15,20 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
+/// Writes a line of a result to standard output, made [`harmless`].
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::stdout::say_line(&format!($($part)*))
+    };
+}
+pub(crate) use say;
+
+/// Use [`say`].
+pub(crate) fn say_line(line: &str) {
+    // A line of several: who closes the pipe early has what they want.
+    let _ = writeln!(io::stdout(), "{}", harmless(line));
+}
+
 /// Use [`tell`].
 pub(crate) fn tell_line(line: &str) {
     // Nobody reads standard error, so nobody can learn that writing failed.
@@ -40,6 +54,46 @@ pub(crate) fn harmless(text: &str) -> String {
         }
     }
     shown
+}
+
+/// The beginning of a value that somebody gave, for a message: in one line, and never long.
+pub(crate) fn excerpt(value: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = value.chars().take(SHOWN).collect();
+    if shown.len() < value.len() {
+        shown.push('…');
+    }
+    harmless(&shown).replace('\n', "\\u000a").replace('\t', "\\u0009")
+}
+
+/// Makes what passes through it [`harmless`]: for writers of others, such as that of the log.
+pub(crate) struct Harmless<W> {
+    inner: W,
+    /// The beginning of a character whose rest has not come yet.
+    begun: Vec<u8>,
+}
+
+impl<W: Write> Harmless<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self { inner, begun: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.begun.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.begun) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.begun.len(),
+        };
+        let now: Vec<u8> = self.begun.drain(..whole).collect();
+        self.inner.write_all(harmless(&String::from_utf8_lossy(&now)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
 }
 
 /// Writes a result to standard output, made [`harmless`], and ends with `code`.
@@ -73,6 +127,23 @@ pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_character_in_two_parts_passes_whole_and_an_escape_sequence_does_not_pass() {
+        let mut out = Harmless::new(Vec::new());
+        let text = "Wört\u{1b}[2J\u{9b}";
+        for byte in text.as_bytes() {
+            out.write_all(std::slice::from_ref(byte)).unwrap();
+        }
+        out.write_all(b"\xff!").unwrap();
+        assert_eq!(String::from_utf8(out.inner).unwrap(), "Wört\\u001b[2J\\u009b\u{fffd}!");
+    }
+
+    #[test]
+    fn an_excerpt_is_one_short_line() {
+        assert_eq!(excerpt("a\nb\tc\u{1b}"), "a\\u000ab\\u0009c\\u001b");
+        assert_eq!(excerpt(&"x".repeat(500)), "x".repeat(60) + "…");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_the_rest_stays() {

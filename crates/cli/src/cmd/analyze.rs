@@ -15,21 +15,22 @@ use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
 use crate::stdout::{print, refuse, tell};
+use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder that `polyrail profile --out DIR` wrote, also while it is being filled.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_parser = folder_to_read())]
     dir: PathBuf,
 
     /// Compare with an older profile: same, faster, slower or unclear.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = folder_to_read())]
     compare: Option<PathBuf>,
 
     /// Judge a simulator: a table with src, dst, size_bytes and predicted_time_ns.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     predictions: Option<PathBuf>,
 
     /// End with 1 if the mean error of the predictions is larger, in percent.
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     export: Vec<Simulator>,
 
     /// Where exports go, each in a folder of its own [default: DIR/export].
-    #[arg(long, value_name = "DIR", requires = "export")]
+    #[arg(long, value_name = "DIR", requires = "export", value_parser = folder_to_write())]
     out: Option<PathBuf>,
 
     /// Only this path: copy_engine, kernel, nccl, tcp, shared_memory, host_memory, host_staged.
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     metric: Option<Metric>,
 
     /// Write the report, one file that needs no network.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     html: Option<PathBuf>,
 
     /// Print JSON.
@@ -175,21 +176,21 @@ fn exit_code(error: &AnalyzeError) -> u8 {
     }
 }
 
-fn word<W: Word + Send + Sync>(text: &str) -> Result<W, String> {
-    W::from_word(text).ok_or_else(|| format!("allowed: {}", W::allowed()))
+fn word<W: Word + Send + Sync>(text: &str) -> Result<W, Refusal> {
+    W::from_word(text).ok_or_else(|| Refusal::new("is not one of these", W::allowed()))
 }
 
-fn time(text: &str) -> Result<Metric, String> {
+fn time(text: &str) -> Result<Metric, Refusal> {
     let metric = word(text)?;
     if metric == Metric::Bandwidth {
-        return Err("is not a time; allowed: t_gpu, t_oneway, t_rtt2, t_host".into());
+        return Err(Refusal::new("is not a time", "t_gpu, t_oneway, t_rtt2, t_host"));
     }
     Ok(metric)
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, Refusal> {
     match text.parse() {
         Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
-        _ => Err("allowed: a number from 0 to 1e6".into()),
+        _ => Err(Refusal::new("is not such a number", "a number of percent from 0 to 1e6")),
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
 use crate::stdout::{complain, print, tell};
+use crate::values::file_or_stdout;
 
 mod tree;
 
@@ -43,6 +44,7 @@ enum Command {
     /// FILE` examines it; unpacked, `lstopo -i` of hwloc shows it, too.
     Snapshot {
         /// The archive, which must not be there yet; `-` is standard output.
+        #[arg(value_parser = file_or_stdout())]
         file: PathBuf,
 
         #[command(flatten)]

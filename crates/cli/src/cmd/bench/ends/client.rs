@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Instant;
 
 use polyrail::{Config, Engine};
@@ -39,7 +38,7 @@ pub(crate) fn run(
     report.placement =
         Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
     let started = Instant::now();
-    let sampled = args.sample.as_ref().map(|path| sample_file(Path::new(path))).transpose()?;
+    let sampled = args.sample.as_ref().map(|path| sample_file(path.as_deref())).transpose()?;
     let watch = sampled.is_some().then(Watch::open).transpose()?;
     let attached = match sampled {
         Some((path, file)) => {
