@@ -6,6 +6,7 @@ mod config_args;
 mod host;
 mod logging;
 mod machine_args;
+mod progress;
 mod queue_stats;
 mod stdout;
 mod usage;
@@ -18,7 +19,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 /// Move memory between machines over every network interface at once, on plain TCP.
 #[derive(Parser)]
-#[command(name = "polyrail", version, max_term_width = 100)]
+#[command(name = "polyrail", version = VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +33,8 @@ enum Command {
     Bench(Box<cmd::bench::Args>),
     /// Choose which CPUs the threads of each interface run on, and check such choices.
     Bindings(Box<cmd::bindings::Args>),
+    /// Print completions of commands, options and their values for a shell.
+    Completions(cmd::completions::Args),
     /// Show the settings, their values and where each value came from.
     Config(cmd::config::Args),
     /// Find what is wrong with this host for fast TCP, and what mends it.
@@ -40,6 +43,8 @@ enum Command {
     Irq(Box<cmd::irq::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
     Lab(cmd::lab::Args),
+    /// Write a manual page for each command.
+    Man(cmd::man::Args),
     /// Install, check and set up the plugin for NCCL and RCCL.
     Nccl(cmd::nccl::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
@@ -56,6 +61,20 @@ enum Command {
     Tune(Box<cmd::tune::Args>),
 }
 
+/// The version with the commit that it was built from, how, and with which features.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("BUILT_COMMIT"),
+    ", ",
+    env!("BUILT_PROFILE"),
+    ", ",
+    env!("BUILT_TARGET"),
+    ", features: ",
+    env!("BUILT_FEATURES"),
+    ")"
+);
+
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
     let cli: Cli = match usage::parse() {
@@ -66,10 +85,12 @@ pub fn main() -> ExitCode {
         Command::Analyze(args) => cmd::analyze::run(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
+        Command::Completions(args) => cmd::completions::run(&args),
         Command::Config(args) => cmd::config::run(args),
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
+        Command::Man(args) => cmd::man::run(&args),
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Profile(args) => cmd::profile::run(&args),

@@ -200,7 +200,11 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
     let (_, name) = line.subcommand();
     let shown = excerpt(field);
     if is_negative(field) {
-        let option = line.option_before(field).unwrap_or("argument");
+        // clap reads `-5s` as the options `-5` and `-s`.
+        let is_begun = |word: &&str| word.starts_with(field);
+        let word = line.words.iter().filter_map(|word| word.to_str()).find(is_begun);
+        let word = word.unwrap_or(field);
+        let (option, shown) = (line.option_before(word).unwrap_or("argument"), excerpt(word));
         let text =
             format!("{option} `{shown}`: is negative; allowed: values that don't begin with -");
         return (text, None);

@@ -16,8 +16,8 @@ fn a_spread_that_can_not_be_read_is_refused_with_what_is_allowed() {
     for (spread, words) in [
         ("8", "is neither equal=NUMBER nor weights="),
         ("even=8", "is neither equal=NUMBER nor weights="),
-        ("equal=x", "`x` is not a number"),
-        ("weights=1,,2", "`` is not a number"),
+        ("equal=x", "`x` is not such a number"),
+        ("weights=1,,2", "`` is not such a number"),
     ] {
         let (code, stdout, stderr) = outcome(&["nic", "rss", "lo", spread]);
         assert_eq!((code, stdout.as_str()), (2, ""), "{spread}");

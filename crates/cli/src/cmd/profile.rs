@@ -9,7 +9,6 @@ mod choice;
 mod error;
 mod lock;
 mod nccl;
-mod progress;
 mod session;
 mod warm;
 

@@ -171,7 +171,9 @@ fn collect(command: &Command, path: &[String], values: &[(Kind, String)], cases:
         }
     }
     // The command `help` of clap has no options, and its words are those of other commands.
-    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+    let has_help = command.is_disable_help_subcommand_set();
+    let is_ours = |below: &&Command| has_help || below.get_name() != "help";
+    for below in command.get_subcommands().filter(is_ours) {
         let path: Vec<String> = path.iter().cloned().chain([below.get_name().to_owned()]).collect();
         collect(below, &path, values, cases);
     }

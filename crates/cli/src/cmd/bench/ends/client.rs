@@ -16,10 +16,11 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
-use crate::cmd::bench::output::{Output, Progress, explanation, print, remarks, sample_file};
+use crate::cmd::bench::output::{Output, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
 use crate::cmd::bench::trial::{Watch, attach};
+use crate::progress::Progress;
 
 /// Measures against the server at `address` and reports; returns the exit code.
 pub(crate) fn run(
@@ -94,7 +95,7 @@ fn measure(
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
     let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
-    progress.say("connecting");
+    progress.say(format!("connecting to {}", server.address));
     let engine = Engine::builder().config(config).build()?;
     let link = Link::new(&engine, server.connect(&engine)?);
     let about = hello(&link)?;

@@ -39,6 +39,9 @@ pub(crate) fn listen(
     serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
         match result {
             Ok(()) => tell!("served {}", peer.name()),
+            Err(BenchError::Gone { why, .. }) => {
+                tell!("served {}, which went away before it was done: {why}", peer.name());
+            }
             Err(error) => tell!("served {}, which ended early: {error}", peer.name()),
         }
         true

@@ -10,12 +10,13 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::{CopyRate, CopyRates, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
-use crate::cmd::bench::output::{Progress, path_of};
+use crate::cmd::bench::output::path_of;
 use crate::cmd::bench::rivals::{
     CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival,
 };
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
+use crate::progress::Progress;
 
 /// What all sizes of a run have in common.
 pub(crate) struct Bench<'a> {
@@ -121,6 +122,8 @@ impl Bench<'_> {
             }
             for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
+                let (op, kind) = (schedule.op.name(), &standing.kind);
+                self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(rival.turn(round)?);
             }
             // Last, so that each engine sample has its baselines.
@@ -157,6 +160,8 @@ impl Bench<'_> {
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
             let schedule = kind.schedule(schedule, size);
+            let name = show_size(size);
+            self.progress.say(format!("{name} {}: warming up {kind}", schedule.op.name()));
             let trial = self.set_up(link, &schedule, size, None)?;
             let transfers = self.transfers(&trial)?;
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);

@@ -336,7 +336,11 @@ pub(crate) mod tests {
 
     fn refused(text: &str) -> String {
         let words = ["bench"].into_iter().chain(text.split_whitespace());
-        Command::try_parse_from(words).map(|_| ()).unwrap_err().to_string()
+        let error = Command::try_parse_from(words).map(|_| ()).unwrap_err();
+        let help = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<Refusal>())
+            .and_then(Refusal::help);
+        format!("{error}{}", help.unwrap_or_default())
     }
 
     #[test]

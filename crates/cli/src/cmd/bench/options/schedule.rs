@@ -196,10 +196,6 @@ mod tests {
     fn each_wrong_value_is_named_with_its_range() {
         for (message, text) in [
             (
-                refused(|schedule| schedule.segments = 0),
-                "--segments `0` is out of range; allowed: 1 to",
-            ),
-            (
                 refused(|schedule| schedule.depth = Some(5000)),
                 "--depth `5000` is out of range; allowed: 1 to 4096",
             ),
@@ -207,7 +203,6 @@ mod tests {
                 refused(|schedule| (schedule.posters, schedule.depth) = (5, Some(4))),
                 "--posters `5` is out of range; allowed: 1 to 4",
             ),
-            (refused(|schedule| schedule.rounds = 0), "--rounds `0`"),
             (
                 refused(|schedule| (schedule.segments, schedule.depth) = (1 << 16, Some(65))),
                 "--depth `65` has too many segments outstanding; allowed: 1 to 64",
@@ -216,7 +211,6 @@ mod tests {
                 refused(|schedule| schedule.segments = 3),
                 "--sizes `65536` can't be cut into equal segments",
             ),
-            (refused(|schedule| schedule.iters = Some(0)), "--iters `0`"),
             (refused(|schedule| schedule.time = Duration::ZERO), "--time `0s`"),
         ] {
             assert!(message.starts_with(text), "{message}");
