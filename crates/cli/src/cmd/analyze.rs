@@ -14,6 +14,7 @@ use polyrail_analyze::{
 use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
+use crate::cmd::profile::Way;
 use crate::stdout::{print, refuse, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
@@ -45,8 +46,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "export", value_parser = folder_to_write())]
     out: Option<PathBuf>,
 
-    /// Only this path: copy_engine, kernel, nccl, tcp, shared_memory, host_memory, host_staged.
-    #[arg(long, value_name = "PATH", value_parser = word::<PathKind>)]
+    /// Only this path, as in `profile --paths` or as tables name it: peer (copy_engine), peer-kernel
+    /// (kernel), nccl, tcp, host (host_memory), shared_memory, host_staged.
+    #[arg(long, value_name = "PATH", value_parser = path)]
     path: Option<PathKind>,
 
     /// The time to look at: t_gpu, t_oneway, t_rtt2, t_host [default: the best each path has].
@@ -67,7 +69,7 @@ Examples:
   polyrail analyze run1 --html report.html
   polyrail analyze run2 --compare run1
   polyrail analyze run1 --path nccl --predictions astra.csv --max-error 10
-  polyrail analyze run1 --path copy_engine --export astra-sim --export chakra --out simulators
+  polyrail analyze run1 --path peer --export astra-sim --export chakra --out simulators
 
 docs/analyze.md explains every figure.";
 
@@ -178,6 +180,16 @@ fn exit_code(error: &AnalyzeError) -> u8 {
 
 fn word<W: Word + Send + Sync>(text: &str) -> Result<W, Refusal> {
     W::from_word(text).ok_or_else(|| Refusal::new("is not one of these", W::allowed()))
+}
+
+/// A path by the word of `profile --paths` or by that of tables and files.
+fn path(text: &str) -> Result<PathKind, Refusal> {
+    let way = Way::from_str(text, false).map(Way::kind);
+    way.ok().or_else(|| PathKind::from_word(text)).ok_or_else(|| {
+        let allowed = "peer (copy_engine), peer-kernel (kernel), nccl, tcp, host (host_memory), \
+                       shared_memory, host_staged";
+        Refusal::new("is not one of these", allowed)
+    })
 }
 
 fn time(text: &str) -> Result<Metric, Refusal> {

@@ -128,16 +128,19 @@ pub(super) struct Sizes(pub(super) Vec<u64>);
 
 /// A path, as the command line spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// GPU to GPU by copy engines.
+    #[value(alias = "copy_engine")]
     Peer,
     /// GPU to GPU by a kernel.
+    #[value(alias = "kernel")]
     PeerKernel,
     /// GPU to GPU by NCCL's send and receive.
     Nccl,
     /// The engine over its rails.
     Tcp,
     /// A copy in the machine's memory.
+    #[value(alias = "host_memory")]
     Host,
 }
 
@@ -171,13 +174,13 @@ pub(super) enum Warmup {
 
 impl Way {
     /// The word of a path on the command line.
-    pub(super) fn word(kind: PathKind) -> String {
+    pub(crate) fn word(kind: PathKind) -> String {
         let way = Self::value_variants().iter().find(|way| way.kind() == kind);
         let value = way.and_then(ValueEnum::to_possible_value);
         value.map_or_else(|| kind.to_string(), |value| value.get_name().to_owned())
     }
 
-    pub(super) fn kind(self) -> PathKind {
+    pub(crate) fn kind(self) -> PathKind {
         match self {
             Self::Peer => PathKind::CopyEngine,
             Self::PeerKernel => PathKind::Kernel,
