@@ -79,3 +79,33 @@ fn figures(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     }
     Some(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use polyrail_profile::PathKind;
+    use polyrail_profile::synthetic::Machine;
+
+    use super::*;
+    use crate::analysis::Options;
+
+    #[test]
+    fn a_run_that_is_too_noisy_is_told_first_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = vec![PathKind::Nccl];
+        let machine = Machine { endpoints: 2, paths, ..Machine::default() };
+        let folder = machine.profile(root.path().join("profile")).unwrap();
+        let mut analysis = Analysis::of(&folder, Options::default()).unwrap();
+        assert!(analysis.conclusions[0].starts_with("nccl: "), "{:?}", analysis.conclusions);
+        (analysis.path_figures[0].steady, analysis.path_figures[0].large) = (9, 20);
+        let told = conclusions(&analysis);
+        assert!(told[0].starts_with("too noisy to use: over nccl only 9 of 20 "), "{told:?}");
+        assert!(told[0].contains("more --reps") && told[1].starts_with("nccl: "), "{told:?}");
+        analysis.path_figures[0].large = 0;
+        for one in &mut analysis.configurations {
+            one.cv_percent = Some(30.0);
+        }
+        assert!(conclusions(&analysis)[0].contains("the median CV is 30 %"));
+        analysis.counts.verify_failed = 1;
+        assert!(conclusions(&analysis)[0].contains("1 transfers brought wrong bytes"));
+    }
+}

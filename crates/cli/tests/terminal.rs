@@ -54,7 +54,8 @@ fn there_is_one_median() {
         ["../report/src", "../analyze/src", "../profile/src", "../profiler/src", "src", "examples"];
     for folder in ours {
         for (place, line) in lines(folder) {
-            let halves = line.contains(".len() / 2]");
+            // A part of a list is no median.
+            let halves = line.contains(".len() / 2]") && !line.contains("..");
             let may = folder == "../report/src" && place == "spread.rs";
             assert!(!halves || may, "{folder}/{place} takes a middle of its own: {line}");
         }

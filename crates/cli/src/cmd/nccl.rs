@@ -76,7 +76,7 @@ enum Command {
         folder: PathBuf,
 
         /// The library that cargo built [default: the first one beside this program, in ../lib, in
-        /// ~/.local/lib, in LD_LIBRARY_PATH or in ./target/release].
+        /// ~/.local/lib, in LD_LIBRARY_PATH or in target/release of the repository around].
         #[arg(long, value_name = "FILE", value_parser = file_to_read())]
         from: Option<PathBuf>,
     },
@@ -199,6 +199,18 @@ fn near_folders() -> Vec<PathBuf> {
     bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
 }
 
+/// Where cargo puts what it builds in the repository that this process is somewhere in: `cargo
+/// install` installs programs, and no libraries.
+fn build_folders() -> Vec<PathBuf> {
+    let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
+    if let Some(folder) = chosen {
+        return vec![PathBuf::from(folder).join("release")];
+    }
+    let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
+    let repository = here.ancestors().find(|folder| folder.join("Cargo.lock").exists());
+    vec![repository.unwrap_or(&here).join("target/release")]
+}
+
 fn listed(folders: &[PathBuf]) -> String {
     let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     folders.join(", ")
@@ -265,7 +277,8 @@ fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
 }
 
 fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
-    let help = "build it with `cargo build --release -p polyrail-nccl`, or name it with --from";
+    let help = "build it with `cargo build --release -p polyrail-nccl` in the repository and run this \
+                there, or name it with --from";
     let from = match from {
         Some(from) if from.exists() => from,
         Some(from) => {
@@ -280,8 +293,7 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
             let paths = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
             folders
                 .extend(std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()));
-            // The documentation builds the library in the repository and installs it from there.
-            folders.push("target/release".into());
+            folders.extend(build_folders());
             let built = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.exists());
             built.ok_or_else(|| {
                 refuse(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)), help)

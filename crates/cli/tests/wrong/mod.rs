@@ -65,6 +65,7 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("", &["--state-dir", "FOLDER"], NEW_FOLDER),
     ("profile", &["--out"], NEW_FOLDER),
     ("analyze", &["--out"], NEW_FOLDER),
+    ("man", &["DIR"], NEW_FOLDER),
     // A file name may have spaces.
     ("", &["--json", "--csv", "--sample", "--html", "--output", "FILE"], &[Kind::WrongUnit]),
     ("sample", &["--out"], &[Kind::WrongUnit]),
@@ -189,7 +190,8 @@ fn name(argument: &Arg) -> String {
 
 /// A value that this argument takes, so that the next one can be tried.
 fn good(path: &[String], before: &[String], field: &str) -> String {
-    let candidates = ["x", "0", "a", "/", "/dev/null", "eth1:1", "rx=1", "equal=1", "bash"];
+    let candidates =
+        ["x", "0", "a", "/", "/dev/null", "eth1:1", "rx=1", "equal=1", "bash", "rails"];
     let takes = |value: &&&str| {
         let words = path.iter().chain(before).map(String::as_str).chain([**value]);
         let words: Vec<OsString> = words.map(OsString::from).collect();
