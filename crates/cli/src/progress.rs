@@ -22,8 +22,6 @@ const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     ticker: Option<JoinHandle<()>>,
-    /// The part of the run that one step is.
-    step: f64,
 }
 
 struct Shared {
@@ -46,31 +44,38 @@ struct State {
     since: Instant,
     /// Of all the work.
     share: f64,
+    /// Equal parts of the work.
+    steps: u64,
     is_over: bool,
 }
 
 impl Progress {
-    /// For a run of so many equal steps; of 0 if the caller knows shares.
-    pub(crate) fn new(steps: u64) -> Self {
+    pub(crate) fn new() -> Self {
         if !io::stderr().is_terminal() {
             let say = Box::new(|line: &str| tell!("polyrail: {line}"));
-            return Self::begin(steps, Show::Lines { every: SAY_EVERY, say });
+            return Self::begin(Show::Lines { every: SAY_EVERY, say });
         }
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self::begin(steps, Show::Bar(ProgressBar::new(PARTS).with_style(style)))
+        Self::begin(Show::Bar(ProgressBar::new(PARTS).with_style(style)))
     }
 
-    fn begin(steps: u64, show: Show) -> Self {
+    fn begin(show: Show) -> Self {
         let now = Instant::now();
-        let state =
-            State { what: String::new(), begin: now, since: now, share: 0.0, is_over: false };
+        let state = State {
+            what: String::new(),
+            begin: now,
+            since: now,
+            share: 0.0,
+            steps: 1,
+            is_over: false,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), show });
         let shown = Arc::clone(&shared);
         // Without a thread the run shows less, and is as good.
         let ticker = thread::Builder::new().name("progress".into()).spawn(move || shown.tick());
-        Self { shared, ticker: ticker.ok(), step: 1.0 / steps.max(1) as f64 }
+        Self { shared, ticker: ticker.ok() }
     }
 
     /// Says what is being done.
@@ -89,9 +94,14 @@ impl Progress {
         self.say(what);
     }
 
+    /// How many equal [steps](Self::step) the work is.
+    pub(crate) fn plan(&self, steps: u64) {
+        self.shared.state().steps = steps.max(1);
+    }
+
     pub(crate) fn step(&self) {
         let mut state = self.shared.state();
-        state.share = (state.share + self.step).min(1.0);
+        state.share = (state.share + 1.0 / state.steps as f64).min(1.0);
         self.shared.draw(&state);
     }
 
@@ -196,8 +206,14 @@ mod tests {
     fn whatever_takes_longer_has_its_time_and_what_is_left_where_that_is_known() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
-        let mut state =
-            State { what: "warming up".into(), begin, since: at(3), share: 0.0, is_over: false };
+        let mut state = State {
+            what: "warming up".into(),
+            begin,
+            since: at(3),
+            share: 0.0,
+            steps: 1,
+            is_over: false,
+        };
         assert_eq!(state.line(at(1).max(state.since)), "warming up; 3 s so far");
         assert_eq!(state.line(at(15)), "warming up for 12 s; 15 s so far");
         state.share = 0.25;
@@ -214,7 +230,8 @@ mod tests {
             // Nobody listens any more when the test is over.
             let _ = sender.send(line.to_owned());
         });
-        let progress = Progress::begin(4, Show::Lines { every: Duration::from_millis(5), say });
+        let progress = Progress::begin(Show::Lines { every: Duration::from_millis(5), say });
+        progress.plan(4);
         progress.say("warming up");
         progress.step();
         let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -228,7 +245,8 @@ mod tests {
 
     #[test]
     fn steps_add_up_to_the_whole() {
-        let progress = Progress::new(4);
+        let progress = Progress::new();
+        progress.plan(4);
         for _ in 0..5 {
             progress.step();
         }

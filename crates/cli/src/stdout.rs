@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use polyrail_report::exit;
 
@@ -118,8 +119,19 @@ pub(crate) fn complain(message: &str, help: Option<&str>) {
     }
 }
 
+/// Where the command that this process runs is explained.
+static REMEDY: OnceLock<String> = OnceLock::new();
+
+/// What to say about wrong values that have no other remedy.
+pub(crate) fn set_remedy(text: String) {
+    // A process reads one command line; tests read several, and need none of this.
+    let _ = REMEDY.set(text);
+}
+
 /// As [`complain`], for an error; ends with `code`.
 pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code: u8) -> ExitCode {
+    // Whoever gave a wrong value needs to know where to look.
+    let help = help.or_else(|| REMEDY.get().filter(|_| code == exit::USAGE).cloned());
     complain(&error.to_string(), help.as_deref());
     ExitCode::from(code)
 }

@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
-use crate::stdout::{excerpt, tell};
+use crate::stdout::{excerpt, set_remedy, tell};
 use crate::values::Refusal;
 
 /// Why a command line was not read.
@@ -24,6 +24,7 @@ pub(crate) struct Refused {
 /// to exit with.
 pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    set_remedy(Line { command: &Cli::command(), words: &words }.help());
     read(&words).map_err(|refused| {
         // Help texts are the program's own, and in colour.
         if refused.shows_help {

@@ -110,6 +110,70 @@ fn the_command_ends_with_that_message_and_changes_nothing() {
     assert_eq!(everything_below(scratch.path()), before);
 }
 
+/// Values that look right, and that only the machine or a file shows to be wrong.
+#[test]
+fn what_only_the_machine_knows_is_refused_in_the_same_form() {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("file"), "x").unwrap();
+    fs::create_dir(scratch.path().join("folder")).unwrap();
+    let before = everything_below(scratch.path());
+    let lines = "doctor --nic eth99
+        doctor --workers 8000
+        doctor --fleet file file
+        sample --time 1s --pid 4294967295
+        sample --time 1s --nic eth99
+        sample --out file --time 1s
+        nic rings none0
+        nic rings none0 rx=5
+        nic rings lo foo=5
+        nic rss lo equal=2
+        nic stats none0
+        tune plan fast
+        tune list fast
+        tune reset fast --state-dir state
+        tune reset --session zz --state-dir state
+        tune apply --plan file
+        tune plan --profile-file file
+        tune plan
+        tune verify --state-dir state
+        tune confirm --state-dir state
+        irq show eth99
+        irq plan eth99
+        irq plan --map file
+        irq apply file
+        irq reset zz --state-dir state
+        irq verify --state-dir state
+        irq watch --state-dir state
+        lab down no-such-lab
+        lab set no-such-lab rail0 --up
+        lab up x --rails 400gbit --queue-ms 1000
+        topo snapshot file
+        topo --sysroot file
+        secret new file
+        nccl env --folder folder
+        analyze folder
+        profile --resume folder
+        profile --plan --gpus none --host 1
+        profile --plan --gpus none --host 2 --paths peer
+        bench --depth 2 --posters 5
+        bench --segments 3
+        bench --time 0s
+        bench --config file
+        bench --set tx_cpus=0-3 --preset latency
+        bindings check";
+    for line in lines.lines().map(str::trim) {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let (code, stdout, stderr) = outcome(&words, scratch.path());
+        assert_eq!(code, Some(2), "{line}: {stderr}");
+        assert!(stdout.is_empty(), "{line}: {stdout}");
+        let told: Vec<&str> = stderr.lines().collect();
+        assert_eq!(told.len(), 2, "{line}: {stderr}");
+        let is_formed = told[0].starts_with("polyrail: ") && told[1].starts_with("help: ");
+        assert!(is_formed && told[1].len() > 10, "{line}: {stderr}");
+    }
+    assert_eq!(everything_below(scratch.path()), before);
+}
+
 /// Runs the command to its end, which must come before the deadline.
 fn outcome(words: &[OsString], home: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));

@@ -145,7 +145,14 @@ pub(crate) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
         value: path.display().to_string(),
         fault: format!("can't be read: {error}"),
     })?;
-    Plan::parse(&text)
+    Plan::parse(&text).map_err(|error| match error {
+        TuneError::BadPlan { reason } => TuneError::Argument {
+            field: "plan",
+            value: path.display().to_string(),
+            fault: format!("{reason}; allowed: what `irq plan -o` or `tune plan -o` wrote"),
+        },
+        other => other,
+    })
 }
 
 /// Prints a plan: what will change on standard output, the rest beside it.

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::Command;
 use clap_complete::{Shell, generate};
 use polyrail_report::exit;
 
@@ -22,9 +23,9 @@ Examples:
   polyrail completions zsh > ~/.zfunc/_polyrail        with ~/.zfunc in fpath
   polyrail completions fish > ~/.config/fish/completions/polyrail.fish";
 
-/// Runs the subcommand.
-pub(crate) fn run(args: &Args) -> ExitCode {
+/// Runs the subcommand; `command` is the whole program.
+pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     let mut script = Vec::new();
-    generate(args.shell, &mut crate::command(), "polyrail", &mut script);
+    generate(args.shell, &mut command, "polyrail", &mut script);
     print(&String::from_utf8_lossy(&script), exit::OK)
 }

@@ -212,8 +212,9 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
             Some(session) => Ok(session.plan),
             None => Err(TuneError::Argument {
                 field: "plan",
-                value: "(left out)".to_owned(),
-                fault: "no plan was carried out since boot; name a plan file".to_owned(),
+                value: String::new(),
+                fault: "is left out, and no plan was carried out since boot; allowed: a plan file"
+                    .to_owned(),
             }),
         },
     }

@@ -25,9 +25,8 @@ const EXAMPLES: &str = "\
 Example:
   polyrail man ~/.local/share/man/man1    then: man polyrail-bench";
 
-/// Runs the subcommand.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let mut command = crate::command();
+/// Runs the subcommand; `command` is the whole program.
+pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     // Gives each subcommand its whole name.
     command.build();
     let mut written = Vec::new();

@@ -210,7 +210,7 @@ fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
     let refuse = || {
         changes::refuse(&TuneError::Argument {
             field,
-            value: "with --sysroot".to_owned(),
+            value: String::new(),
             fault: "only a running machine's drivers tell this, and a copy has none".to_owned(),
         })
     };

@@ -274,8 +274,12 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         match fs::File::create_new(file) {
             Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
             Err(error) => {
-                complain(&format!("{} can't be written: {error}", file.display()), None);
                 let is_usage = error.kind() == io::ErrorKind::AlreadyExists;
+                let help = match is_usage {
+                    true => "name a new file: an archive is never replaced",
+                    false => "name a file in a folder that this user can write to",
+                };
+                complain(&format!("{} can't be written: {error}", file.display()), Some(help));
                 return ExitCode::from(if is_usage { exit::USAGE } else { exit::ENVIRONMENT });
             }
         }

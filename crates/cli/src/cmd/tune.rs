@@ -11,7 +11,7 @@ use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
-use crate::stdout::tell;
+use crate::stdout::{complain, tell};
 use crate::values::{file_to_read, file_to_write, interface, time, word};
 
 /// Arguments of the subcommand.
@@ -186,8 +186,9 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
         (None, None) => {
             return Err(TuneError::Argument {
                 field: "profile",
-                value: "(left out)".to_owned(),
-                fault: "name one; `polyrail tune list` shows them".to_owned(),
+                value: String::new(),
+                fault: "is left out; allowed: what `polyrail tune list` shows, or --profile-file"
+                    .to_owned(),
             });
         }
     };
@@ -227,10 +228,7 @@ fn apply(
 fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
-        None => {
-            tell!("polyrail: no profile was carried out since boot");
-            Ok(ExitCode::from(exit::USAGE))
-        }
+        None => Ok(nothing("no profile was carried out since boot")),
     }
 }
 
@@ -268,11 +266,13 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
             tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
-        None => {
-            tell!("polyrail: there is no session to confirm");
-            Ok(ExitCode::from(exit::USAGE))
-        }
+        None => Ok(nothing("there is no session to confirm")),
     }
+}
+
+fn nothing(why: &str) -> ExitCode {
+    complain(why, Some("`polyrail tune apply PROFILE` carries one out"));
+    ExitCode::from(exit::USAGE)
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {

@@ -23,7 +23,7 @@ use crate::logging::LogError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// A value or a combination of options that can't be used.
-    #[error("{option} `{value}` {reason}; allowed: {allowed}")]
+    #[error("{option} `{value}`: {reason}; allowed: {allowed}")]
     Usage { option: &'static str, value: String, reason: String, allowed: String },
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -192,7 +192,6 @@ impl BenchError {
             Self::Silent { .. } => {
                 Some("is the program there `polyrail bench --listen` of this version?".into())
             }
-            Self::Usage { .. } => Some("for more, try 'polyrail bench --help'".into()),
             Self::Mismatch(_) => {
                 Some("data arrived wrong: please report this with the command line".into())
             }

@@ -43,9 +43,7 @@ impl CommandError {
 
     pub(super) fn help(&self) -> Option<String> {
         match self {
-            Self::Usage { help, .. } => {
-                Some(help.clone().unwrap_or("for more, try 'polyrail profile --help'".into()))
-            }
+            Self::Usage { help, .. } => help.clone(),
             Self::Config(error) => error.help(),
             Self::Profiler(error) => error.help(),
             Self::Profile(error) => error.help(),

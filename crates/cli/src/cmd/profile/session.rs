@@ -59,7 +59,7 @@ pub(super) fn fill(
     let mut run_file = about(&choice);
     run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
-    let progress = Progress::new(0);
+    let progress = Progress::new();
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ fn pass(
     limits: &Limits,
     is_interrupted: &dyn Fn() -> bool,
 ) -> Outcome {
-    let progress = Progress::new(0);
+    let progress = Progress::new();
     let outcome = {
         let show = |share: f64, what: &str| progress.show(share, what);
         let hooks = Hooks { is_interrupted, progress: &show };

@@ -94,7 +94,7 @@ fn measure(
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
-    let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
+    let progress = Progress::new();
     progress.say(format!("connecting to {}", server.address));
     let engine = Engine::builder().config(config).build()?;
     let link = Link::new(&engine, server.connect(&engine)?);
@@ -118,6 +118,10 @@ fn measure(
     };
     let opened = Other::open_all(schedule, &link)?;
     let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
+    let modes = if wants(schedule, Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
+    let baselines = [Against::Raw, Against::Cuda].map(|who| usize::from(wants(schedule, who)));
+    let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
+    progress.plan((schedule.sizes.len() * turns) as u64 * u64::from(schedule.rounds));
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         schedule,

@@ -117,18 +117,20 @@ impl Bench<'_> {
             self.interrupt.check()?;
             self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
             let taken = trial.sample(schedule.verify, count, round)?;
+            self.progress.step();
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
+                self.progress.step();
             }
             for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let (op, kind) = (schedule.op.name(), &standing.kind);
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(rival.turn(round)?);
+                self.progress.step();
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
-            self.progress.step();
         }
 
         if let Some((client, _)) = raw {

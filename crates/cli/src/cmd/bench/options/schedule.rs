@@ -197,19 +197,19 @@ mod tests {
         for (message, text) in [
             (
                 refused(|schedule| schedule.depth = Some(5000)),
-                "--depth `5000` is out of range; allowed: 1 to 4096",
+                "--depth `5000`: is out of range; allowed: 1 to 4096",
             ),
             (
                 refused(|schedule| (schedule.posters, schedule.depth) = (5, Some(4))),
-                "--posters `5` is out of range; allowed: 1 to 4",
+                "--posters `5`: is out of range; allowed: 1 to 4",
             ),
             (
                 refused(|schedule| (schedule.segments, schedule.depth) = (1 << 16, Some(65))),
-                "--depth `65` has too many segments outstanding; allowed: 1 to 64",
+                "--depth `65`: has too many segments outstanding; allowed: 1 to 64",
             ),
             (
                 refused(|schedule| schedule.segments = 3),
-                "--sizes `65536` can't be cut into equal segments",
+                "--sizes `65536`: can't be cut into equal segments",
             ),
             (refused(|schedule| schedule.time = Duration::ZERO), "--time `0s`"),
         ] {
