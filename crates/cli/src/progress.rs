@@ -17,6 +17,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_secs(2);
 const PARTS: u64 = 10_000;
 const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
+const WAITING: &str = "{spinner} {msg}";
 
 /// How far a run is. It shows times by itself, also while the run says nothing.
 pub(crate) struct Progress {
@@ -44,7 +45,9 @@ struct State {
     since: Instant,
     /// Of all the work.
     share: f64,
-    /// Equal parts of the work.
+    /// When that share was done.
+    stepped: Instant,
+    /// Equal parts of the work; 0 if it has none.
     steps: u64,
     is_over: bool,
 }
@@ -61,6 +64,21 @@ impl Progress {
         Self::begin(Show::Bar(ProgressBar::new(PARTS).with_style(style)))
     }
 
+    /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
+    pub(crate) fn waiting(what: &str) -> Self {
+        if !io::stderr().is_terminal() {
+            let progress = Self::new();
+            progress.say(what);
+            return progress;
+        }
+        let style = ProgressStyle::with_template(WAITING)
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let progress = Self::begin(Show::Bar(ProgressBar::new_spinner().with_style(style)));
+        progress.plan(0);
+        progress.say(what);
+        progress
+    }
+
     fn begin(show: Show) -> Self {
         let now = Instant::now();
         let state = State {
@@ -68,6 +86,7 @@ impl Progress {
             begin: now,
             since: now,
             share: 0.0,
+            stepped: now,
             steps: 1,
             is_over: false,
         };
@@ -90,18 +109,19 @@ impl Progress {
 
     /// Says what is being done, and which share of the work is done.
     pub(crate) fn show(&self, share: f64, what: &str) {
-        self.shared.state().share = share;
+        self.shared.state().reach(share);
         self.say(what);
     }
 
     /// How many equal [steps](Self::step) the work is.
     pub(crate) fn plan(&self, steps: u64) {
-        self.shared.state().steps = steps.max(1);
+        self.shared.state().steps = steps;
     }
 
     pub(crate) fn step(&self) {
         let mut state = self.shared.state();
-        state.share = (state.share + 1.0 / state.steps as f64).min(1.0);
+        let share = state.share + 1.0 / state.steps.max(1) as f64;
+        state.reach(share);
         self.shared.draw(&state);
     }
 
@@ -154,6 +174,7 @@ impl Shared {
     fn draw(&self, state: &State) {
         if let Show::Bar(bar) = &self.show
             && !state.is_over
+            && (state.steps > 0 || state.begin.elapsed() >= SHORT)
         {
             bar.set_position((state.share * PARTS as f64) as u64);
             bar.set_message(harmless(&state.line(Instant::now())));
@@ -162,22 +183,25 @@ impl Shared {
 }
 
 impl State {
+    fn reach(&mut self, share: f64) {
+        (self.share, self.stepped) = (share.min(1.0), Instant::now());
+    }
+
     /// `64KiB write: warming up for 12 s; 15 s so far, about 40 s left`.
     fn line(&self, now: Instant) -> String {
         let (elapsed, here) = (now - self.begin, now - self.since);
         let mut line = self.what.clone();
-        if here >= SHORT && self.since != self.begin {
+        if here >= SHORT && here + SHORT <= elapsed {
             line += &format!(" for {}", show_time(here));
         }
         if elapsed >= SHORT {
             line += &format!("; {} so far", show_time(elapsed));
         }
         if self.share > 0.0 && self.share < 1.0 {
-            let left = elapsed.as_secs_f64() * (1.0 / self.share - 1.0);
-            line += &format!(
-                ", about {} left",
-                show_time(Duration::from_secs_f64(left.clamp(0.0, 1e9)))
-            );
+            // It counts down until the next part is done, and then knows better.
+            let whole = (self.stepped - self.begin).as_secs_f64() / self.share;
+            let left = (whole - elapsed.as_secs_f64()).max(1.0);
+            line += &format!(", about {} left", show_time(Duration::from_secs_f64(left.min(1e9))));
         }
         line
     }
@@ -198,8 +222,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_is_one_that_the_bar_understands() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    fn the_templates_are_those_that_the_bar_understands() {
+        assert!([TEMPLATE, WAITING].iter().all(|one| ProgressStyle::with_template(one).is_ok()));
     }
 
     #[test]
@@ -211,13 +235,16 @@ mod tests {
             begin,
             since: at(3),
             share: 0.0,
+            stepped: begin,
             steps: 1,
             is_over: false,
         };
-        assert_eq!(state.line(at(1).max(state.since)), "warming up; 3 s so far");
+        assert_eq!(state.line(at(3)), "warming up; 3 s so far");
         assert_eq!(state.line(at(15)), "warming up for 12 s; 15 s so far");
-        state.share = 0.25;
+        (state.share, state.stepped) = (0.25, at(20));
         assert_eq!(state.line(at(20)), "warming up for 17 s; 20 s so far, about 1 min 0 s left");
+        assert!(state.line(at(60)).ends_with("about 20 s left"), "{}", state.line(at(60)));
+        assert!(state.line(at(300)).ends_with("about 1 s left"), "{}", state.line(at(300)));
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
     }

@@ -15,6 +15,7 @@ use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
 use crate::cmd::profile::Way;
+use crate::progress::Progress;
 use crate::stdout::{print, refuse, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
@@ -113,9 +114,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
     let options = Options { metric: args.metric, path: args.path };
+    let waiting = Progress::waiting("analysing the profile");
     let folder = Folder::open(&args.dir)?;
     let mut analysis = Analysis::of(&folder, options)?;
     if let Some(base) = &args.compare {
+        waiting.say("analysing the other profile");
         let base = Analysis::of(&Folder::open(base)?, options)?;
         analysis.comparison = Some(Comparison::of(&analysis, &base)?);
     }
@@ -123,6 +126,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
         let predictions = read_predictions(file)?;
         analysis.predictions = Some(Judgement::of(&analysis, file, &predictions)?);
     }
+    drop(waiting);
     let out = args.out.clone().unwrap_or_else(|| args.dir.join("export"));
     for simulator in &args.export {
         let (target, name) = simulator.target();

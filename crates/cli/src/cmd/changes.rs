@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+use crate::progress::{Progress, show_time};
 use crate::stdout::{self, tell};
 use crate::values::{folder_to_write, time, word};
 
@@ -232,7 +233,9 @@ pub(crate) fn carry_out(
         stop: &|| stopped.load(Ordering::Relaxed) || unguarded.get(),
         begun: &guard,
     };
+    let waiting = Progress::waiting("writing values and reading them back");
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
+    drop(waiting);
     if disruptive > 0 {
         tell!(
             "polyrail: the old values return in {} s unless you run: polyrail tune confirm",
@@ -251,7 +254,10 @@ pub(crate) fn check(
     as_json: bool,
 ) -> Result<ExitCode, TuneError> {
     let managed = managed(place)?;
+    let waiting =
+        Progress::waiting(&format!("waiting for interrupts, {} at most", show_time(wait)));
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
+    drop(waiting);
     let printed = match as_json {
         true => print_list("values", &checked),
         false => print_table(&checked_table(&checked), "the plan has no values to check"),

@@ -15,6 +15,7 @@ use polyrail_tune::{
 
 use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
 use crate::machine_args::MachineCopy;
+use crate::progress::Progress;
 use crate::stdout::{print, refuse};
 use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
 
@@ -137,6 +138,7 @@ fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
         workers: args.workers.clone(),
         devmem: args.devmem,
     };
+    let _waiting = Progress::waiting("examining this host");
     Ok(examine(&Context::read(root, options)?))
 }
 

@@ -15,6 +15,7 @@ use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
 use crate::values::{bindings, cpus, file_to_read, file_to_write, interface, some_cpus, time};
 
@@ -223,7 +224,10 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
 fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     let root = args.place.root();
     let topology = args.place.topology()?;
+    let waiting =
+        Progress::waiting(&format!("counting interrupts for {}", show_time(args.interval)));
     let shown = irq::show(&root, &topology, &args.nics, args.interval)?;
+    drop(waiting);
     let known = |nic: &&String| topology.nic(nic).is_none();
     if let Some(nic) = args.nics.iter().find(known) {
         let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();

@@ -121,7 +121,7 @@ fn measure(
     let modes = if wants(schedule, Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
     let baselines = [Against::Raw, Against::Cuda].map(|who| usize::from(wants(schedule, who)));
     let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
-    progress.plan((schedule.sizes.len() * turns) as u64 * u64::from(schedule.rounds));
+    progress.plan((schedule.sizes.len() * turns) as u64 * (u64::from(schedule.rounds) + 1));
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         schedule,

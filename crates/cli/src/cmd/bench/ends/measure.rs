@@ -96,6 +96,7 @@ impl Bench<'_> {
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
         let count = self.transfers(&trial)?;
+        self.progress.step();
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
             rivals.push(rival);
@@ -107,6 +108,7 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
+            self.progress.step();
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
@@ -169,6 +171,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
+            self.progress.step();
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -179,6 +182,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
+            self.progress.step();
         }
         if schedule.against.contains(&Against::Nccl) {
             let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
@@ -187,6 +191,7 @@ impl Bench<'_> {
                 self.progress.say(format!("starting {}", mode.name()));
                 let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
                 rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
+                self.progress.step();
             }
         }
         Ok(rivals)
