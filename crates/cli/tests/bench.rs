@@ -248,6 +248,28 @@ fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
 }
 
 #[test]
+fn a_client_is_served_right_after_another_one_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("report.json");
+    let server = Server::start("");
+    let options = format!(
+        "--connect {} --sizes 8,16MiB --iters 3 --rounds 200 --json {}",
+        server.address,
+        json.display()
+    );
+    let first = polyrail().args(options.split_whitespace()).stderr(Stdio::null()).spawn();
+    let mut first = first.unwrap();
+    wait_for("the first size", || std::fs::metadata(&json).is_ok_and(|found| found.len() > 0));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = report(&format!("--connect {} --sizes 8", server.address));
+    assert_eq!(second.results[0].size_bytes, 8);
+    let (code, said) = server.stop();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(", which went away before it was done: "), "{said}");
+}
+
+#[test]
 fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("report.json");

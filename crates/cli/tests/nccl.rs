@@ -68,7 +68,10 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         fs::create_dir_all(folder).unwrap();
     }
     let program = bin.join("polyrail");
-    fs::copy(env!("CARGO_BIN_EXE_polyrail"), &program).unwrap();
+    // Another process copies: children that other tests start meanwhile inherit no open file of it,
+    // and a program that somebody has open for writing can't be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_polyrail")).arg(&program).status();
+    assert!(copied.unwrap().success());
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.arg("nccl").args(arguments).current_dir(&work).env("HOME", &home);

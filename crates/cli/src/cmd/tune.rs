@@ -12,7 +12,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::stdout::{complain, tell};
-use crate::values::{file_to_read, file_to_write, interface, time, word};
+use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ enum Command {
     /// List the profiles, or what one wants and why.
     List {
         /// The profile.
-        #[arg(value_parser = word)]
+        #[arg(value_parser = profile_name)]
         profile: Option<String>,
     },
     /// Show what a profile would change here; changes nothing.
@@ -68,7 +68,7 @@ enum Command {
     /// Restore the values that a profile changed, from the journal.
     Reset {
         /// The profile [default: the last one that still holds].
-        #[arg(value_parser = word)]
+        #[arg(value_parser = profile_name)]
         profile: Option<String>,
         /// One session.
         #[arg(long, value_name = "ID", conflicts_with = "pristine", value_parser = word)]
@@ -105,7 +105,7 @@ enum Command {
 #[derive(clap::Args)]
 struct Choice {
     /// The profile: throughput, latency or zerocopy.
-    #[arg(value_parser = word)]
+    #[arg(value_parser = profile_name)]
     profile: Option<String>,
 
     /// Your own profile, from a YAML file.
@@ -268,6 +268,16 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
         }
         None => Ok(nothing("there is no session to confirm")),
     }
+}
+
+/// Reads what can be the name of a profile: users' own are called as their files are.
+fn profile_name(text: &str) -> Result<String, Refusal> {
+    let is_bad = |one: char| one == '/' || one.is_control();
+    if text.is_empty() || text.len() > 255 || text.starts_with('-') || text.contains(is_bad) {
+        let refusal = Refusal::new("is no name of a profile", "what `polyrail tune list` shows");
+        return Err(refusal.with_help("name a file of your own with --profile-file"));
+    }
+    Ok(text.to_owned())
 }
 
 fn nothing(why: &str) -> ExitCode {

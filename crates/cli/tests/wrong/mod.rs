@@ -69,6 +69,8 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     // A file name may have spaces.
     ("", &["--json", "--csv", "--sample", "--html", "--output", "FILE"], &[Kind::WrongUnit]),
     ("sample", &["--out"], &[Kind::WrongUnit]),
+    // As may that of a user's own profile.
+    ("tune", &["PROFILE"], &[Kind::WrongUnit]),
     // No bindings, and no CPUs to avoid.
     ("", &["--tx-bindings", "--rx-bindings", "TX", "RX", "--avoid"], &[Kind::Empty]),
     // A program of the user's and its arguments.

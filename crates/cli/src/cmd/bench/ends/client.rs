@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
 use polyrail_lab::Rate;
@@ -18,7 +19,7 @@ use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
-use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
+use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
 use crate::cmd::bench::trial::{Watch, attach};
 use crate::progress::Progress;
 
@@ -197,11 +198,25 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
 
 fn hello(link: &Link<'_>) -> Result<About, BenchError> {
     let ask = Ask::Hello { control_version: CONTROL_VERSION };
-    match link.ask(&ask)? {
-        Answer::Hello(about) => Ok(*about),
-        other => Err(unexpected(&ask, &other)),
+    let begin = Instant::now();
+    loop {
+        match link.ask(&ask) {
+            Ok(Answer::Hello(about)) => return Ok(*about),
+            Ok(other) => return Err(unexpected(&ask, &other)),
+            // A client that was killed counts until the server's engine notices.
+            Err(BenchError::Remote { message, .. })
+                if message == BUSY && begin.elapsed() < NOTICED_WITHIN =>
+            {
+                thread::sleep(ASK_AGAIN);
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
+
+/// A server notices within this time that its client is dead.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Each end that is `on_host` takes its memory from this machine.
 fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
