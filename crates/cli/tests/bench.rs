@@ -59,8 +59,11 @@ fn check_sane(result: &BenchResult) {
     let shares: f64 = result.rails.iter().map(|rail| rail.share).sum();
     assert!((shares - 1.0).abs() < 1e-6, "{shares}");
     let carried: u64 = result.rails.iter().map(|rail| rail.bytes).sum();
-    // A proxy counts after its system call, by when the other end may be done already.
-    assert!(carried >= result.bytes / 10 * 9, "{carried} of {}", result.bytes);
+    // A proxy counts after its system call, by when the other end may be done already: each of them
+    // may be a chunk behind.
+    let behind = result.rails.len() as u64 * size.min(512 << 10);
+    assert!(carried + behind >= result.bytes / 10 * 9, "{carried} of {}", result.bytes);
+    assert!(carried > 0);
     assert!(!result.limit.because.is_empty());
     for sample in &result.samples {
         assert!(sample.peer.cpu_seconds > 0.0 && sample.peer.seconds > 0.0);
