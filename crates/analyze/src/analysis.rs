@@ -6,6 +6,7 @@ use polyrail_profile::{Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Samp
 use serde::Serialize;
 
 use crate::compare::Comparison;
+use crate::conclusion::conclusions;
 use crate::devices::{Clocks, Thermal, clocks, thermals};
 use crate::drift::{Drift, drifts};
 use crate::error::AnalyzeError;
@@ -31,6 +32,8 @@ pub struct Analysis {
     pub endpoints: Vec<Endpoint>,
     /// What the folder holds.
     pub counts: Counts,
+    /// What to know first: whether the figures can be used, and what they come to.
+    pub conclusions: Vec<String>,
     /// Warnings to read before trusting a figure, one sentence each.
     pub warnings: Vec<String>,
     /// Each configuration that has samples.
@@ -159,6 +162,7 @@ impl Analysis {
                 .collect(),
             endpoints: plan.endpoints.clone(),
             counts: count(plan, &samples, &metrics),
+            conclusions: Vec::new(),
             warnings: Vec::new(),
             path_figures: path_figures(&links, &configurations, &metrics),
             states: source_states(plan, &samples, &configurations, &metrics),
@@ -175,6 +179,7 @@ impl Analysis {
         };
         analysis.warnings = missing.iter().map(|part| analysis.lacks(*part, run)).collect();
         analysis.warnings.extend(analysis.warn(run.reason.as_deref(), options.path.is_some()));
+        analysis.conclusions = conclusions(&analysis);
         Ok(analysis)
     }
 

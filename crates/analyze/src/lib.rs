@@ -15,6 +15,7 @@ pub mod export;
 
 mod analysis;
 mod compare;
+mod conclusion;
 mod devices;
 mod drift;
 mod error;

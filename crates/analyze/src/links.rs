@@ -24,6 +24,8 @@ pub struct Link {
     pub best_gb_per_s: f64,
     /// The highest rate of a stream, in GB/s, where streams were measured.
     pub best_stream_gb_per_s: Option<f64>,
+    /// The size of that stream's messages.
+    pub best_stream_bytes: Option<u64>,
     /// `null` from fewer than three sizes.
     pub model: Option<Model>,
     /// One for each segment of the model.
@@ -242,16 +244,17 @@ fn link((path, src, dst): Key, sizes: &[&Summary], metric: Option<Metric>) -> Li
     let noise = median_of(widths).unwrap_or(0.0).max(NOISE_MIN);
     let model = Model::fit(&points, noise);
     let segments = model.iter().flat_map(|model| &model.segments);
-    let best = |of: &dyn Fn(&Summary) -> Option<f64>| {
-        sizes.iter().filter_map(|one| of(one)).max_by(f64::total_cmp)
-    };
+    let best = sizes.iter().map(|one| one.gb_per_s).max_by(f64::total_cmp);
+    let streams = sizes.iter().filter_map(|one| Some((one.stream_gb_per_s?, one.size_bytes)));
+    let stream = streams.max_by(|a, b| a.0.total_cmp(&b.0));
     Link {
         src,
         dst,
         path,
         smallest_ns: points[0].time_ns,
-        best_gb_per_s: best(&|one| Some(one.gb_per_s)).unwrap_or(0.0),
-        best_stream_gb_per_s: best(&|one| one.stream_gb_per_s),
+        best_gb_per_s: best.unwrap_or(0.0),
+        best_stream_gb_per_s: stream.map(|(rate, _)| rate),
+        best_stream_bytes: stream.map(|(_, size_bytes)| size_bytes),
         loggp: segments.map(|segment| loggp(segment, sizes, metric)).collect(),
         alpha_beta: alpha_beta(&points),
         model,

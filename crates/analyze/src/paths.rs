@@ -24,6 +24,8 @@ pub struct PathFigures {
     pub worst_gb_per_s: Option<f64>,
     /// The highest rate of a stream, the median over the links, in GB/s.
     pub stream_gb_per_s: Option<f64>,
+    /// The size of the messages of that stream: the median over the links, or the next one below.
+    pub stream_bytes: Option<u64>,
     /// Configurations from 1 MiB on with a CV below 5 %.
     pub steady: usize,
     /// Configurations from 1 MiB on whose CV is known.
@@ -52,6 +54,7 @@ pub(crate) fn path_figures(
             best_gb_per_s: rates().max_by(f64::total_cmp),
             worst_gb_per_s: rates().min_by(f64::total_cmp),
             stream_gb_per_s: median_of(own().filter_map(|link| link.best_stream_gb_per_s)),
+            stream_bytes: middle_size(own().filter_map(|link| link.best_stream_bytes).collect()),
             steady: large().filter(|one| one.cv_percent.is_some_and(|cv| cv < 5.0)).count(),
             large: large().filter(|one| one.cv_percent.is_some()).count(),
             two_states: all().filter(|one| one.states.is_some()).count(),
@@ -59,4 +62,11 @@ pub(crate) fn path_figures(
         }
     };
     metrics.keys().map(|path| figures(*path)).collect()
+}
+
+/// The size that half of these do not exceed: one that was measured, which a mean of two need not be.
+fn middle_size(mut sizes: Vec<u64>) -> Option<u64> {
+    sizes.sort_unstable();
+    let last = sizes.len().checked_sub(1)?;
+    sizes.get(last / 2).copied()
 }

@@ -221,6 +221,7 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     assert_eq!(lines, 2 * 12, "one line per pair and path");
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.value(wide), true, "nothing sticks out");
+    conclusion_and_words(&mut browser);
 
     if let Some(path) = std::env::var_os("POLYRAIL_SCREENSHOT") {
         fs::write(path, browser.screenshot(1_500)).unwrap();
@@ -236,6 +237,36 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
         .collect();
     assert!(foreign.is_empty(), "{foreign:#?}");
     assert!(!requests.is_empty(), "requests were watched");
+}
+
+/// A reader sees what it comes to first, and finds words explained where they are used.
+fn conclusion_and_words(browser: &mut Browser) {
+    assert_eq!(browser.value("document.querySelector('h2').textContent"), "Conclusion");
+    let told = browser.value("document.querySelector('ul.conclusion').textContent");
+    assert!(told.as_str().unwrap().contains("nccl: "), "{told}");
+    let before = "[...document.querySelectorAll('table')].find(table => \
+                  [...table.querySelectorAll('th')].some(head => head.textContent === 'L')) \
+                  .parentNode.previousElementSibling.textContent";
+    let explained = browser.value(before);
+    assert!(explained.as_str().unwrap().contains("L: time of an empty transfer"), "{explained}");
+    let cut = "[...document.querySelectorAll('table.words')].filter(table => \
+               table.scrollWidth > table.parentNode.clientWidth).length";
+    assert_eq!(browser.value(cut), 0, "definitions wrap");
+    let figures = "[...document.querySelectorAll('figure')].map(one => \
+                   [one.querySelector('figcaption')?.textContent, \
+                   [...one.querySelectorAll('rect.cell')].map(cell => cell.getAttribute('style'))]) \
+                   .find(([caption]) => caption?.includes('shades from 0 to'))";
+    let heat_map = browser.value(figures);
+    let cells = heat_map[1].as_array().unwrap();
+    let share = |cell: &serde_json::Value| -> u32 {
+        let style = cell.as_str().unwrap();
+        let digits = style.split("--heat-high) ").nth(1).unwrap().split('%').next().unwrap();
+        digits.parse().unwrap()
+    };
+    // The slowest way takes 1.25 times as long as the others, and is no paler than that.
+    let shares: Vec<u32> = cells.iter().map(share).collect();
+    assert_eq!(shares.iter().max(), Some(&100), "{shares:?}");
+    assert!(shares.iter().all(|share| *share >= 70), "{shares:?}");
 }
 
 fn hover_and_choices(browser: &mut Browser) {

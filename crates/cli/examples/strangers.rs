@@ -145,7 +145,7 @@ fn measure(tries: u64, per_second: u64, cpus: &[u32]) -> Result<(), Failure> {
         "{tries} strangers, {refused} turned away, {} let in; median ratio {:.2} ({:.2} to {:.2}); \
          memory {before:.1} to {after:.1} MB",
         peers - 1,
-        ratios[ratios.len() / 2],
+        polyrail_report::median(ratios.iter().copied()).unwrap_or(f64::NAN),
         ratios[0],
         ratios[ratios.len() - 1]
     );

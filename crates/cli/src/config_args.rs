@@ -7,21 +7,22 @@ use polyrail_config::{Config, ConfigBuilder, ConfigError};
 use polyrail_report::exit;
 
 use crate::stdout::{self, tell};
+use crate::values::{file_to_read, setting, setting_pair};
 
 /// Options that choose settings; flatten them into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ConfigArgs {
     /// Start from a named set of values: latency, throughput, cpu or balanced.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = setting("preset"))]
     preset: Option<String>,
 
     /// Read settings from a YAML file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     config: Option<PathBuf>,
 
     /// Give a setting a value; may be repeated. `polyrail config show` lists all settings.
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting_pair)]
     set: Vec<String>,
 }
 

@@ -12,6 +12,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
+use crate::stdout::Harmless;
+
 /// The log file can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("log_file {} can't be opened: {source}", path.display())]
@@ -35,7 +37,7 @@ pub(crate) fn start(config: &Config) -> Result<(), LogError> {
     })
     .with_max_level_hint(level);
     let layer = if config.log_file.is_empty() {
-        fmt::layer().with_writer(io::stderr).with_ansi(false).boxed()
+        fmt::layer().with_writer(|| Harmless::new(io::stderr())).with_ansi(false).boxed()
     } else {
         let name = expand_file_name(&config.log_file, &crate::host::hostname(), std::process::id());
         let path = PathBuf::from(name);

@@ -9,13 +9,14 @@ use polyrail_report::exit;
 use polyrail_tune::TuneError;
 
 use crate::stdout::complain;
+use crate::values::{Refusal, place_to_read, sound};
 
 /// Which machine to examine; flatten it into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct MachineArgs {
     /// Look at another machine: a folder with its proc and sys, or an archive made by
     /// `polyrail topo snapshot`.
-    #[arg(long, value_name = "DIR|FILE")]
+    #[arg(long, value_name = "DIR|FILE", value_parser = place_to_read())]
     sysroot: Option<PathBuf>,
 }
 
@@ -39,9 +40,18 @@ impl MachineCopy {
     ///
     /// # Errors
     /// What is wrong with it, as a phrase.
-    pub(crate) fn parse(text: &str) -> Result<Self, SnapshotError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let path = Path::new(text);
-        Ok(Self { root: snapshot::open(path)?, path: path.to_owned() })
+        sound(path)?;
+        let root = snapshot::open(path).map_err(|error| {
+            let fault = match &error {
+                SnapshotError::Open { source, .. } => format!("can't be opened: {source}"),
+                other => other.to_string(),
+            };
+            let refusal = Refusal::new(fault, "a folder with proc and sys, or an archive of them");
+            refusal.with_help(error.help().unwrap_or_default())
+        })?;
+        Ok(Self { root, path: path.to_owned() })
     }
 
     /// The copy, or the running machine if none was named.

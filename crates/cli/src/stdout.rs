@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use polyrail_report::exit;
 
@@ -14,6 +15,20 @@ macro_rules! tell {
     };
 }
 pub(crate) use tell;
+
+/// Writes a line of a result to standard output, made [`harmless`].
+macro_rules! say {
+    ($($part:tt)*) => {
+        $crate::stdout::say_line(&format!($($part)*))
+    };
+}
+pub(crate) use say;
+
+/// Use [`say`].
+pub(crate) fn say_line(line: &str) {
+    // A line of several: who closes the pipe early has what they want.
+    let _ = writeln!(io::stdout(), "{}", harmless(line));
+}
 
 /// Use [`tell`].
 pub(crate) fn tell_line(line: &str) {
@@ -42,6 +57,46 @@ pub(crate) fn harmless(text: &str) -> String {
     shown
 }
 
+/// The beginning of a value that somebody gave, for a message: in one line, and never long.
+pub(crate) fn excerpt(value: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = value.chars().take(SHOWN).collect();
+    if shown.len() < value.len() {
+        shown.push('…');
+    }
+    harmless(&shown).replace('\n', "\\u000a").replace('\t', "\\u0009")
+}
+
+/// Makes what passes through it [`harmless`]: for writers of others, such as that of the log.
+pub(crate) struct Harmless<W> {
+    inner: W,
+    /// The beginning of a character whose rest has not come yet.
+    begun: Vec<u8>,
+}
+
+impl<W: Write> Harmless<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self { inner, begun: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.begun.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.begun) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.begun.len(),
+        };
+        let now: Vec<u8> = self.begun.drain(..whole).collect();
+        self.inner.write_all(harmless(&String::from_utf8_lossy(&now)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
 /// Writes a result to standard output, made [`harmless`], and ends with `code`.
 pub(crate) fn print(text: &str, code: u8) -> ExitCode {
     let mut stdout = io::stdout().lock();
@@ -64,8 +119,19 @@ pub(crate) fn complain(message: &str, help: Option<&str>) {
     }
 }
 
+/// Where the command that this process runs is explained.
+static REMEDY: OnceLock<String> = OnceLock::new();
+
+/// What to say about wrong values that have no other remedy.
+pub(crate) fn set_remedy(text: String) {
+    // A process reads one command line; tests read several, and need none of this.
+    let _ = REMEDY.set(text);
+}
+
 /// As [`complain`], for an error; ends with `code`.
 pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code: u8) -> ExitCode {
+    // Whoever gave a wrong value needs to know where to look.
+    let help = help.or_else(|| REMEDY.get().filter(|_| code == exit::USAGE).cloned());
     complain(&error.to_string(), help.as_deref());
     ExitCode::from(code)
 }
@@ -73,6 +139,23 @@ pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_character_in_two_parts_passes_whole_and_an_escape_sequence_does_not_pass() {
+        let mut out = Harmless::new(Vec::new());
+        let text = "Wört\u{1b}[2J\u{9b}";
+        for byte in text.as_bytes() {
+            out.write_all(std::slice::from_ref(byte)).unwrap();
+        }
+        out.write_all(b"\xff!").unwrap();
+        assert_eq!(String::from_utf8(out.inner).unwrap(), "Wört\\u001b[2J\\u009b\u{fffd}!");
+    }
+
+    #[test]
+    fn an_excerpt_is_one_short_line() {
+        assert_eq!(excerpt("a\nb\tc\u{1b}"), "a\\u000ab\\u0009c\\u001b");
+        assert_eq!(excerpt(&"x".repeat(500)), "x".repeat(60) + "…");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_the_rest_stays() {

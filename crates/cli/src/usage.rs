@@ -1,59 +1,223 @@
-//! Reads the command line, and says what is wrong with it in the form of all other errors.
+//! Reads the command line. Every refusal has one form: field, value, fault and what is allowed in one
+//! line, and a remedy in another.
 
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
-use crate::stdout::tell;
+use crate::stdout::{excerpt, set_remedy, tell};
+use crate::values::Refusal;
+
+/// Why a command line was not read.
+pub(crate) struct Refused {
+    /// What is wrong, and a remedy in a line of its own; a help text if `shows_help`.
+    pub(crate) message: String,
+    error: Error,
+    shows_help: bool,
+}
 
 /// Reads the arguments of this process. After a refusal, or after showing a help text, returns the code
 /// to exit with.
 pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitCode> {
-    let matches = with_negative_values(Cli::command()).try_get_matches();
-    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
-        use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand as NoCommand, MissingSubcommand};
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    set_remedy(Line { command: &Cli::command(), words: &words }.help());
+    read(&words).map_err(|refused| {
         // Help texts are the program's own, and in colour.
-        if !error.use_stderr() || matches!(error.kind(), NoCommand | MissingSubcommand) {
-            error.exit();
+        if refused.shows_help {
+            refused.error.exit();
         }
-        tell!("polyrail: {}", message(&error));
+        tell!("polyrail: {}", refused.message);
         ExitCode::from(exit::USAGE)
     })
 }
 
+/// Reads a command line, without its first word.
+pub(crate) fn read<Cli: CommandFactory + FromArgMatches>(
+    words: &[OsString],
+) -> Result<Cli, Refused> {
+    let mut command = prepared(Cli::command());
+    let all = std::iter::once(OsString::from("polyrail")).chain(words.iter().cloned());
+    let matches = command.try_get_matches_from_mut(all);
+    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
+        use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand as NoCommand, MissingSubcommand};
+        let shows_help =
+            !error.use_stderr() || matches!(error.kind(), NoCommand | MissingSubcommand);
+        let message = match shows_help {
+            true => error.render().to_string(),
+            false => message(&error, &Line { command: &command, words }),
+        };
+        Refused { message, error, shows_help }
+    })
+}
+
 /// Takes `-5` for a value, so that the option itself refuses it and tells its range.
-fn with_negative_values(command: Command) -> Command {
+pub(crate) fn prepared(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let takes_value = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_value)
     });
-    command.mut_subcommands(with_negative_values)
+    command.mut_subcommands(prepared)
 }
 
-fn message(error: &Error) -> String {
-    let told = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    let option = told(ContextKind::InvalidArg).unwrap_or_default();
-    match (error.kind(), told(ContextKind::InvalidValue), error.source()) {
-        (ErrorKind::ValueValidation, Some(value), Some(why)) => {
-            let more = "for more, try '--help'";
-            format!("{option} `{value}`: {}\nhelp: {more}", fault(value, &why.to_string()))
+/// What was read, to name places in it.
+struct Line<'a> {
+    command: &'a Command,
+    words: &'a [OsString],
+}
+
+impl<'a> Line<'a> {
+    /// The subcommand that the words lead to, and how to call it.
+    fn subcommand(&self) -> (&'a Command, String) {
+        let mut command = self.command;
+        let mut name = command.get_name().to_owned();
+        for word in self.words {
+            let Some(next) = word.to_str().and_then(|word| command.find_subcommand(word)) else {
+                continue;
+            };
+            command = next;
+            name = format!("{name} {}", command.get_name());
         }
-        (ErrorKind::UnknownArgument, ..) if is_negative(option) => {
-            format!(
-                "`{option}` begins a negative value, which no option takes\nhelp: for more, try '--help'"
-            )
+        (command, name)
+    }
+
+    fn help(&self) -> String {
+        let (command, name) = self.subcommand();
+        match command.is_disable_help_flag_set() {
+            true => "`polyrail --help` explains the commands".to_owned(),
+            false => format!("for more, try '{name} --help'"),
+        }
+    }
+
+    /// The option right before this word, if there is one.
+    fn option_before(&self, word: &str) -> Option<&'a str> {
+        let place = self.words.iter().position(|one| one.to_str() == Some(word))?;
+        let before = self.words.get(place.checked_sub(1)?)?.to_str()?;
+        before.starts_with("--").then_some(before)
+    }
+
+    /// `a, b and c`, of what this command has below it.
+    fn commands(&self) -> String {
+        let (command, _) = self.subcommand();
+        let visible = command.get_subcommands().filter(|one| !one.is_hide_set());
+        visible.map(Command::get_name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn message(error: &Error, line: &Line<'_>) -> String {
+    let told = |kind| error.get(kind).map(listed);
+    let field = told(ContextKind::InvalidArg).unwrap_or_default();
+    let value = told(ContextKind::InvalidValue);
+    let (text, help) = match error.kind() {
+        ErrorKind::ValueValidation => {
+            let value = value.unwrap_or_default();
+            refused_value(&field, &value, error)
+        }
+        ErrorKind::InvalidValue => {
+            let value = excerpt(&value.unwrap_or_default());
+            let known = told(ContextKind::ValidValue).filter(|known| !known.is_empty());
+            let fault = match value.is_empty() {
+                true => "needs a value",
+                false => "is not one of these",
+            };
+            let allowed = known.unwrap_or_else(|| format!("a value, as in {field}"));
+            let help =
+                told(ContextKind::SuggestedValue).map(|near| format!("did you mean `{near}`?"));
+            (format!("{field} `{value}`: {fault}; allowed: {allowed}"), help)
+        }
+        ErrorKind::UnknownArgument => unknown_argument(&field, error, line),
+        ErrorKind::InvalidSubcommand => {
+            let word = excerpt(&told(ContextKind::InvalidSubcommand).unwrap_or_default());
+            let near = told(ContextKind::SuggestedSubcommand).filter(|near| !near.is_empty());
+            let help = near.map(|near| format!("did you mean `{near}`?"));
+            (format!("command `{word}`: does not exist; allowed: {}", line.commands()), help)
+        }
+        ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => {
+            let value = excerpt(&value.unwrap_or_default());
+            let help = format!("write {field} alone, or choose another option");
+            (format!("{field} `{value}`: takes no value; allowed: {field} alone"), Some(help))
+        }
+        ErrorKind::ArgumentConflict => {
+            let other = told(ContextKind::PriorArg).unwrap_or_default();
+            match other == field || other.is_empty() {
+                true => (
+                    format!("{field}: is given twice; allowed: once"),
+                    Some("leave one of the two out".to_owned()),
+                ),
+                false => (
+                    format!("{field}: cannot be used with {other}; allowed: one of them"),
+                    Some("leave one of them out".to_owned()),
+                ),
+            }
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let (_, name) = line.subcommand();
+            (format!("{field}: is missing; allowed: `{name}` with it"), None)
+        }
+        ErrorKind::InvalidUtf8 => {
+            let word = line.words.iter().find(|word| word.to_str().is_none());
+            let word = word.map_or_else(String::new, |word| excerpt(&word.to_string_lossy()));
+            (format!("argument `{word}`: is not UTF-8 text; allowed: UTF-8"), None)
         }
         _ => {
             let text = error.render().to_string();
-            text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned()
+            (text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned(), None)
+        }
+    };
+    format!("{text}\nhelp: {}", help.unwrap_or_else(|| line.help()))
+}
+
+/// The words of clap, without its colours.
+fn listed(value: &ContextValue) -> String {
+    match value {
+        ContextValue::String(text) => text.clone(),
+        ContextValue::Strings(texts) => texts.join(", "),
+        ContextValue::None => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn refused_value(field: &str, value: &str, error: &Error) -> (String, Option<String>) {
+    let Some(source) = error.source() else {
+        return (format!("{field} `{}`: is refused", excerpt(value)), None);
+    };
+    match source.downcast_ref::<Refusal>() {
+        Some(refusal) => {
+            let value = excerpt(refusal.shown_value().unwrap_or(value));
+            let fault = refusal.to_string().replace('\n', "\\n");
+            (format!("{field} `{value}`: {fault}"), refusal.help().map(str::to_owned))
+        }
+        None => {
+            let fault = fault(value, &source.to_string()).replace('\n', "\\n");
+            (format!("{field} `{}`: {fault}", excerpt(value)), None)
         }
     }
+}
+
+fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Option<String>) {
+    let (_, name) = line.subcommand();
+    let shown = excerpt(field);
+    if is_negative(field) {
+        // clap reads `-5s` as the options `-5` and `-s`.
+        let is_begun = |word: &&str| word.starts_with(field);
+        let word = line.words.iter().filter_map(|word| word.to_str()).find(is_begun);
+        let word = word.unwrap_or(field);
+        let (option, shown) = (line.option_before(word).unwrap_or("argument"), excerpt(word));
+        let text =
+            format!("{option} `{shown}`: is negative; allowed: values that don't begin with -");
+        return (text, None);
+    }
+    let near = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(near)) => Some(format!("did you mean `{near}`?")),
+        _ => None,
+    };
+    let what = if field.starts_with('-') { "option" } else { "argument" };
+    let text =
+        format!("{what} `{shown}`: does not exist here; allowed: what `{name} --help` lists");
+    (text, near)
 }
 
 /// The standard library names neither the fault of a number nor what is allowed.
@@ -64,9 +228,15 @@ fn fault(value: &str, why: &str) -> String {
         }
         "invalid digit found in string" => "not a number; allowed: whole numbers, such as 8".into(),
         "cannot parse integer from empty string" => "empty; allowed: whole numbers".into(),
-        "number too large to fit in target type" => "too large".into(),
-        _ => match why.split_once(" is not in ").and_then(|(_, range)| range.split_once("..=")) {
-            Some((least, most)) => format!("out of range; allowed: {least} to {most}"),
+        "number too large to fit in target type" => "too large; allowed: fewer digits".into(),
+        "number too small to fit in target type" => {
+            "too small; allowed: whole numbers, 0 and more".into()
+        }
+        _ => match why.split_once(" is not in ").and_then(|(_, range)| range.split_once("..")) {
+            Some((least, most)) => {
+                let most = most.strip_prefix('=').unwrap_or(most);
+                format!("out of range; allowed: {least} to {most}")
+            }
             None => why.to_owned(),
         },
     }
@@ -82,35 +252,47 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Cli {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=50))]
         reps: Option<u32>,
         #[arg(long)]
         depth: Option<u64>,
-        #[arg(long, value_parser = polyrail_report::parse_size)]
+        #[arg(long, value_parser = crate::values::size)]
         size: Option<u64>,
+        #[arg(long, conflicts_with = "depth")]
+        flag: bool,
+    }
+
+    fn read_text(arguments: &str) -> Result<Cli, String> {
+        let words: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
+        read(&words).map_err(|refused| refused.message)
     }
 
     #[test]
-    fn a_wrong_number_is_told_with_what_is_allowed() {
+    fn a_wrong_value_is_told_with_what_is_allowed_and_what_to_do() {
         for (arguments, wanted) in [
             ("--reps -5", "--reps <REPS> `-5`: out of range; allowed: 1 to 50"),
             ("--reps 51", "--reps <REPS> `51`: out of range; allowed: 1 to 50"),
             ("--reps x", "--reps <REPS> `x`: not a number; allowed: whole numbers"),
+            ("--reps", "--reps <REPS> ``: needs a value; allowed: a value"),
             ("--depth -5", "--depth <DEPTH> `-5`: negative; allowed: whole numbers"),
             ("--depth 99999999999999999999", "--depth <DEPTH> `99999999999999999999`: too large"),
-            ("--depth -5s", "`-5` begins a negative value, which no option takes"),
+            ("--depth -5s", "--depth `-5s`: is negative; allowed: "),
             ("--size 64K", "--size <SIZE> `64K`: has the unit `K`, which is ambiguous; allowed: 1"),
-            ("--repp 5", "unexpected argument '--repp' found"),
+            ("--repp 5", "option `--repp`: does not exist here; allowed: what "),
+            ("x\ny", "argument `x\\u000ay`: does not exist here; allowed: "),
+            ("--flag=5", "--flag `5`: takes no value; allowed: --flag alone"),
+            ("--flag --depth 1", "--flag: cannot be used with --depth <DEPTH>; allowed: "),
+            ("--depth 1 --depth 1", "--depth <DEPTH>: is given twice; allowed: once"),
         ] {
-            let words = ["polyrail"].into_iter().chain(arguments.split(' '));
-            let error = with_negative_values(Cli::command()).try_get_matches_from(words);
-            let found = message(&error.unwrap_err());
+            let found = read_text(arguments).unwrap_err();
             assert!(found.starts_with(wanted), "{arguments}: {found}");
-            assert!(found.contains("try '--help'"), "{found}");
+            let (first, help) = found.split_once("\nhelp: ").unwrap();
+            assert!(!first.contains('\n') && !help.is_empty(), "{found}");
         }
-        let cli = Cli::try_parse_from(["polyrail", "--reps", "5"]).unwrap();
+        assert!(read_text("--repp 5").unwrap_err().ends_with("help: did you mean `--reps`?"));
+        let cli = read_text("--reps 5").unwrap();
         assert_eq!((cli.reps, cli.depth, cli.size), (Some(5), None, None));
     }
 }

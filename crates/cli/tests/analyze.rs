@@ -40,6 +40,12 @@ fn a_profile_becomes_tables_json_and_a_report() {
     assert!(tables.contains("gpu0 > gpu1  nccl") && tables.contains("256KiB"), "{tables}");
     assert!(tables.contains("asymmetric: gpu1 > gpu0 over nccl, from 1MiB on"), "{tables}");
     assert!(output.stderr.is_empty());
+    let second = tables.lines().nth(1).unwrap();
+    assert!(
+        second.starts_with("conclusion: nccl: ") && second.contains(" for 1B, up to "),
+        "{second}"
+    );
+    assert!(!tables.contains("too noisy"), "{tables}");
     assert!(tables.contains("no one line for 6 of 6 links, in pieces below"), "{tables}");
     let row = |start: &str| tables.lines().find(|line| line.starts_with(start)).unwrap();
     assert!(row("gpu0 > gpu1  nccl").contains(" 2 pieces "), "{tables}");
@@ -54,6 +60,40 @@ fn a_profile_becomes_tables_json_and_a_report() {
     assert!(json["comparison"].is_null());
     assert!(fs::read_to_string(&report).unwrap().starts_with("<!doctype html>"));
     assert_eq!(text(&output.stderr).trim_end(), report.to_str().unwrap());
+}
+
+#[test]
+fn a_path_has_the_name_of_profiles_options_and_that_of_tables() {
+    let paths = vec![PathKind::CopyEngine];
+    let (_root, dir) = profile(&Machine { paths, ..machine() });
+    let both = ["peer", "copy_engine"].map(|name| analyze(&[&dir, "--path", name]));
+    assert!(both.iter().all(|output| output.status.success()), "{}", text(&both[0].stderr));
+    assert_eq!(both[0].stdout, both[1].stdout);
+    let refused = analyze(&[&dir, "--path", "peers"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("allowed: peer (copy_engine), peer-kernel"));
+    let plan = |paths: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        let options = ["profile", "--plan", "--gpus", "none", "--sizes", "8", "--paths", paths];
+        command.args(options).output().unwrap()
+    };
+    assert!(plan("host").status.success());
+    let table = |output: Output| text(&output.stdout).lines().take(4).collect::<String>();
+    assert_eq!(table(plan("host")), table(plan("host_memory")));
+}
+
+#[test]
+fn a_stream_has_its_size() {
+    let (_root, dir) = profile(&machine());
+    let analysis: Value = serde_json::from_slice(&analyze(&[&dir, "--json"]).stdout).unwrap();
+    let figures = &analysis["path_figures"][0];
+    let stream = figures["stream_gb_per_s"].as_f64();
+    assert_eq!(stream.is_some(), figures["stream_bytes"].is_u64(), "{figures}");
+    assert!(stream.is_some(), "{figures}");
+    let tables = analyze(&[&dir]);
+    let row = text(&tables.stdout).lines().find(|line| line.starts_with("nccl ")).unwrap();
+    let size = polyrail_report::show_size(figures["stream_bytes"].as_u64().unwrap());
+    assert!(row.contains(&format!(" of {size} ")), "{row}");
 }
 
 #[test]

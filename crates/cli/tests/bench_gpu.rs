@@ -65,7 +65,7 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
         ("--against cuda --bidir --mem cuda:0", vec!["--against `cuda`", "without --bidir"]),
         ("--against raw --one-process", vec!["--against `raw`", "without --one-process"]),
         ("--nccl-modes 4", vec!["`4`", "--nccl-modes", "p2p, or threads x sockets like 4x4"]),
-        ("--path sideways", vec!["path = `sideways`", "allowed: auto, shared, tcp"]),
+        ("--path sideways", vec!["--path <WAY> `sideways`", "allowed: auto, shared, tcp"]),
     ] {
         let output = bench(options);
         let message = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +76,7 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
 
 #[test]
 fn a_machine_without_nccl_says_so_before_anything_is_measured() {
-    let library = "/nonexistent/libnccl.so.2";
+    let library = "libnccl-not-here.so.2";
     let output = bench(&format!("--mem {NO_DEVICE} --against nccl --nccl-lib {library}"));
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{message}");

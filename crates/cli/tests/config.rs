@@ -104,7 +104,7 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
 
     assert_eq!(
         refusal(polyrail(&["show", "--set", "chunk_bytes=512K"])),
-        "polyrail: chunk_bytes = `512K` (from an option or the program) has the unit `K`, which is ambiguous; \
+        "polyrail: --set <NAME=VALUE> `chunk_bytes=512K`: has the unit `K`, which is ambiguous; \
          allowed: 4KiB to 64MiB\n\
          help: write 512KiB (1024) or 512kB (1000)\n"
     );
@@ -124,7 +124,8 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
 
     assert_eq!(
         refusal(polyrail(&["help", "chunk_byte"])),
-        "polyrail: unknown setting `chunk_byte`\nhelp: did you mean `chunk_bytes`?\n"
+        "polyrail: <NAME> `chunk_byte`: names the setting `chunk_byte`, which does not exist; allowed: the \
+         settings that `polyrail config show` lists\nhelp: did you mean `chunk_bytes`?\n"
     );
     for args in [
         &["show", "--preset", "fast"][..],

@@ -92,7 +92,7 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
     assert!(
-        message.contains("check `bbr` does not exist") && message.contains("help: "),
+        message.contains("--explain <ID> `bbr`: is no check") && message.contains("help: "),
         "{message}"
     );
 }
@@ -104,7 +104,7 @@ fn wrong_values_name_option_value_and_range() {
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
         (["--workers", "8190"], ["workers `8190` names CPUs that don't exist", "there are: 0"]),
-        (["--sysroot", "/none"], ["--sysroot", "/none can't be opened"]),
+        (["--sysroot", "/none"], ["--sysroot", "`/none`: can't be opened"]),
         (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
     ] {
         let output = polyrail(&["doctor", arguments[0], arguments[1]]);
@@ -221,9 +221,9 @@ fn sample_refuses_what_is_not_there() {
     for (option, value, code, part) in [
         ("--pid", "4294967295", 2, "process 4294967295 is not there"),
         ("--nic", "eth99", 2, "interface `eth99` is not there"),
-        ("--interval", "1ms", 2, "interval of 1 ms is out of range; allowed: 100ms to 1h"),
-        ("--out", "/none/x.jsonl", 3, "/none/x.jsonl can't be written"),
-        ("--sysroot", "/none", 2, "/none can't be opened"),
+        ("--interval", "1ms", 2, "`1ms`: out of range; allowed: 100ms to 1h"),
+        ("--out", "/none/x.jsonl", 2, "`/none/x.jsonl`: can't be written: /none: "),
+        ("--sysroot", "/none", 2, "`/none`: can't be opened"),
     ] {
         let output = polyrail(&["sample", "--time", "1s", option, value]);
         assert_eq!(output.status.code(), Some(code), "{option}: {}", stderr(&output));

@@ -79,8 +79,8 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
     for (args, words) in [
         (vec!["irq", "apply", "/none/plan.json"], "/none/plan.json"),
         (vec!["irq", "apply", bad], "line 2"),
-        (vec!["irq", "plan", "none0"], "interface none0"),
-        (vec!["irq", "show", "none0"], "interface none0"),
+        (vec!["irq", "plan", "none0"], "interface `none0`"),
+        (vec!["irq", "show", "none0"], "interface `none0`"),
         (vec!["irq", "plan", "--cpus", "8000"], "not online"),
         (vec!["irq", "plan", "--cpus", "9-4"], "ends before it starts"),
         (vec!["irq", "plan", "--map", "/none/map.yaml"], "/none/map.yaml"),

@@ -41,8 +41,12 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     // Where a file is there can't be a folder.
     let blocked =
         polyrail(&["install", built.to_str().unwrap(), "--from", built.to_str().unwrap()]);
-    assert_eq!(blocked.status.code(), Some(3));
-    assert!(text(&blocked.stderr).contains("built.so: "), "{}", text(&blocked.stderr));
+    assert_eq!(blocked.status.code(), Some(2));
+    assert!(
+        text(&blocked.stderr).contains("built.so`: is a file; allowed: "),
+        "{}",
+        text(&blocked.stderr)
+    );
     let conf = polyrail(&["env", "--conf", "--folder", path]);
     let folder = fs::canonicalize(path).unwrap();
     let library = folder.join("libnccl-net-polyrail.so").display().to_string();
@@ -64,10 +68,14 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         fs::create_dir_all(folder).unwrap();
     }
     let program = bin.join("polyrail");
-    fs::copy(env!("CARGO_BIN_EXE_polyrail"), &program).unwrap();
+    // Another process copies: children that other tests start meanwhile inherit no open file of it,
+    // and a program that somebody has open for writing can't be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_polyrail")).arg(&program).status();
+    assert!(copied.unwrap().success());
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&program);
         command.arg("nccl").args(arguments).current_dir(&work).env("HOME", &home);
+        command.env_remove("CARGO_TARGET_DIR");
         command.env_remove("NCCL_NET_PLUGIN").env("LD_LIBRARY_PATH", &other).output().unwrap()
     };
     let goal = root.path().join("goal");
@@ -84,6 +92,23 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
     let error = text(&run(&["check"]).stderr);
     for sought in [&bin, &lib_beside, &lib, &other] {
         assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    }
+    // `cargo install` leaves the library where it was built.
+    fs::write(target.join("libnccl_net_polyrail.so"), "repository").unwrap();
+    fs::write(work.join("Cargo.lock"), "").unwrap();
+    let deep = work.join("crates/cli");
+    fs::create_dir_all(&deep).unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    for (folder, target_dir) in [(&deep, None), (&other, Some(work.join("target")))] {
+        let mut command = Command::new(&program);
+        command.args(["nccl", "install", elsewhere.to_str().unwrap()]).current_dir(folder);
+        command.env("HOME", &home).env_remove("LD_LIBRARY_PATH").env_remove("CARGO_TARGET_DIR");
+        let output = command.envs(target_dir.map(|dir| ("CARGO_TARGET_DIR", dir))).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let installed = elsewhere.join("libnccl-net-polyrail.so");
+        assert_eq!(fs::read_to_string(&installed).unwrap(), "repository");
+        fs::remove_dir_all(&elsewhere).unwrap();
     }
     for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
         fs::write(folder.join("libnccl_net_polyrail.so"), content).unwrap();

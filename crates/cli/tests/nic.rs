@@ -16,8 +16,8 @@ fn a_spread_that_can_not_be_read_is_refused_with_what_is_allowed() {
     for (spread, words) in [
         ("8", "is neither equal=NUMBER nor weights="),
         ("even=8", "is neither equal=NUMBER nor weights="),
-        ("equal=x", "`x` is not a number"),
-        ("weights=1,,2", "`` is not a number"),
+        ("equal=x", "`x` is not such a number"),
+        ("weights=1,,2", "`` is not such a number"),
     ] {
         let (code, stdout, stderr) = outcome(&["nic", "rss", "lo", spread]);
         assert_eq!((code, stdout.as_str()), (2, ""), "{spread}");
@@ -29,7 +29,7 @@ fn a_spread_that_can_not_be_read_is_refused_with_what_is_allowed() {
 fn an_interface_without_a_table_is_told_so() {
     let (code, _, stderr) = outcome(&["nic", "rss", "lo", "equal=2", "--dry-run"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("RSS of lo: its driver reports no RSS table"), "{stderr}");
+    assert!(stderr.contains("RSS of `lo`: its driver reports no RSS table"), "{stderr}");
     let (code, _, stderr) = outcome(&["nic", "rss", "lo"]);
     assert_eq!(code, 3);
     assert!(stderr.contains("RSS table of lo") && stderr.contains("not supported"), "{stderr}");

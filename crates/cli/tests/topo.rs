@@ -158,7 +158,7 @@ fn a_sysroot_that_is_none_is_refused_with_the_path() {
     assert!(stderr.contains("cpu/online can't be read") && stderr.contains("help: "), "{stderr}");
     let (code, _, stderr) = outcome(&["topo", "--sysroot", "/no/such/place"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("/no/such/place can't be opened"), "{stderr}");
+    assert!(stderr.contains("`/no/such/place`: does not exist; allowed: "), "{stderr}");
     let (code, _, _) = outcome(&["topo", "--json", "--tree"]);
     assert_eq!(code, 2);
 }
@@ -190,12 +190,12 @@ fn a_wrong_binding_is_pointed_at() {
     let (code, stdout, stderr) = outcome(&["bindings", "check", "eth1:8-21;eth2:9-x"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     let lines: Vec<&str> = stderr.lines().collect();
-    assert_eq!(lines[1..3], ["  eth1:8-21;eth2:9-x", "                 ^"], "{stderr}");
     assert!(
-        lines[0].contains("the value for tx has a list for eth2") && lines[0].contains("column 16"),
+        lines[0].contains("[TX] `eth1:8-21;eth2:9-x`: has a list for eth2")
+            && lines[0].contains("column 16"),
         "{stderr}"
     );
-    assert!(lines[3].starts_with("help: "), "{stderr}");
+    assert!(lines[1].starts_with("help: "), "{stderr}");
     assert_eq!(outcome(&["bindings", "check"]).0, 2);
     assert_eq!(outcome(&["bindings", "suggest", "--avoid", "x"]).0, 2);
 }

@@ -99,6 +99,14 @@ impl LabSpec {
         Ok(rails)
     }
 
+    /// Checks what can be the name of a lab; whether there is one, the system knows.
+    ///
+    /// # Errors
+    /// [`LabError::BadValue`].
+    pub fn check_name(name: &str) -> Result<(), LabError> {
+        validate_name(name)
+    }
+
     /// Checks every value without touching the system.
     ///
     /// # Errors

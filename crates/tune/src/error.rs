@@ -38,11 +38,11 @@ pub enum TuneError {
         fault: String,
     },
     /// An invalid argument.
-    #[error("{field} {value}: {fault}")]
+    #[error("{}: {fault}", argument(field, value))]
     Argument {
         /// Which.
         field: &'static str,
-        /// As it was given.
+        /// As it was given; empty if it was left out.
         value: String,
         /// What is wrong, with what is allowed.
         fault: String,
@@ -194,6 +194,10 @@ impl TuneError {
         };
         Some(text.to_owned())
     }
+}
+
+fn argument(field: &str, value: &str) -> String {
+    if value.is_empty() { field.to_owned() } else { format!("{field} `{value}`") }
 }
 
 fn list(differences: &[Difference]) -> String {

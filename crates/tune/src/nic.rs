@@ -96,22 +96,26 @@ impl Spread {
 /// [`TuneError::Argument`] if the interface has no table, not so many queues, or fewer buckets than
 /// queues are to share them.
 pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result<Plan, TuneError> {
-    let refused = |value: String, fault: String| TuneError::Argument { field: "RSS", value, fault };
+    let value = nic.to_owned();
+    let refused = |fault| TuneError::Argument { field: "RSS of", value, fault };
     let mut plan = Plan::begin("nic", machine.root())?;
     let target = Target::Rss { nic: nic.to_owned() };
     let Some(old) = machine.read(&target)? else {
         let fault = "its driver reports no RSS table, or the interface does not exist".to_owned();
-        return Err(refused(format!("of {nic}"), fault));
+        return Err(refused(fault));
     };
     let size = old.parse::<RssTable>().map(|table| table.buckets().len());
     let command = spread.command(nic);
     let table = size.and_then(|size| spread.table(size));
-    let table = table.map_err(|error| refused(format!("of {nic}"), error.to_string()))?;
+    let table = match table {
+        Ok(table) => table,
+        Err(error) => return Err(refused(error.to_string())),
+    };
     // The kernel would refuse it, too, without saying how many there are.
     let there = if machine.root().is_live() { rx_queues(nic).ok() } else { None };
     if let Some(there) = there.filter(|there| spread.queues() > *there as usize) {
         let fault = format!("{} queues are asked for, and it has {there}", spread.queues());
-        return Err(refused(format!("of {nic}"), fault));
+        return Err(refused(fault));
     }
     plan.want(target, nic, old, table.to_string(), format!("the same as `{command}`"));
     Ok(plan.seal())

@@ -14,6 +14,8 @@ const colorOf = (index) => COLORS[index % COLORS.length];
 const REGIMES = { latency_bound: ["latency-bound", "var(--c5)"], transition: ["transition", "var(--c4)"], bandwidth_bound: ["bandwidth-bound", "var(--c2)"] };
 const bySize = { log: true, base: 2, show: showBytes, label: "size" };
 
+const LOGGP = "LogGP parameters per range of sizes. L: time of an empty transfer. o: cost of posting and completion, both ends together. g: time between messages of a stream. G: time per byte. A dash means not measured.";
+
 function section(title, text, ...children) {
   main.append(element("h2", { textContent: title }));
   if (text) main.append(element("p", { className: "soft", textContent: text }));
@@ -55,12 +57,18 @@ function head() {
     tile(`of ${counts.planned} samples`, counts.taken), tile("verified", counts.verified),
     tile("outliers, kept", data.outliers.length),
     tile("of ≥ 1 MiB have CV < 5 %", large.length ? showPercent(100 * steady / large.length) : "–")));
+  const told = [...data.conclusions];
+  if (data.comparison) told.push(`against ${data.comparison.base}: ${data.comparison.verdict.replace("_", " ")}`);
+  if (told.length) {
+    main.append(element("h2", { textContent: "Conclusion" }),
+      element("ul", { className: "conclusion" }, ...told.map((text) => element("li", { textContent: text }))));
+  }
   for (const warning of data.warnings) main.append(element("div", { className: "warning", textContent: warning }));
   for (const note of about.notes) main.append(element("p", { className: "soft", textContent: note }));
   const rate = (value) => value === null ? "–" : `${digits(value)} GB/s`;
   main.append(table(["path", "links", "smallest transfer", "best rate, median link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
     [one.path, one.links, showTime(one.smallest_ns), rate(one.median_gb_per_s), rate(one.best_gb_per_s), rate(one.worst_gb_per_s),
-      rate(one.stream_gb_per_s), one.two_states, metricOf[one.path]])));
+      rate(one.stream_gb_per_s) + (one.stream_bytes ? ` of ${showBytes(one.stream_bytes)}` : ""), one.two_states, metricOf[one.path]])));
 }
 
 function curves() {
@@ -97,14 +105,13 @@ function matrix() {
     const show = { rate: (v) => digits(v), time: showTime, cv: showPercent }[what];
     const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
     const values = found.map(value);
+    // Shades begin at zero: a pair that is a fifth slower is a fifth paler, and no more.
     const high = Math.max(...values);
-    // Pairs that hardly differ must not look different.
-    const span = Math.max(high - Math.min(...values), 0.05 * high);
     return figure(heatMap(`${what} of each pair`, names, (row, column) => {
       const one = found.find((cell) => cell.src === row && cell.dst === column);
-      return one && { share: span > 0 ? 1 - (high - value(one)) / span : 0.5, text: show(value(one)),
+      return one && { share: high > 0 ? value(one) / high : 0.5, text: show(value(one)),
         says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s, CV ${showPercent(one.cv_percent)}` };
-    }), { rate: "GB/s", time: "median time", cv: "standard deviation / mean" }[what]);
+    }), `${{ rate: "GB/s", time: "median time", cv: "standard deviation / mean" }[what]}; shades from 0 to ${values.length ? show(high) : "–"}`);
   }));
   if (data.asymmetries.length) {
     main.append(element("h3", { textContent: "Directions that differ" }));
@@ -137,7 +144,7 @@ function regimes() {
           showPercent(link.model.held_out_error_percent)];
       }));
       return element("div", {}, ...refused.map((link) => element("div", { className: "warning", textContent: `No model of ${pairName(link)}: ${link.model.refused}.` })), figure(ranges("regimes by size", links.map(linkRow), sizes)),
-        table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows));
+        element("p", { className: "soft", textContent: LOGGP }), table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows));
     }));
 }
 
@@ -272,7 +279,6 @@ function definitions() {
   main.append(table(["path", "metric", "definition"], data.metrics.map((one) => [one.path, one.metric, one.definition]), true));
   for (const paragraph of [
     "GB are 10⁹ bytes. Every figure is a median of all samples; intervals use only the order of the samples and assume no distribution.",
-    "LogGP parameters per range of sizes. L: time of an empty transfer. o: cost of posting and completion, both ends together. g: time between messages of a stream. G: time per byte. A dash means not measured.",
   ]) main.append(element("p", { className: "soft", textContent: paragraph }));
   if (Object.keys(data.about.timer_floor_ns).length) {
     main.append(table(["timer floor of", "time"], Object.entries(data.about.timer_floor_ns).map(([metric, ns]) => [metric, showTime(ns)])));

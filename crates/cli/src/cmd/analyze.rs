@@ -14,22 +14,25 @@ use polyrail_analyze::{
 use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
+use crate::cmd::profile::Way;
+use crate::progress::Progress;
 use crate::stdout::{print, refuse, tell};
+use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder that `polyrail profile --out DIR` wrote, also while it is being filled.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", value_parser = folder_to_read())]
     dir: PathBuf,
 
     /// Compare with an older profile: same, faster, slower or unclear.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = folder_to_read())]
     compare: Option<PathBuf>,
 
     /// Judge a simulator: a table with src, dst, size_bytes and predicted_time_ns.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     predictions: Option<PathBuf>,
 
     /// End with 1 if the mean error of the predictions is larger, in percent.
@@ -41,11 +44,12 @@ pub(crate) struct Args {
     export: Vec<Simulator>,
 
     /// Where exports go, each in a folder of its own [default: DIR/export].
-    #[arg(long, value_name = "DIR", requires = "export")]
+    #[arg(long, value_name = "DIR", requires = "export", value_parser = folder_to_write())]
     out: Option<PathBuf>,
 
-    /// Only this path: copy_engine, kernel, nccl, tcp, shared_memory, host_memory, host_staged.
-    #[arg(long, value_name = "PATH", value_parser = word::<PathKind>)]
+    /// Only this path, as in `profile --paths` or as tables name it: peer (copy_engine), peer-kernel
+    /// (kernel), nccl, tcp, host (host_memory), shared_memory, host_staged.
+    #[arg(long, value_name = "PATH", value_parser = path)]
     path: Option<PathKind>,
 
     /// The time to look at: t_gpu, t_oneway, t_rtt2, t_host [default: the best each path has].
@@ -53,7 +57,7 @@ pub(crate) struct Args {
     metric: Option<Metric>,
 
     /// Write the report, one file that needs no network.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     html: Option<PathBuf>,
 
     /// Print JSON.
@@ -66,7 +70,7 @@ Examples:
   polyrail analyze run1 --html report.html
   polyrail analyze run2 --compare run1
   polyrail analyze run1 --path nccl --predictions astra.csv --max-error 10
-  polyrail analyze run1 --path copy_engine --export astra-sim --export chakra --out simulators
+  polyrail analyze run1 --path peer --export astra-sim --export chakra --out simulators
 
 docs/analyze.md explains every figure.";
 
@@ -110,9 +114,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
     let options = Options { metric: args.metric, path: args.path };
+    let waiting = Progress::waiting("analysing the profile");
     let folder = Folder::open(&args.dir)?;
     let mut analysis = Analysis::of(&folder, options)?;
     if let Some(base) = &args.compare {
+        waiting.say("analysing the other profile");
         let base = Analysis::of(&Folder::open(base)?, options)?;
         analysis.comparison = Some(Comparison::of(&analysis, &base)?);
     }
@@ -120,6 +126,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
         let predictions = read_predictions(file)?;
         analysis.predictions = Some(Judgement::of(&analysis, file, &predictions)?);
     }
+    drop(waiting);
     let out = args.out.clone().unwrap_or_else(|| args.dir.join("export"));
     for simulator in &args.export {
         let (target, name) = simulator.target();
@@ -175,21 +182,31 @@ fn exit_code(error: &AnalyzeError) -> u8 {
     }
 }
 
-fn word<W: Word + Send + Sync>(text: &str) -> Result<W, String> {
-    W::from_word(text).ok_or_else(|| format!("allowed: {}", W::allowed()))
+fn word<W: Word + Send + Sync>(text: &str) -> Result<W, Refusal> {
+    W::from_word(text).ok_or_else(|| Refusal::new("is not one of these", W::allowed()))
 }
 
-fn time(text: &str) -> Result<Metric, String> {
+/// A path by the word of `profile --paths` or by that of tables and files.
+fn path(text: &str) -> Result<PathKind, Refusal> {
+    let way = Way::from_str(text, false).map(Way::kind);
+    way.ok().or_else(|| PathKind::from_word(text)).ok_or_else(|| {
+        let allowed = "peer (copy_engine), peer-kernel (kernel), nccl, tcp, host (host_memory), \
+                       shared_memory, host_staged";
+        Refusal::new("is not one of these", allowed)
+    })
+}
+
+fn time(text: &str) -> Result<Metric, Refusal> {
     let metric = word(text)?;
     if metric == Metric::Bandwidth {
-        return Err("is not a time; allowed: t_gpu, t_oneway, t_rtt2, t_host".into());
+        return Err(Refusal::new("is not a time", "t_gpu, t_oneway, t_rtt2, t_host"));
     }
     Ok(metric)
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn percent(text: &str) -> Result<f64, Refusal> {
     match text.parse() {
         Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
-        _ => Err("allowed: a number from 0 to 1e6".into()),
+        _ => Err(Refusal::new("is not such a number", "a number of percent from 0 to 1e6")),
     }
 }

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use polyrail_config::BindingsError;
 use polyrail_host::bindings::{
     Bindings, Facts, Finding, Options, Role, Suggestion, check, suggest,
 };
@@ -13,7 +12,8 @@ use serde_json::json;
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::stdout::{complain, print, tell};
+use crate::stdout::{complain, print};
+use crate::values;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -41,10 +41,12 @@ enum Command {
 #[derive(clap::Args)]
 struct CheckArgs {
     /// For the threads that send, like `eth1:8-21,112-125;eth2:22-35`; may be empty.
-    tx: Option<String>,
+    #[arg(value_parser = values::bindings)]
+    tx: Option<Bindings>,
 
     /// For the threads that receive.
-    rx: Option<String>,
+    #[arg(value_parser = values::bindings)]
+    rx: Option<Bindings>,
 
     /// Print JSON.
     #[arg(long)]
@@ -60,6 +62,7 @@ struct CheckArgs {
 #[derive(clap::Args)]
 struct SuggestArgs {
     /// Only these interfaces [default: those best for a GPU, or all if there are no GPUs].
+    #[arg(value_parser = values::interface)]
     nics: Vec<String>,
 
     /// Interfaces of one node get the same CPUs, and not each a part of them.
@@ -67,7 +70,7 @@ struct SuggestArgs {
     shared: bool,
 
     /// Leave these CPUs alone.
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    #[arg(long, value_name = "CPUS", value_parser = values::cpus)]
     avoid: Option<CpuSet>,
 
     /// Print JSON.
@@ -111,18 +114,16 @@ fn with_bindings(args: &CheckArgs, report: Report) -> ExitCode {
 impl CheckArgs {
     /// Those to send and those to receive.
     fn bindings(&self) -> Result<[Bindings; 2], ExitCode> {
-        let config;
-        let texts = match (&self.tx, &self.rx) {
+        let [tx, rx] = match (&self.tx, &self.rx) {
             (None, None) => {
-                config = self.config.resolve().map_err(|error| refuse(&error))?;
+                let config = self.config.resolve().map_err(|error| refuse(&error))?;
                 print_warnings(&config);
-                [config.tx_bindings.as_str(), &config.rx_bindings]
+                // The settings let only valid bindings through.
+                let texts = [config.tx_bindings.as_str(), &config.rx_bindings];
+                texts.map(|text| Bindings::parse(text).unwrap_or_default())
             }
-            (tx, rx) => [tx, rx].map(|text| text.as_deref().unwrap_or_default()),
+            (tx, rx) => [tx, rx].map(|given| given.clone().unwrap_or_default()),
         };
-        let [tx, rx] = texts.map(Bindings::parse);
-        let tx = tx.map_err(|error| refuse_bindings("tx", texts[0], &error))?;
-        let rx = rx.map_err(|error| refuse_bindings("rx", texts[1], &error))?;
         if tx.is_empty() && rx.is_empty() {
             let help = "give them as arguments or settings, or see `polyrail bindings suggest`";
             complain("there are no bindings to check", Some(help));
@@ -130,18 +131,6 @@ impl CheckArgs {
         }
         Ok([tx, rx])
     }
-}
-
-/// Points at the wrong character, below the text.
-fn refuse_bindings(role: &str, text: &str, error: &BindingsError) -> ExitCode {
-    complain(&format!("the value for {role} {error}"), None);
-    // Tabs and the like would shift the mark.
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    tell!("  {plain}\n  {:>width$}", "^", width = error.column);
-    if let Some(help) = error.help() {
-        tell!("help: {help}");
-    }
-    ExitCode::from(exit::USAGE)
 }
 
 fn findings_only(
@@ -289,8 +278,4 @@ fn describe(suggestion: &Suggestion) -> String {
     text.push_str(&format!("export POLYRAIL_TX_BINDINGS='{}'\n", suggestion.tx));
     text.push_str(&format!("export POLYRAIL_RX_BINDINGS='{}'\n", suggestion.rx));
     text
-}
-
-fn cpus(text: &str) -> Result<CpuSet, String> {
-    CpuSet::parse_list(text).map_err(|error| error.to_string())
 }

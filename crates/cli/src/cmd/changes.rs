@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use polyrail_host::{Sysroot, Topology};
 use polyrail_nic::{RouteQuery, Routes};
-use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_report::{Align, Table, exit};
 use polyrail_tune::{
     Applied, ApplyOptions, Blame, Checked, Effect, Machine, Plan, Reach, RealDisk, Session,
     StateDir, SysMachine, Target, TuneError, Which, apply, check_host, is_good, refuse_disruptive,
@@ -24,7 +24,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+use crate::progress::{Progress, show_time};
 use crate::stdout::{self, tell};
+use crate::values::{folder_to_write, time, word};
 
 /// The version of every JSON here but plans, which have their own; raised when a field changes its
 /// meaning or goes away.
@@ -47,7 +49,8 @@ pub(crate) struct Where {
     sysroot: Option<MachineCopy>,
 
     /// The folder for backups and journals.
-    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT)]
+    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", default_value = StateDir::DEFAULT,
+          value_parser = folder_to_write())]
     state_dir: PathBuf,
 }
 
@@ -64,11 +67,11 @@ pub(crate) struct Doing {
     force: bool,
 
     /// Wait this long between writes, so that running traffic suffers one change at a time.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     pace: Duration,
 
     /// How long to wait for interrupts to arrive at their new CPUs before reporting them as pending.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     settle: Duration,
 
     /// Apply even changes that may take down, for a moment, an interface by which you reach this host.
@@ -77,7 +80,7 @@ pub(crate) struct Doing {
     allow_disruptive: bool,
 
     /// How long to wait for `polyrail tune confirm`.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     confirm_within: Duration,
 }
 
@@ -85,7 +88,7 @@ pub(crate) struct Doing {
 #[derive(clap::Args)]
 pub(crate) struct Undoing {
     /// The session [default: the last one that still holds].
-    #[arg(value_name = "ID", conflicts_with = "pristine")]
+    #[arg(value_name = "ID", conflicts_with = "pristine", value_parser = word)]
     id: Option<String>,
 
     /// Restore every value that was changed since the machine was booted.
@@ -143,7 +146,14 @@ pub(crate) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
         value: path.display().to_string(),
         fault: format!("can't be read: {error}"),
     })?;
-    Plan::parse(&text)
+    Plan::parse(&text).map_err(|error| match error {
+        TuneError::BadPlan { reason } => TuneError::Argument {
+            field: "plan",
+            value: path.display().to_string(),
+            fault: format!("{reason}; allowed: what `irq plan -o` or `tune plan -o` wrote"),
+        },
+        other => other,
+    })
 }
 
 /// Prints a plan: what will change on standard output, the rest beside it.
@@ -223,7 +233,9 @@ pub(crate) fn carry_out(
         stop: &|| stopped.load(Ordering::Relaxed) || unguarded.get(),
         begun: &guard,
     };
+    let waiting = Progress::waiting("writing values and reading them back");
     let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
+    drop(waiting);
     if disruptive > 0 {
         tell!(
             "polyrail: the old values return in {} s unless you run: polyrail tune confirm",
@@ -242,7 +254,10 @@ pub(crate) fn check(
     as_json: bool,
 ) -> Result<ExitCode, TuneError> {
     let managed = managed(place)?;
+    let waiting =
+        Progress::waiting(&format!("waiting for interrupts, {} at most", show_time(wait)));
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
+    drop(waiting);
     let printed = match as_json {
         true => print_list("values", &checked),
         false => print_table(&checked_table(&checked), "the plan has no values to check"),

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::stdout::print;
+use crate::values::setting_name;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -29,6 +30,7 @@ enum Command {
     /// Explain one setting.
     Help {
         /// The setting, like chunk_bytes.
+        #[arg(value_parser = setting_name)]
         name: String,
     },
     /// Print the documentation of all settings as Markdown.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polyrail_doctor::{CHECKS, Context, DoctorError, Options, Report, examine, fleet, plan_fix};
 use polyrail_host::{CpuSet, Sysroot};
-use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_report::{Align, Table, exit};
 use polyrail_tune::{
     ApplyOptions, Blame, Plan, Reach, RealDisk, StateDir, SysMachine, TuneError, Which, apply,
     refuse_disruptive, reset,
@@ -15,7 +15,9 @@ use polyrail_tune::{
 
 use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
 use crate::machine_args::MachineCopy;
+use crate::progress::Progress;
 use crate::stdout::{print, refuse};
+use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -26,15 +28,16 @@ pub(crate) struct Args {
     json: bool,
 
     /// The interfaces that are meant to be rails [default: all of devices].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 
     /// The round-trip time between hosts.
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = rtt)]
+    #[arg(long, value_name = "TIME", default_value = "200us", 
+        value_parser = time_within(Duration::from_micros(1), Duration::from_secs(10), "1us to 10s"))]
     rtt: Duration,
 
     /// CPUs that are kept for the engine's threads, like 8-35.
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     workers: Option<CpuSet>,
 
     /// Also check what receiving into device memory needs.
@@ -50,11 +53,11 @@ pub(crate) struct Args {
     list: bool,
 
     /// Explain a check.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["fix", "undo", "fleet"])]
+    #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["fix", "undo", "fleet"])]
     explain: Option<String>,
 
     /// Mend what a check has found, so that --undo takes it back.
-    #[arg(long, value_name = "ID", conflicts_with_all = ["undo", "fleet"])]
+    #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["undo", "fleet"])]
     fix: Option<String>,
 
     /// With --fix, only say what would be changed.
@@ -62,16 +65,16 @@ pub(crate) struct Args {
     dry_run: bool,
 
     /// Take the last --fix back, or the last one of a check.
-    #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = "",
+    #[arg(long, value_name = "ID", num_args = 0..=1, value_parser = check_id,
         conflicts_with = "fleet")]
-    undo: Option<String>,
+    undo: Option<Option<String>>,
 
     /// Where --fix keeps its backups [default: /var/lib/polyrail/host, below --sysroot].
-    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR")]
+    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", value_parser = folder_to_write())]
     state_dir: Option<PathBuf>,
 
     /// Compare the reports of several hosts, made with --json, and name the odd one out.
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(long, value_name = "FILE", num_args = 1.., value_parser = file_to_read())]
     fleet: Vec<PathBuf>,
 }
 
@@ -117,7 +120,7 @@ fn execute(args: &Args) -> Result<(String, u8), Failure> {
         return Ok((if args.json { json(&comparison) } else { comparison.text() }, code));
     }
     if let Some(id) = &args.undo {
-        return undo(args, &root, id);
+        return undo(args, &root, id.as_deref());
     }
     if let Some(id) = &args.fix {
         find(id)?;
@@ -135,12 +138,24 @@ fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
         workers: args.workers.clone(),
         devmem: args.devmem,
     };
+    let _waiting = Progress::waiting("examining this host");
     Ok(examine(&Context::read(root, options)?))
 }
 
 fn find(id: &str) -> Result<&'static polyrail_doctor::Check, DoctorError> {
     let mut all = CHECKS.iter().copied().flatten();
     all.find(|check| check.id == id).ok_or_else(|| DoctorError::NoCheck { id: id.into() })
+}
+
+/// Reads the id of a check that there is.
+fn check_id(id: &str) -> Result<String, Refusal> {
+    find(id).map(|check| check.id.to_owned()).map_err(|error| {
+        let refusal = Refusal::new("is no check", "the checks that `polyrail doctor --list` shows");
+        match error.help() {
+            Some(help) => refusal.with_help(help),
+            None => refusal,
+        }
+    })
 }
 
 fn list(as_json: bool) -> String {
@@ -206,8 +221,11 @@ fn changes(plan: &Plan) -> String {
     text
 }
 
-fn undo(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
-    let name = if id.is_empty() { "doctor".to_owned() } else { format!("doctor {}", find(id)?.id) };
+fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), Failure> {
+    let name = match id {
+        None => "doctor".to_owned(),
+        Some(id) => format!("doctor {}", find(id)?.id),
+    };
     MachineCopy::require_writable(args.sysroot.as_ref())?;
     let mut machine = SysMachine::new(root.clone());
     let state = state(args, root);
@@ -268,15 +286,4 @@ fn json(value: &impl serde::Serialize) -> String {
 /// As [`json`], for what has no version of its own.
 fn versioned(fields: &impl serde::Serialize) -> String {
     json(&Document { schema_version: SCHEMA_VERSION, fields })
-}
-
-fn rtt(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
-    let allowed = Duration::from_micros(1)..=Duration::from_secs(10);
-    if allowed.contains(&time) { Ok(time) } else { Err("allowed: 1us to 10s".into()) }
-}
-
-fn cpus(text: &str) -> Result<CpuSet, String> {
-    let cpus = CpuSet::parse_list(text).map_err(|error| error.to_string())?;
-    if cpus.is_empty() { Err("names no CPU".into()) } else { Ok(cpus) }
 }

@@ -10,12 +10,14 @@ use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
-use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_report::{Align, Table, exit};
 use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
+use crate::values::{bindings, cpus, file_to_read, file_to_write, interface, some_cpus, time};
 
 mod watch;
 
@@ -48,10 +50,11 @@ enum Command {
 #[derive(clap::Args)]
 struct ShowArgs {
     /// Only these interfaces.
+    #[arg(value_parser = interface)]
     nics: Vec<String>,
 
     /// How long to count interrupts; 0s shows the counts since boot.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     interval: Duration,
 
     /// Print JSON.
@@ -73,23 +76,23 @@ struct Planning {
     policy: Policy,
 
     /// Place queues as this YAML file says.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     map: Option<PathBuf>,
 
     /// Use these CPUs only.
-    #[arg(long, value_name = "CPUS", value_parser = CpuSet::parse_list)]
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
 
     /// Never use these CPUs.
-    #[arg(long, value_name = "CPUS", default_value = "", value_parser = CpuSet::parse_list)]
+    #[arg(long, value_name = "CPUS", default_value = "", value_parser = cpus)]
     avoid: CpuSet,
 
     /// The CPUs of threads that send, by interface: eth1:8-21;eth2:22-35.
-    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = Bindings::parse)]
+    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = bindings)]
     tx_bindings: Bindings,
 
     /// The CPUs of threads that receive, by interface.
-    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = Bindings::parse)]
+    #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = bindings)]
     rx_bindings: Bindings,
 
     /// Also plan vectors of storage and of devices themselves, if the map names them.
@@ -111,13 +114,14 @@ enum Irqbalance {
 #[derive(clap::Args)]
 struct PlanArgs {
     /// Only these interfaces.
+    #[arg(value_parser = interface)]
     nics: Vec<String>,
 
     #[command(flatten)]
     planning: Planning,
 
     /// Write the plan to this file, for `irq apply FILE`.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
     output: Option<PathBuf>,
 
     /// Print the plan as JSON.
@@ -131,13 +135,15 @@ struct PlanArgs {
 #[derive(clap::Args)]
 struct ApplyArgs {
     /// The plan file; without it, a plan is made as `irq plan` would.
+    #[arg(value_parser = file_to_read())]
     plan: Option<PathBuf>,
 
     #[command(flatten)]
     planning: Planning,
 
     /// Only these interfaces, separated by commas; not with a plan file.
-    #[arg(long, value_name = "NICS", value_delimiter = ',', conflicts_with = "plan")]
+    #[arg(long, value_name = "NICS", value_delimiter = ',', value_parser = interface,
+          conflicts_with = "plan")]
     nic: Vec<String>,
 
     #[command(flatten)]
@@ -154,10 +160,11 @@ struct ApplyArgs {
 #[derive(clap::Args)]
 struct VerifyArgs {
     /// The plan file [default: the plan applied last].
+    #[arg(value_parser = file_to_read())]
     plan: Option<PathBuf>,
 
     /// Give pending interrupts this long to come.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     wait: Duration,
 
     /// Exit with 0 even if some interrupts have not fired yet.
@@ -206,8 +213,9 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
             Some(session) => Ok(session.plan),
             None => Err(TuneError::Argument {
                 field: "plan",
-                value: "(left out)".to_owned(),
-                fault: "no plan was carried out since boot; name a plan file".to_owned(),
+                value: String::new(),
+                fault: "is left out, and no plan was carried out since boot; allowed: a plan file"
+                    .to_owned(),
             }),
         },
     }
@@ -216,7 +224,10 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
 fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     let root = args.place.root();
     let topology = args.place.topology()?;
+    let waiting =
+        Progress::waiting(&format!("counting interrupts for {}", show_time(args.interval)));
     let shown = irq::show(&root, &topology, &args.nics, args.interval)?;
+    drop(waiting);
     let known = |nic: &&String| topology.nic(nic).is_none();
     if let Some(nic) = args.nics.iter().find(known) {
         let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();

@@ -10,6 +10,7 @@ use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Rate, Side};
 use polyrail_report::exit;
 
 use crate::stdout::{self, print, tell};
+use crate::values::{Rates, Refusal, rates};
 
 mod show;
 
@@ -47,11 +48,12 @@ enum Command {
 #[derive(clap::Args)]
 struct UpArgs {
     /// 1 to 32 letters, digits, `-` and `_`.
+    #[arg(value_parser = lab_name)]
     name: String,
 
     /// The speed of each rail, in both directions: 1gbit,1gbit or 4x1gbit or 2.5gbit,100mbit,unlimited.
-    #[arg(long, value_name = "RATES")]
-    rails: String,
+    #[arg(long, value_name = "RATES", value_parser = rates)]
+    rails: Rates,
 
     /// How long a full queue at the end of a rail holds a packet, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = LabSpec::DEFAULT_QUEUE_MS,
@@ -67,10 +69,12 @@ struct UpArgs {
 #[derive(clap::Args)]
 struct ExecArgs {
     /// The lab.
+    #[arg(value_parser = lab_name)]
     name: String,
 
     /// a or b.
-    side: String,
+    #[arg(value_parser = side)]
+    side: Side,
 
     /// The program and its arguments, after `--`.
     #[arg(
@@ -86,22 +90,24 @@ struct ExecArgs {
 #[command(group(ArgGroup::new("change").args(["rate", "down", "up"]).multiple(true).required(true)))]
 struct SetArgs {
     /// The lab.
+    #[arg(value_parser = lab_name)]
     name: String,
 
     /// The rail: rail0 or 0.
+    #[arg(value_parser = rail)]
     rail: String,
 
     /// The new speed, in both directions.
-    #[arg(long)]
-    rate: Option<String>,
+    #[arg(long, value_parser = rate)]
+    rate: Option<Rate>,
 
     /// Cut the rail: the end on side b is switched off, side a sees its carrier lost.
     #[arg(long, conflicts_with = "up")]
     down: bool,
 
     /// Which end `--down` switches off.
-    #[arg(long, value_name = "a|b", requires = "down")]
-    side: Option<String>,
+    #[arg(long, value_name = "a|b", requires = "down", default_value = "b", value_parser = side)]
+    side: Side,
 
     /// Mend the rail: both ends are switched on, with their addresses and routes.
     #[arg(long)]
@@ -112,7 +118,7 @@ struct SetArgs {
 #[command(group(ArgGroup::new("which").args(["names", "all"]).required(true)))]
 struct DownArgs {
     /// The labs.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = lab_name)]
     names: Vec<String>,
 
     /// All labs of this user.
@@ -138,7 +144,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 fn up(args: &UpArgs) -> Result<String, LabError> {
     let spec = LabSpec {
         name: args.name.clone(),
-        rails: LabSpec::parse_rails(&args.rails)?,
+        rails: args.rails.0.clone(),
         queue_ms: args.queue_ms,
         mtu: args.mtu,
     };
@@ -154,8 +160,7 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
 }
 
 fn exec(args: &ExecArgs) -> ExitCode {
-    let lab = args.side.parse::<Side>().and_then(|side| Ok((Lab::open(&args.name)?, side)));
-    let (lab, side) = match lab {
+    let lab = match Lab::open(&args.name) {
         Ok(found) => found,
         Err(error) => return refuse(&error),
     };
@@ -163,7 +168,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
     let Some((program, rest)) = args.command.split_first() else {
         return ExitCode::from(exit::USAGE);
     };
-    let error = lab.command(side, program).args(rest).exec();
+    let error = lab.command(args.side, program).args(rest).exec();
     tell!("polyrail: {} could not be started: {error}", program.display());
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(127),
@@ -173,18 +178,17 @@ fn exec(args: &ExecArgs) -> ExitCode {
 }
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
-    let rate = args.rate.as_deref().map(str::parse::<Rate>).transpose()?;
-    let side = args.side.as_deref().map_or(Ok(Side::B), str::parse::<Side>)?;
     let lab = Lab::open(&args.name)?;
     let rail = lab.rail(&args.rail)?;
-    if let Some(rate) = rate {
+    if let Some(rate) = args.rate {
         lab.set_rate(rail, rate)?;
     }
     if args.down {
-        lab.cut_at(rail, side)?;
+        lab.cut_at(rail, args.side)?;
         tell!(
-            "polyrail: rail{rail} is switched off on side {side}; side {} has lost its carrier",
-            side.other()
+            "polyrail: rail{rail} is switched off on side {}; side {} has lost its carrier",
+            args.side,
+            args.side.other()
         );
     }
     if args.up {
@@ -210,6 +214,33 @@ fn down(args: &DownArgs) -> ExitCode {
         }
     }
     worst
+}
+
+fn lab_name(text: &str) -> Result<String, Refusal> {
+    LabSpec::check_name(text)?;
+    Ok(text.to_owned())
+}
+
+fn side(text: &str) -> Result<Side, Refusal> {
+    Ok(text.parse()?)
+}
+
+fn rate(text: &str) -> Result<Rate, Refusal> {
+    Ok(text.parse()?)
+}
+
+/// What can be a rail of a lab; whether the lab has it, the lab knows.
+fn rail(text: &str) -> Result<String, Refusal> {
+    let digits = text.strip_prefix("rail").unwrap_or(text);
+    match digits.parse::<usize>() {
+        Ok(index) if index < LabSpec::MAX_RAILS && !digits.starts_with('+') => Ok(text.to_owned()),
+        _ => {
+            let last = LabSpec::MAX_RAILS - 1;
+            let allowed = format!("rail0 to rail{last}, or 0 to {last}");
+            Err(Refusal::new("is no rail", allowed)
+                .with_help("`polyrail lab ls` shows the rails of each lab"))
+        }
+    }
 }
 
 fn refuse(error: &LabError) -> ExitCode {

@@ -9,7 +9,8 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES};
 use polyrail_report::{Align, Table, exit};
 
-use crate::stdout::complain;
+use crate::stdout::{complain, say};
+use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";
@@ -50,13 +51,14 @@ enum Command {
     Check {
         /// The library, or a value for NCCL_NET_PLUGIN [default: that variable's value, else
         /// `polyrail`].
+        #[arg(value_parser = library_name)]
         library: Option<String>,
     },
     /// Print what to set for NCCL, for a shell or for NCCL's own file.
     Env {
         /// Folder of the library [default: where `polyrail nccl install` put it, if that is beside this
         /// program, in ../lib or in ~/.local/lib; else the dynamic loader finds it].
-        #[arg(long)]
+        #[arg(long, value_name = "DIR", value_parser = folder_to_read())]
         folder: Option<PathBuf>,
 
         /// As NCCL reads it from ~/.nccl.conf and /etc/nccl.conf: jobs then need no variables.
@@ -70,11 +72,12 @@ enum Command {
     /// Copy the plugin to a folder under the names that NCCL and RCCL look for.
     Install {
         /// The folder; made if it is not there.
+        #[arg(value_parser = folder_to_write())]
         folder: PathBuf,
 
         /// The library that cargo built [default: the first one beside this program, in ../lib, in
-        /// ~/.local/lib, in LD_LIBRARY_PATH or in ./target/release].
-        #[arg(long)]
+        /// ~/.local/lib, in LD_LIBRARY_PATH or in target/release of the repository around].
+        #[arg(long, value_name = "FILE", value_parser = file_to_read())]
         from: Option<PathBuf>,
     },
 }
@@ -109,12 +112,12 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
     let from_env = || std::env::var("NCCL_NET_PLUGIN").ok().filter(|name| !name.is_empty());
     let name = library.or_else(from_env).unwrap_or_else(|| "polyrail".to_owned());
     let (library, hidden) = load(&name)?;
-    println!("{} is a plugin; its tables:", library.name());
+    say!("{} is a plugin; its tables:", library.name());
     let mut tables = Table::default().column("version", Align::Right).column("name", Align::Left);
     for (version, name) in library.tables() {
         tables.row([version.to_string(), name]);
     }
-    print!("{tables}");
+    say!("{}", tables.to_string().trim_end());
     let mut releases =
         Table::default().column("release", Align::Left).column("takes version", Align::Right);
     for release in NCCL_RELEASES {
@@ -122,7 +125,7 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
         let text = version.map_or("none".to_owned(), |version| version.to_string());
         releases.row([release.name.to_owned(), text]);
     }
-    print!("\n{releases}");
+    say!("\n{}", releases.to_string().trim_end());
     let devices = library
         .devices()
         .map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), "the lines above say why"))?;
@@ -140,7 +143,7 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
             pci,
         ]);
     }
-    print!("\n{table}");
+    say!("\n{}", table.to_string().trim_end());
     if devices.is_empty() {
         return Err(refuse(exit::VERDICT, "NCCL will find no device".to_owned(), ""));
     }
@@ -196,6 +199,18 @@ fn near_folders() -> Vec<PathBuf> {
     bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
 }
 
+/// Where cargo puts what it builds in the repository that this process is somewhere in: `cargo
+/// install` installs programs, and no libraries.
+fn build_folders() -> Vec<PathBuf> {
+    let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
+    if let Some(folder) = chosen {
+        return vec![PathBuf::from(folder).join("release")];
+    }
+    let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
+    let repository = here.ancestors().find(|folder| folder.join("Cargo.lock").exists());
+    vec![repository.unwrap_or(&here).join("target/release")]
+}
+
 fn listed(folders: &[PathBuf]) -> String {
     let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     folders.join(", ")
@@ -231,12 +246,12 @@ fn gpus_here() -> usize {
 fn print_exports(folder: Option<&Path>, gpus: usize) {
     if let Some(folder) = folder {
         let folder = quoted(folder);
-        println!("export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}");
+        say!("export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}");
     }
-    println!("export NCCL_NET_PLUGIN=polyrail");
-    println!("export NCCL_NET=Polyrail  # {NO_FALL_BACK}");
+    say!("export NCCL_NET_PLUGIN=polyrail");
+    say!("export NCCL_NET=Polyrail  # {NO_FALL_BACK}");
     for (name, value, why) in settings(gpus) {
-        println!("export {name}={value}  # {why}");
+        say!("export {name}={value}  # {why}");
     }
 }
 
@@ -249,24 +264,21 @@ fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
         let text = format!("NCCL's file can't hold the path {}", library.display());
         return Err(refuse(exit::USAGE, text, "install the plugin where the path is plain text"));
     };
-    println!(
-        "# For ~/.nccl.conf, /etc/nccl.conf, or the file that NCCL_CONF_FILE names (since 2.23)."
-    );
-    println!("# What the environment says goes before.");
+    say!("# For ~/.nccl.conf, /etc/nccl.conf, or the file that NCCL_CONF_FILE names (since 2.23).");
+    say!("# What the environment says goes before.");
     if folder.is_some() {
-        println!(
-            "# NCCL before 2.21 takes no path: polyrail here, and the folder in LD_LIBRARY_PATH."
-        );
+        say!("# NCCL before 2.21 takes no path: polyrail here, and the folder in LD_LIBRARY_PATH.");
     }
-    println!("NCCL_NET_PLUGIN={library}\n# {NO_FALL_BACK}\nNCCL_NET=Polyrail");
+    say!("NCCL_NET_PLUGIN={library}\n# {NO_FALL_BACK}\nNCCL_NET=Polyrail");
     for (name, value, why) in settings(gpus) {
-        println!("# {why}\n{name}={value}");
+        say!("# {why}\n{name}={value}");
     }
     Ok(())
 }
 
 fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
-    let help = "build it with `cargo build --release -p polyrail-nccl`, or name it with --from";
+    let help = "build it with `cargo build --release -p polyrail-nccl` in the repository and run this \
+                there, or name it with --from";
     let from = match from {
         Some(from) if from.exists() => from,
         Some(from) => {
@@ -281,8 +293,7 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
             let paths = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
             folders
                 .extend(std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()));
-            // The documentation builds the library in the repository and installs it from there.
-            folders.push("target/release".into());
+            folders.extend(build_folders());
             let built = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.exists());
             built.ok_or_else(|| {
                 refuse(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)), help)
@@ -306,8 +317,8 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
         _ => {}
     }
     std::os::unix::fs::symlink(FOR_NCCL, &rccl).map_err(fail(&rccl))?;
-    println!("{}\n{} -> {FOR_NCCL}", nccl.display(), rccl.display());
-    println!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
+    say!("{}\n{} -> {FOR_NCCL}", nccl.display(), rccl.display());
+    say!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::stdout::{refuse, tell};
+use crate::values::{Refusal, interface};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -39,6 +40,7 @@ enum Command {
     /// Show counters: those per queue, and those that the driver has names for.
     Stats {
         /// The interface.
+        #[arg(value_parser = interface)]
         nic: String,
         /// Also those that are zero.
         #[arg(long)]
@@ -62,6 +64,7 @@ enum Command {
 #[derive(clap::Args)]
 struct SettingArgs {
     /// The interface.
+    #[arg(value_parser = interface)]
     nic: String,
 
     /// New values, as NAME=NUMBER; without any, the present ones are shown.
@@ -82,6 +85,7 @@ struct SettingArgs {
 #[derive(clap::Args)]
 struct RssArgs {
     /// The interface.
+    #[arg(value_parser = interface)]
     nic: String,
 
     /// `equal=N` deals packets out to queues 0 to N−1 evenly, `weights=W0,W1,…` in proportion to the
@@ -137,22 +141,31 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     })
 }
 
-fn assignment(text: &str) -> Result<(String, u32), String> {
-    let (name, value) = text.split_once('=').ok_or("is not NAME=NUMBER, like rx=2048")?;
-    let value = value.parse().map_err(|_| format!("`{value}` is not a number from 0 to 2³²−1"))?;
-    Ok((name.to_owned(), value))
+fn assignment(text: &str) -> Result<(String, u32), Refusal> {
+    let allowed = "NAME=NUMBER, the number from 0 to 4294967295";
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| Refusal::new("is not NAME=NUMBER", allowed).with_help("as in rx=2048"))?;
+    let is_good = |one: char| one.is_ascii_alphanumeric() || one == '-' || one == '_';
+    if name.is_empty() || !name.chars().all(is_good) {
+        return Err(Refusal::new("has no name of a setting before `=`", allowed));
+    }
+    Ok((name.to_owned(), number(value, allowed)?))
 }
 
-fn spread(text: &str) -> Result<Spread, String> {
-    let known = "is neither equal=NUMBER nor weights=NUMBER,NUMBER,…";
-    let (name, value) = text.split_once('=').ok_or(known)?;
-    let number = |value: &str| {
-        value.parse::<u32>().map_err(|_| format!("`{value}` is not a number from 0 to 2³²−1"))
-    };
+fn number(text: &str, allowed: &str) -> Result<u32, Refusal> {
+    text.parse().map_err(|_| Refusal::new(format!("`{text}` is not such a number"), allowed))
+}
+
+fn spread(text: &str) -> Result<Spread, Refusal> {
+    let allowed = "equal=NUMBER or weights=NUMBER,NUMBER,…, numbers from 0 to 4294967295";
+    let unknown = || Refusal::new("is neither equal=NUMBER nor weights=NUMBER,NUMBER,…", allowed);
+    let (name, value) = text.split_once('=').ok_or_else(unknown)?;
+    let number = |value: &str| number(value, allowed);
     match name {
         "equal" => Ok(Spread::Equal(number(value)?)),
         "weights" => value.split(',').map(number).collect::<Result<_, _>>().map(Spread::Weights),
-        _ => Err(known.to_owned()),
+        _ => Err(unknown()),
     }
 }
 
@@ -197,7 +210,7 @@ fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
     let refuse = || {
         changes::refuse(&TuneError::Argument {
             field,
-            value: "with --sysroot".to_owned(),
+            value: String::new(),
             fault: "only a running machine's drivers tell this, and a copy has none".to_owned(),
         })
     };

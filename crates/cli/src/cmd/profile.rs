@@ -9,7 +9,6 @@ mod choice;
 mod error;
 mod lock;
 mod nccl;
-mod progress;
 mod session;
 mod warm;
 
@@ -18,7 +17,7 @@ use std::process::ExitCode;
 use polyrail_profile::{Folder, PathKind};
 use polyrail_report::exit;
 
-pub(crate) use self::args::Args;
+pub(crate) use self::args::{Args, Way};
 use self::choice::Choice;
 use self::error::CommandError;
 use crate::stdout::{print, refuse};

@@ -9,21 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{exit, parse_duration, show_memory};
+use polyrail_report::{exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
 use crate::queue_stats::read_queues;
-use crate::stdout::{refuse, tell};
+use crate::stdout::{Harmless, refuse, tell};
+use crate::values::{file_to_write, interface, time, time_within};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Write to a new file in place of standard output.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     out: Option<PathBuf>,
 
     /// Write over the file, if it is there.
@@ -31,11 +32,12 @@ pub(crate) struct Args {
     force: bool,
 
     /// Time between two samples.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s",
+        value_parser = time_within(Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h"))]
     interval: Duration,
 
     /// End after this time [default: at Ctrl-C].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     time: Option<Duration>,
 
     /// Follow the threads and flows of these processes [default: those called polyrail].
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     pid: Vec<u32>,
 
     /// Only these interfaces [default: all].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 
     /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail topo snapshot`.
@@ -85,7 +87,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     }
     let (mut out, name): (Box<dyn Write>, String) = match &args.out {
         Some(path) => (Box::new(create(path, args.force)?), path.display().to_string()),
-        None => (Box::new(io::stdout().lock()), "standard output".into()),
+        None => (Box::new(Harmless::new(io::stdout().lock())), "standard output".into()),
     };
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -154,11 +156,4 @@ fn exit_code(error: &SampleError) -> u8 {
         | SampleError::Exists { .. } => exit::USAGE,
         _ => exit::ENVIRONMENT,
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(|error| match error.help() {
-        Some(help) => format!("{error} ({help})"),
-        None => error.to_string(),
-    })
 }

@@ -10,6 +10,7 @@ use clap::Subcommand;
 use polyrail_report::exit;
 
 use crate::stdout::{complain, print, tell};
+use crate::values::file_to_write;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -29,6 +30,7 @@ enum Command {
     New {
         /// Write it here, readable by this user only; the file must not exist. Standard output if not
         /// given.
+        #[arg(value_parser = file_to_write())]
         file: Option<PathBuf>,
     },
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
 use crate::stdout::{complain, print, tell};
+use crate::values::file_or_stdout;
 
 mod tree;
 
@@ -43,6 +44,7 @@ enum Command {
     /// FILE` examines it; unpacked, `lstopo -i` of hwloc shows it, too.
     Snapshot {
         /// The archive, which must not be there yet; `-` is standard output.
+        #[arg(value_parser = file_or_stdout())]
         file: PathBuf,
 
         #[command(flatten)]
@@ -272,8 +274,12 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         match fs::File::create_new(file) {
             Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
             Err(error) => {
-                complain(&format!("{} can't be written: {error}", file.display()), None);
                 let is_usage = error.kind() == io::ErrorKind::AlreadyExists;
+                let help = match is_usage {
+                    true => "name a new file: an archive is never replaced",
+                    false => "name a file in a folder that this user can write to",
+                };
+                complain(&format!("{} can't be written: {error}", file.display()), Some(help));
                 return ExitCode::from(if is_usage { exit::USAGE } else { exit::ENVIRONMENT });
             }
         }

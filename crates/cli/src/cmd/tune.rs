@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use polyrail_report::{Align, Table, exit, parse_duration};
+use polyrail_report::{Align, Table, exit};
 use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
-use crate::stdout::tell;
+use crate::stdout::{complain, tell};
+use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -25,6 +26,7 @@ enum Command {
     /// List the profiles, or what one wants and why.
     List {
         /// The profile.
+        #[arg(value_parser = profile_name)]
         profile: Option<String>,
     },
     /// Show what a profile would change here; changes nothing.
@@ -32,7 +34,7 @@ enum Command {
         #[command(flatten)]
         choice: Choice,
         /// Write the plan to this file, for `tune apply --plan FILE`.
-        #[arg(short, long, value_name = "FILE")]
+        #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
         output: Option<PathBuf>,
         /// Print the plan as JSON.
         #[arg(long)]
@@ -45,7 +47,7 @@ enum Command {
         #[command(flatten)]
         choice: Choice,
         /// The plan file, in place of a profile.
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "profile_file", "nic"])]
+        #[arg(long, value_name = "FILE", value_parser = file_to_read(), conflicts_with_all = ["profile", "profile_file", "nic"])]
         plan: Option<PathBuf>,
         #[command(flatten)]
         doing: Doing,
@@ -66,9 +68,10 @@ enum Command {
     /// Restore the values that a profile changed, from the journal.
     Reset {
         /// The profile [default: the last one that still holds].
+        #[arg(value_parser = profile_name)]
         profile: Option<String>,
         /// One session.
-        #[arg(long, value_name = "ID", conflicts_with = "pristine")]
+        #[arg(long, value_name = "ID", conflicts_with = "pristine", value_parser = word)]
         session: Option<String>,
         /// Restore every value that was changed since the machine was booted.
         #[arg(long)]
@@ -90,8 +93,9 @@ enum Command {
     /// Restore the values of a session after a while, unless somebody confirms it.
     #[command(hide = true)]
     Revert {
+        #[arg(value_parser = word)]
         session: String,
-        #[arg(long, value_parser = parse_duration)]
+        #[arg(long, value_parser = time)]
         after: Duration,
         #[command(flatten)]
         place: Where,
@@ -101,14 +105,15 @@ enum Command {
 #[derive(clap::Args)]
 struct Choice {
     /// The profile: throughput, latency or zerocopy.
+    #[arg(value_parser = profile_name)]
     profile: Option<String>,
 
     /// Your own profile, from a YAML file.
-    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    #[arg(long, value_name = "FILE", value_parser = file_to_read(), conflicts_with = "profile")]
     profile_file: Option<PathBuf>,
 
     /// Settings of these interfaces only, separated by commas.
-    #[arg(long, value_name = "NICS", value_delimiter = ',')]
+    #[arg(long, value_name = "NICS", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 }
 
@@ -181,8 +186,9 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
         (None, None) => {
             return Err(TuneError::Argument {
                 field: "profile",
-                value: "(left out)".to_owned(),
-                fault: "name one; `polyrail tune list` shows them".to_owned(),
+                value: String::new(),
+                fault: "is left out; allowed: what `polyrail tune list` shows, or --profile-file"
+                    .to_owned(),
             });
         }
     };
@@ -222,10 +228,7 @@ fn apply(
 fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
-        None => {
-            tell!("polyrail: no profile was carried out since boot");
-            Ok(ExitCode::from(exit::USAGE))
-        }
+        None => Ok(nothing("no profile was carried out since boot")),
     }
 }
 
@@ -263,11 +266,23 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
             tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
-        None => {
-            tell!("polyrail: there is no session to confirm");
-            Ok(ExitCode::from(exit::USAGE))
-        }
+        None => Ok(nothing("there is no session to confirm")),
     }
+}
+
+/// Reads what can be the name of a profile: users' own are called as their files are.
+fn profile_name(text: &str) -> Result<String, Refusal> {
+    let is_bad = |one: char| one == '/' || one.is_control();
+    if text.is_empty() || text.len() > 255 || text.starts_with('-') || text.contains(is_bad) {
+        let refusal = Refusal::new("is no name of a profile", "what `polyrail tune list` shows");
+        return Err(refusal.with_help("name a file of your own with --profile-file"));
+    }
+    Ok(text.to_owned())
+}
+
+fn nothing(why: &str) -> ExitCode {
+    complain(why, Some("`polyrail tune apply PROFILE` carries one out"));
+    ExitCode::from(exit::USAGE)
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {

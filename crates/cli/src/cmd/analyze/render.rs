@@ -20,6 +20,9 @@ pub(super) fn text(analysis: &Analysis) -> String {
         analysis.counts.taken,
         analysis.counts.planned
     );
+    for conclusion in &analysis.conclusions {
+        let _ = writeln!(text, "conclusion: {conclusion}");
+    }
     for warning in &analysis.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
@@ -59,7 +62,12 @@ fn paths(analysis: &Analysis) -> Table {
             one.smallest_ns.map_or("-".into(), show_ns),
             one.median_gb_per_s.map_or("-".into(), show_gb_per_s),
             one.worst_gb_per_s.map_or("-".into(), show_gb_per_s),
-            one.stream_gb_per_s.map_or("-".into(), show_gb_per_s),
+            one.stream_gb_per_s.map_or("-".into(), |rate| {
+                let of = one
+                    .stream_bytes
+                    .map_or(String::new(), |size| format!(" of {}", show_size(size)));
+                show_gb_per_s(rate) + &of
+            }),
             if one.large == 0 { "-".into() } else { format!("{} of {}", one.steady, one.large) },
             one.two_states.to_string(),
             one.outliers.to_string(),

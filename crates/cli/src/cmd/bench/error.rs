@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail::{EngineError, Explain, GpuError, PeerError, PostError, RegionError, TransferError};
+use polyrail::{
+    EngineError, Explain, GpuError, LostReason, PeerError, PostError, RegionError, TransferError,
+};
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
 use polyrail_nccl_ref::RefError;
@@ -21,7 +23,7 @@ use crate::logging::LogError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// A value or a combination of options that can't be used.
-    #[error("{option} `{value}` {reason}; allowed: {allowed}")]
+    #[error("{option} `{value}`: {reason}; allowed: {allowed}")]
     Usage { option: &'static str, value: String, reason: String, allowed: String },
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -59,10 +61,13 @@ pub(crate) enum BenchError {
     Nccl { name: String, message: String, help: Option<String>, code: u8 },
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// Whatever was being done when it went.
+    #[error("the bench at the other end, {peer}, is gone: {why}")]
+    Gone { peer: String, why: LostReason },
     #[error("posting a transfer failed: {0}")]
-    Post(#[from] PostError),
+    Post(PostError),
     #[error("transfer failed: {0}")]
-    Transfer(#[from] TransferError),
+    Transfer(TransferError),
     #[error("region: {0}")]
     Region(#[from] RegionError),
     #[error("the other side did not answer `{ask}` for {} s", waited.as_secs())]
@@ -78,6 +83,24 @@ pub(crate) enum BenchError {
     Mismatch(Mismatch),
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<TransferError> for BenchError {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::PeerLost { peer, why } => Self::Gone { peer, why },
+            other => Self::Transfer(other),
+        }
+    }
+}
+
+impl From<PostError> for BenchError {
+    fn from(error: PostError) -> Self {
+        match error {
+            PostError::PeerGone { peer, why } => Self::Gone { peer, why },
+            other => Self::Post(other),
+        }
+    }
 }
 
 impl From<DriveError> for BenchError {
@@ -130,7 +153,10 @@ impl BenchError {
             Self::PeerStart { code, .. } | Self::Remote { code, .. } | Self::Nccl { code, .. } => {
                 *code
             }
-            Self::Silent { .. } | Self::Stuck { .. } | Self::Protocol { .. } => exit::PEER,
+            Self::Gone { .. }
+            | Self::Silent { .. }
+            | Self::Stuck { .. }
+            | Self::Protocol { .. } => exit::PEER,
             Self::Mismatch(_) => exit::DATA,
             Self::Interrupted => exit::INTERRUPTED,
         }
@@ -148,6 +174,11 @@ impl BenchError {
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),
             Self::Transfer(error) => error.help(),
+            Self::Gone { .. } => Some(
+                "look at the other end why it ended, start it again, and then this bench; the report has \
+                 what was measured before"
+                    .into(),
+            ),
             Self::Memory { .. } => {
                 Some("choose smaller --sizes, a smaller --depth or fewer --segments".into())
             }

@@ -1,7 +1,6 @@
 //! What people and programs get to see.
 
 mod path;
-mod progress;
 mod remarks;
 mod render;
 mod save;
@@ -9,6 +8,5 @@ mod tables;
 mod words;
 
 pub(crate) use self::path::{TCP, explanation, path_of};
-pub(crate) use self::progress::Progress;
 pub(crate) use self::remarks::remarks;
 pub(crate) use self::save::{Output, print, sample_file};

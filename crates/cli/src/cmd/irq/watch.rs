@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use polyrail_nic::{Event, Events, WriteWatch};
-use polyrail_report::{exit, parse_duration};
+use polyrail_report::exit;
 use polyrail_tune::irq::{Sighting, Watch, Writer};
 use polyrail_tune::{ApplyOptions, Machine, Plan, RealDisk, TuneError, apply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,18 +18,20 @@ use signal_hook::flag;
 use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
 use crate::stdout::{harmless, tell};
+use crate::values::{file_to_read, time};
 
 #[derive(clap::Args)]
 pub(super) struct WatchArgs {
     /// The plan file; the one that was carried out last, if left out.
+    #[arg(value_parser = file_to_read())]
     plan: Option<PathBuf>,
 
     /// How often to look when nothing was announced.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     every: Duration,
 
     /// End after this long; without it, when interrupted.
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
     limit: Option<Duration>,
 
     /// Carry the plan out again whenever it does not hold.

@@ -8,17 +8,18 @@ use polyrail_report::parse_sizes;
 
 use super::nccl::Mode;
 use crate::config_args::ConfigArgs;
+use crate::values::{Refusal, folder_to_read, folder_to_write, library, word};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder to fill: new or empty.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["resume", "plan", "restore_clocks"])]
+    #[arg(long, value_name = "DIR", value_parser = folder_to_write(), required_unless_present_any = ["resume", "plan", "restore_clocks"])]
     pub(super) out: Option<PathBuf>,
 
     /// Go on with a profile that ended early.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "sizes", "reps", "warmups", "seed", "paths", "pairs", "load", "plan", "nccl_mode"])]
+    #[arg(long, value_name = "DIR", value_parser = folder_to_read(), conflicts_with_all = ["out", "sizes", "reps", "warmups", "seed", "paths", "pairs", "load", "plan", "nccl_mode"])]
     pub(super) resume: Option<PathBuf>,
 
     /// Print the plan and about how long it takes, and end.
@@ -79,7 +80,7 @@ pub(crate) struct Args {
     pub(super) nccl_mode: Option<Mode>,
 
     /// NCCL's library [default: libnccl.so.2 where the loader finds it].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = library())]
     pub(super) nccl_lib: Option<PathBuf>,
 
     /// How to warm GPUs before the first sample.
@@ -96,7 +97,7 @@ pub(crate) struct Args {
     pub(super) lock_clocks: Option<u32>,
 
     /// Set by --lock-clocks for the process that restores the clocks.
-    #[arg(long, hide = true, value_delimiter = ',', exclusive = true)]
+    #[arg(long, hide = true, value_delimiter = ',', exclusive = true, value_parser = word)]
     pub(super) restore_clocks: Vec<String>,
 
     #[command(flatten)]
@@ -127,16 +128,19 @@ pub(super) struct Sizes(pub(super) Vec<u64>);
 
 /// A path, as the command line spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// GPU to GPU by copy engines.
+    #[value(alias = "copy_engine")]
     Peer,
     /// GPU to GPU by a kernel.
+    #[value(alias = "kernel")]
     PeerKernel,
     /// GPU to GPU by NCCL's send and receive.
     Nccl,
     /// The engine over its rails.
     Tcp,
     /// A copy in the machine's memory.
+    #[value(alias = "host_memory")]
     Host,
 }
 
@@ -170,13 +174,13 @@ pub(super) enum Warmup {
 
 impl Way {
     /// The word of a path on the command line.
-    pub(super) fn word(kind: PathKind) -> String {
+    pub(crate) fn word(kind: PathKind) -> String {
         let way = Self::value_variants().iter().find(|way| way.kind() == kind);
         let value = way.and_then(ValueEnum::to_possible_value);
         value.map_or_else(|| kind.to_string(), |value| value.get_name().to_owned())
     }
 
-    pub(super) fn kind(self) -> PathKind {
+    pub(crate) fn kind(self) -> PathKind {
         match self {
             Self::Peer => PathKind::CopyEngine,
             Self::PeerKernel => PathKind::Kernel,
@@ -197,35 +201,33 @@ impl Background {
     }
 }
 
-fn gpus(text: &str) -> Result<Gpus, String> {
+fn gpus(text: &str) -> Result<Gpus, Refusal> {
+    let allowed = "numbers such as 0,1, each once, or none";
     if text == "none" {
         return Ok(Gpus::None);
     }
     let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
-    let numbers = numbers.map_err(|_| "allowed: numbers such as 0,1, or none".to_owned())?;
+    let numbers = numbers.map_err(|_| Refusal::new("is not a list of GPUs", allowed))?;
     let mut distinct = numbers.clone();
     distinct.sort_unstable();
     distinct.dedup();
     if distinct.len() < numbers.len() {
-        return Err("names a GPU twice; allowed: each once".into());
+        return Err(Refusal::new("names a GPU twice", allowed));
     }
     Ok(Gpus::These(numbers))
 }
 
-fn pair(text: &str) -> Result<(u32, u32), String> {
+fn pair(text: &str) -> Result<(u32, u32), Refusal> {
     let ranks =
         text.split_once('-').and_then(|(src, dst)| Some((src.parse().ok()?, dst.parse().ok()?)));
     match ranks {
         Some((src, dst)) if src != dst => Ok((src, dst)),
-        _ => Err("allowed: two different ranks such as 0-1".into()),
+        _ => Err(Refusal::new("is not a pair", "two different ranks such as 0-1")),
     }
 }
 
-fn sizes(text: &str) -> Result<Sizes, String> {
-    let mut sizes = parse_sizes(text).map_err(|error| match error.help() {
-        Some(help) => format!("{error} ({help})"),
-        None => error.to_string(),
-    })?;
+fn sizes(text: &str) -> Result<Sizes, Refusal> {
+    let mut sizes = parse_sizes(text)?;
     sizes.sort_unstable();
     sizes.dedup();
     Ok(Sizes(sizes))
@@ -239,11 +241,11 @@ mod tests {
     fn lists_are_read_and_nonsense_is_refused_with_what_is_allowed() {
         assert_eq!(gpus("none"), Ok(Gpus::None));
         assert_eq!(gpus("2,0"), Ok(Gpus::These(vec![2, 0])));
-        assert!(gpus("0,0").unwrap_err().contains("each once"));
-        assert!(gpus("a").unwrap_err().contains("allowed"));
+        assert!(gpus("0,0").unwrap_err().to_string().contains("each once"));
+        assert!(gpus("a").unwrap_err().to_string().contains("allowed"));
         assert_eq!(pair("0-3"), Ok((0, 3)));
         for wrong in ["0", "1-1", "0-x", "-1"] {
-            assert!(pair(wrong).unwrap_err().contains("0-1"), "{wrong}");
+            assert!(pair(wrong).unwrap_err().to_string().contains("0-1"), "{wrong}");
         }
         assert_eq!(sizes("4,1KiB,4"), Ok(Sizes(vec![4, 1024])));
         assert!(sizes("1K").is_err());

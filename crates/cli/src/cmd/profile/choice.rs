@@ -1,7 +1,6 @@
 //! Makes endpoints and a plan from the options.
 
 use std::fs;
-use std::time::Duration;
 
 use polyrail_config::Config;
 use polyrail_gpu::cuda::Cuda;
@@ -14,6 +13,7 @@ use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
 use crate::host::{available_memory_bytes, hostname};
+use crate::progress::show_time;
 
 /// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
@@ -154,16 +154,6 @@ impl Choice {
             }),
             _ => Ok(()),
         }
-    }
-}
-
-/// `4 min 10 s`.
-pub(super) fn show_time(time: Duration) -> String {
-    let seconds = time.as_secs_f64().ceil() as u64;
-    if seconds < 60 {
-        format!("{seconds} s")
-    } else {
-        format!("{} min {} s", seconds / 60, seconds % 60)
     }
 }
 

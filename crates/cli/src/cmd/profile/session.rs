@@ -21,13 +21,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::args::{Args, Switch};
-use super::choice::{Choice, show_time};
+use super::choice::Choice;
 use super::error::CommandError;
 use super::lock::Locked;
 use super::nccl::MODE;
-use super::progress::Progress;
 use super::warm::warm;
 use crate::host::describe;
+use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
@@ -59,13 +59,18 @@ pub(super) fn fill(
     let mut run_file = about(&choice);
     run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
+    let progress = Progress::new();
+    progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
     refuse_rewarm(args, &station, watcher.as_ref())?;
+    progress.say("warming GPUs");
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
     run_file.notes.extend(station.notes().iter().cloned().chain(warmed));
+    progress.say("measuring what the timers can show");
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
+    drop(progress);
 
     drop(claim);
     let mut recorder = match &args.resume {

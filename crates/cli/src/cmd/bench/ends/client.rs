@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
 use polyrail_lab::Rate;
@@ -17,10 +17,11 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
-use crate::cmd::bench::output::{Output, Progress, explanation, print, remarks, sample_file};
+use crate::cmd::bench::output::{Output, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
-use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, unexpected};
+use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
 use crate::cmd::bench::trial::{Watch, attach};
+use crate::progress::Progress;
 
 /// Measures against the server at `address` and reports; returns the exit code.
 pub(crate) fn run(
@@ -39,7 +40,7 @@ pub(crate) fn run(
     report.placement =
         Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
     let started = Instant::now();
-    let sampled = args.sample.as_ref().map(|path| sample_file(Path::new(path))).transpose()?;
+    let sampled = args.sample.as_ref().map(|path| sample_file(path.as_deref())).transpose()?;
     let watch = sampled.is_some().then(Watch::open).transpose()?;
     let attached = match sampled {
         Some((path, file)) => {
@@ -94,8 +95,8 @@ fn measure(
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
-    let progress = Progress::new(schedule.sizes.len() as u64 * u64::from(schedule.rounds));
-    progress.say("connecting");
+    let progress = Progress::new();
+    progress.say(format!("connecting to {}", server.address));
     let engine = Engine::builder().config(config).build()?;
     let link = Link::new(&engine, server.connect(&engine)?);
     let about = hello(&link)?;
@@ -118,6 +119,10 @@ fn measure(
     };
     let opened = Other::open_all(schedule, &link)?;
     let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
+    let modes = if wants(schedule, Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
+    let baselines = [Against::Raw, Against::Cuda].map(|who| usize::from(wants(schedule, who)));
+    let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
+    progress.plan((schedule.sizes.len() * turns) as u64 * (u64::from(schedule.rounds) + 1));
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         schedule,
@@ -193,11 +198,25 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
 
 fn hello(link: &Link<'_>) -> Result<About, BenchError> {
     let ask = Ask::Hello { control_version: CONTROL_VERSION };
-    match link.ask(&ask)? {
-        Answer::Hello(about) => Ok(*about),
-        other => Err(unexpected(&ask, &other)),
+    let begin = Instant::now();
+    loop {
+        match link.ask(&ask) {
+            Ok(Answer::Hello(about)) => return Ok(*about),
+            Ok(other) => return Err(unexpected(&ask, &other)),
+            // A client that was killed counts until the server's engine notices.
+            Err(BenchError::Remote { message, .. })
+                if message == BUSY && begin.elapsed() < NOTICED_WITHIN =>
+            {
+                thread::sleep(ASK_AGAIN);
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
+
+/// A server notices within this time that its client is dead.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Each end that is `on_host` takes its memory from this machine.
 fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {

@@ -10,7 +10,7 @@ use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
-use crate::stdout::tell;
+use crate::stdout::{say, tell};
 
 /// Serves clients until Ctrl-C, which is the usual end and no failure.
 pub(crate) fn listen(
@@ -30,7 +30,7 @@ pub(crate) fn listen(
     }
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
-        println!("listening on {address}");
+        say!("listening on {address}");
         let invitation = engine.invitation();
         tell!("on this host: polyrail bench --connect {address}");
         tell!("elsewhere:    polyrail bench --connect {address}/{invitation}");
@@ -39,6 +39,9 @@ pub(crate) fn listen(
     serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
         match result {
             Ok(()) => tell!("served {}", peer.name()),
+            Err(BenchError::Gone { why, .. }) => {
+                tell!("served {}, which went away before it was done: {why}", peer.name());
+            }
             Err(error) => tell!("served {}, which ended early: {error}", peer.name()),
         }
         true

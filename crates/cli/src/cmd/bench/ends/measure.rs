@@ -10,12 +10,13 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::{CopyRate, CopyRates, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
-use crate::cmd::bench::output::{Progress, path_of};
+use crate::cmd::bench::output::path_of;
 use crate::cmd::bench::rivals::{
     CudaRival, NcclRival, RawClient, Rival, RivalKind, Standing, TrialRival,
 };
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
+use crate::progress::Progress;
 
 /// What all sizes of a run have in common.
 pub(crate) struct Bench<'a> {
@@ -95,6 +96,7 @@ impl Bench<'_> {
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
         let count = self.transfers(&trial)?;
+        self.progress.step();
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
             rivals.push(rival);
@@ -106,6 +108,7 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
+            self.progress.step();
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
@@ -116,16 +119,20 @@ impl Bench<'_> {
             self.interrupt.check()?;
             self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
             let taken = trial.sample(schedule.verify, count, round)?;
+            self.progress.step();
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
+                self.progress.step();
             }
             for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
+                let (op, kind) = (schedule.op.name(), &standing.kind);
+                self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(rival.turn(round)?);
+                self.progress.step();
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
-            self.progress.step();
         }
 
         if let Some((client, _)) = raw {
@@ -157,11 +164,14 @@ impl Bench<'_> {
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
             let schedule = kind.schedule(schedule, size);
+            let name = show_size(size);
+            self.progress.say(format!("{name} {}: warming up {kind}", schedule.op.name()));
             let trial = self.set_up(link, &schedule, size, None)?;
             let transfers = self.transfers(&trial)?;
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
+            self.progress.step();
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -172,6 +182,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
+            self.progress.step();
         }
         if schedule.against.contains(&Against::Nccl) {
             let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
@@ -180,6 +191,7 @@ impl Bench<'_> {
                 self.progress.say(format!("starting {}", mode.name()));
                 let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
                 rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
+                self.progress.step();
             }
         }
         Ok(rivals)

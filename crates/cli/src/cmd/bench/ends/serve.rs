@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine, Peer, TransferError};
+use polyrail::{Config, Engine, Peer};
 use polyrail_report::{PeerSample, exit};
 
 use polyrail_profiler::drive::Ran;
@@ -126,7 +126,7 @@ impl<'l> Session<'l> {
             }
             if let Some(why) = self.link.peer.lost() {
                 let peer = self.link.peer.name().to_owned();
-                return Err(BenchError::Transfer(TransferError::PeerLost { peer, why }));
+                return Err(BenchError::Gone { peer, why });
             }
             if heard.elapsed() > KEEP_ALIVE {
                 // Its delivery fails when the client is gone.

@@ -1,30 +1,35 @@
 //! The options of `polyrail bench`.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail_lab::{LabSpec, Rate};
-use polyrail_report::{BadUnit, parse_duration, parse_size, parse_sizes};
+use polyrail_report::parse_sizes;
 
 use super::choices::{Against, Op, PlaceThreads, Verify};
+use super::configure::LOOPBACK_MAX;
 use super::memory_kind::MemoryKind;
 use super::nccl_mode::NcclMode;
-use super::schedule::Schedule;
+use super::role::Server;
+use super::schedule::{DEPTH_MAX, ITERS_MAX, POSTERS_MAX, ROUNDS_MAX, SEGMENTS_MAX, Schedule};
 use crate::config_args::ConfigArgs;
+use crate::values::{
+    Rates, Refusal, address, file_or_stdout, file_to_write, library, number_within, rates, setting,
+    size, socket_address, time, word,
+};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Serve clients, one after another, until Ctrl-C. Without a port the kernel picks one.
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "",
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, value_parser = address,
         conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
-    pub(crate) listen: Option<String>,
+    pub(crate) listen: Option<Option<String>>,
 
     /// Measure against a `bench --listen` elsewhere.
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "lab", help_heading = WHERE)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = Server::check, conflicts_with = "lab",
+        help_heading = WHERE)]
     pub(crate) connect: Option<String>,
 
     /// Measure over shaped links made for the run, like 4x1gbit or 4gbit,1gbit.
@@ -54,7 +59,8 @@ pub(crate) struct Args {
     op: Op,
 
     /// Equal pieces of memory per transfer, scattered so that nothing merges.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = number_within(1, SEGMENTS_MAX), help_heading = WHAT)]
     segments: u64,
 
     /// Blocks of --block-bytes in each transfer, scattered at both ends like a paged cache; measured in
@@ -69,11 +75,12 @@ pub(crate) struct Args {
     block_bytes: Option<u64>,
 
     /// Transfers outstanding at once [default: 16, fewer where they exceed 256 MiB].
-    #[arg(long, value_name = "N", help_heading = WHAT)]
+    #[arg(long, value_name = "N", value_parser = number_within(1, DEPTH_MAX), help_heading = WHAT)]
     depth: Option<u64>,
 
     /// Threads that post, each its part of --depth.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = WHAT)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = number_within(1, POSTERS_MAX), help_heading = WHAT)]
     posters: u64,
 
     /// Both sides post at once.
@@ -85,19 +92,21 @@ pub(crate) struct Args {
     latency: bool,
 
     /// Time of the samples of one size together.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, help_heading = HOW)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time, help_heading = HOW)]
     time: Duration,
 
     /// Transfers of each sample, in place of --time.
-    #[arg(long, value_name = "N", conflicts_with = "time", help_heading = HOW)]
+    #[arg(long, value_name = "N", value_parser = number_within(1, ITERS_MAX), conflicts_with = "time",
+        help_heading = HOW)]
     iters: Option<u64>,
 
     /// How long to transfer before the first sample of a size, without counting.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = duration, help_heading = HOW)]
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time, help_heading = HOW)]
     warmup: Duration,
 
     /// Samples of each size; the median is printed.
-    #[arg(long, value_name = "N", default_value_t = 5, help_heading = HOW)]
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX), help_heading = HOW)]
     rounds: u32,
 
     /// How much of what arrived is compared with what was sent, after each sample.
@@ -115,7 +124,7 @@ pub(crate) struct Args {
     nccl_modes: Vec<NcclMode>,
 
     /// The library NCCL [default: libnccl.so.2 where the loader finds it].
-    #[arg(long, value_name = "FILE", help_heading = HOW)]
+    #[arg(long, value_name = "FILE", value_parser = library(), help_heading = HOW)]
     nccl_lib: Option<PathBuf>,
 
     /// Numbers of channels to measure in turn, like 1,2,4,8,16.
@@ -123,19 +132,20 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256), help_heading = HOW)]
     channels_list: Vec<u32>,
 
-    /// Write the report as JSON; - is standard output [default: a file in the temporary folder].
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    /// Write the report as JSON; - is standard output [default:
+    /// bench.json in ~/.local/state/polyrail, which the next bench replaces].
+    #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
     pub(crate) json: Option<PathBuf>,
 
     /// Write one line per size as CSV; - is standard output.
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
     pub(crate) csv: Option<PathBuf>,
 
     /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
-    /// what they show [default: a file in the temporary folder].
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "",
+    /// what they show [default: bench-samples.jsonl in ~/.local/state/polyrail].
+    #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write(),
         conflicts_with = "listen", help_heading = OUTPUT)]
-    pub(crate) sample: Option<OsString>,
+    pub(crate) sample: Option<Option<PathBuf>>,
 
     /// Print which paths the bytes could take, which one they take, and why.
     #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]
@@ -147,47 +157,47 @@ pub(crate) struct Args {
 
     /// Rails: a number of loopback addresses, interfaces and addresses as in the setting `rails`, or
     /// `near` for those nearest to the GPU of --mem.
-    #[arg(long, value_name = "N|LIST|near", help_heading = SETTINGS)]
+    #[arg(long, value_name = "N|LIST|near", value_parser = rails, help_heading = SETTINGS)]
     pub(crate) rails: Option<String>,
 
     /// The way between two memories (setting `path`): auto takes copies by the devices where
     /// there are any, else shared; shared takes memory that both processes have open, where that
     /// is possible; tcp the rails in any case.
-    #[arg(long, value_name = "WAY", help_heading = SETTINGS)]
+    #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
 
     /// Channels to the peer (setting `channels`).
-    #[arg(long, value_name = "N", help_heading = SETTINGS)]
+    #[arg(long, value_name = "N", value_parser = setting("channels"), help_heading = SETTINGS)]
     pub(crate) channels: Option<String>,
 
     /// Connections of each channel (setting `sockets`).
-    #[arg(long, value_name = "N", help_heading = SETTINGS)]
+    #[arg(long, value_name = "N", value_parser = setting("sockets"), help_heading = SETTINGS)]
     pub(crate) sockets: Option<String>,
 
     /// Outstanding chunks of each channel (setting `window_chunks`).
-    #[arg(long, value_name = "CHUNKS", help_heading = SETTINGS)]
+    #[arg(long, value_name = "CHUNKS", value_parser = setting("window_chunks"), help_heading = SETTINGS)]
     pub(crate) window: Option<String>,
 
     /// Size of a chunk (setting `chunk_bytes`).
-    #[arg(long, value_name = "SIZE", help_heading = SETTINGS)]
+    #[arg(long, value_name = "SIZE", value_parser = setting("chunk_bytes"), help_heading = SETTINGS)]
     pub(crate) chunk: Option<String>,
 
     /// Progress threads: one number for each direction, or TX,RX (settings `tx_proxies`,
     /// `rx_proxies`).
-    #[arg(long, value_name = "N|TX,RX", help_heading = SETTINGS)]
+    #[arg(long, value_name = "N|TX,RX", value_parser = proxies, help_heading = SETTINGS)]
     pub(crate) proxies: Option<String>,
 
     /// Congestion control of the flows (setting `congestion`).
-    #[arg(long, value_name = "NAME", help_heading = SETTINGS)]
+    #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = SETTINGS)]
     pub(crate) congestion: Option<String>,
 
     /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` (setting
     /// `tx_bindings`); `polyrail bindings` suggests and checks them.
-    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    #[arg(long, value_name = "BINDINGS", value_parser = setting("tx_bindings"), help_heading = SETTINGS)]
     pub(crate) tx_bindings: Option<String>,
 
     /// CPUs of the receiving threads of each interface (setting `rx_bindings`).
-    #[arg(long, value_name = "BINDINGS", help_heading = SETTINGS)]
+    #[arg(long, value_name = "BINDINGS", value_parser = setting("rx_bindings"), help_heading = SETTINGS)]
     pub(crate) rx_bindings: Option<String>,
 
     /// Whether to choose the CPUs of progress threads by the topology, where no setting does.
@@ -211,17 +221,13 @@ pub(crate) struct Args {
     pub(crate) nccl_rank: bool,
 
     /// Set by a bench for the client that it starts inside a lab.
-    #[arg(long, hide = true, value_name = "ADDR:PORT")]
+    #[arg(long, hide = true, value_name = "ADDR:PORT", value_parser = socket_address)]
     pub(crate) inside_lab: Option<SocketAddr>,
 }
 
 /// A list of sizes as one value.
 #[derive(Clone, Debug)]
 struct Sizes(Vec<u64>);
-
-/// The rates of a lab as one value.
-#[derive(Clone, Debug)]
-pub(crate) struct Rates(pub(crate) Vec<Rate>);
 
 impl Args {
     pub(crate) fn schedule(&self) -> Schedule {
@@ -271,30 +277,44 @@ Examples:
   polyrail bench --listen                             on one machine, then on another:
   polyrail bench --connect 10.0.0.1:34567 --sizes 8..1GiB";
 
-fn sizes(text: &str) -> Result<Sizes, String> {
-    parse_sizes(text).map(Sizes).map_err(with_help)
+fn sizes(text: &str) -> Result<Sizes, Refusal> {
+    Ok(Sizes(parse_sizes(text)?))
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(with_help)
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).map_err(with_help)
-}
-
-fn rates(text: &str) -> Result<Rates, String> {
-    LabSpec::parse_rails(text).map(Rates).map_err(|error| match error.help() {
-        Some(help) => format!("{error} ({help})"),
-        None => error.to_string(),
-    })
-}
-
-fn with_help(error: BadUnit) -> String {
-    match error.help() {
-        Some(help) => format!("{error} ({help})"),
-        None => error.to_string(),
+/// A number of loopback addresses, [`NEAR`](super::near::NEAR), or the setting.
+fn rails(text: &str) -> Result<String, Refusal> {
+    if text.parse::<u32>().is_err() {
+        return rail_list(text);
     }
+    text.parse().ok().filter(|count| (1..=LOOPBACK_MAX).contains(count)).map_or_else(
+        || {
+            let allowed = format!("1 to {LOOPBACK_MAX} loopback addresses, or interfaces");
+            Err(Refusal::new("is out of range", allowed))
+        },
+        |_| Ok(text.to_owned()),
+    )
+}
+
+fn rail_list(text: &str) -> Result<String, Refusal> {
+    let is_bad = |one: char| one.is_control() || one.is_whitespace() || one == '/';
+    if text.is_empty() || text.starts_with('-') || text.contains(is_bad) {
+        let allowed = "a number, interfaces or addresses such as eth1,eth2, or near";
+        return Err(Refusal::new("is no list of rails", allowed)
+            .with_help("`polyrail topo` lists the interfaces"));
+    }
+    setting("rails")(text)
+}
+
+fn congestion(text: &str) -> Result<String, Refusal> {
+    setting("congestion")(&word(text)?)
+}
+
+/// Progress threads: one number, or one for each direction.
+fn proxies(text: &str) -> Result<String, Refusal> {
+    let (tx, rx) = text.split_once(',').unwrap_or((text, text));
+    setting("tx_proxies")(tx)?;
+    setting("rx_proxies")(rx)?;
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]
@@ -316,7 +336,11 @@ pub(crate) mod tests {
 
     fn refused(text: &str) -> String {
         let words = ["bench"].into_iter().chain(text.split_whitespace());
-        Command::try_parse_from(words).map(|_| ()).unwrap_err().to_string()
+        let error = Command::try_parse_from(words).map(|_| ()).unwrap_err();
+        let help = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<Refusal>())
+            .and_then(Refusal::help);
+        format!("{error}{}", help.unwrap_or_default())
     }
 
     #[test]

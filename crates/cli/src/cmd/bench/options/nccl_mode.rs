@@ -39,7 +39,7 @@ impl FromStr for NcclMode {
                 Ok(Self::Socket { threads, sockets })
             }
             _ => Err(
-                "allowed: p2p, or threads x sockets like 4x4, of which NCCL takes 16 and 64 in \
+                "is no such mode; allowed: p2p, or threads x sockets like 4x4, of which NCCL takes 16 and 64 in \
                       all; 0x0 is its default"
                     .into(),
             ),

@@ -58,6 +58,6 @@ mod tests {
     #[test]
     fn host_memory_is_near_to_nothing() {
         let error = near_rails(MemoryKind::Host).unwrap_err().to_string();
-        assert!(error.starts_with("--rails `near` has no GPU to be near to"), "{error}");
+        assert!(error.starts_with("--rails `near`: has no GPU to be near to"), "{error}");
     }
 }

@@ -6,8 +6,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use polyrail::{Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 
-use super::args::{Args, Rates};
+use super::args::Args;
 use crate::cmd::bench::error::BenchError;
+use crate::values::{Rates, Refusal, address};
 
 /// Where `bench --listen` serves.
 #[derive(Clone, Debug)]
@@ -24,24 +25,24 @@ impl Server {
         Some(Self { address, invitation: Some(engine.invitation()) })
     }
 
-    /// An address, and behind a slash perhaps an invitation.
+    /// Checks how an address is written, and the invitation that a slash may follow it with. Never
+    /// shows the invitation.
+    pub(crate) fn check(text: &str) -> Result<String, Refusal> {
+        let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        address(at).map_err(|refusal| refusal.showing(at))?;
+        let parsed = invitation.map(str::parse::<Invitation>).transpose();
+        parsed.map_err(|error: InvitationError| {
+            let fault = format!("is followed by what is no invitation: {error}");
+            Refusal::new(fault, "what `bench --listen` printed, whole and unchanged").showing(at)
+        })?;
+        Ok(text.to_owned())
+    }
+
+    /// An address, and behind a slash perhaps an invitation; what [`check`](Self::check) let through.
     pub(crate) fn parse(text: &str) -> Result<Self, BenchError> {
-        let (address, invitation) = match text.split_once('/') {
-            None => (text, None),
-            Some((address, invitation)) => {
-                let parsed = invitation.parse().map_err(|error: InvitationError| {
-                    let allowed = "what `bench --listen` printed, whole and unchanged";
-                    BenchError::usage(
-                        "--connect",
-                        address,
-                        format!("is followed by what is none: {error}"),
-                        allowed,
-                    )
-                });
-                (address, Some(parsed?))
-            }
-        };
-        Ok(Self { address: resolve("--connect", address)?, invitation })
+        let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let invitation = invitation.and_then(|invitation| invitation.parse().ok());
+        Ok(Self { address: resolve("--connect", at)?, invitation })
     }
 
     /// Connects to it.
@@ -90,7 +91,7 @@ impl Args {
             return Ok(Role::Connect(Server { address, invitation: None }));
         }
         if let Some(listen) = &self.listen {
-            let address = (!listen.is_empty()).then(|| resolve("--listen", listen)).transpose()?;
+            let address = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
             return Ok(Role::Listen { address });
         }
         if let Some(connect) = &self.connect {
@@ -106,22 +107,12 @@ impl Args {
 fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
     let bad = |reason: String| BenchError::usage(option, text, reason, allowed);
-    let mut addresses = text.to_socket_addrs().map_err(|error| {
-        // Only a name that is well formed reaches the resolver.
-        bad(match text.rsplit_once(':') {
-            None => "has no port".into(),
-            Some((_, port)) if port.parse::<u16>().is_err() => {
-                format!("has the port `{port}`, which is not a number from 0 to 65535")
-            }
-            Some(_) => error.to_string(),
-        })
-    })?;
+    let mut addresses = text.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
     addresses.next().ok_or_else(|| bad("has no address".into()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::tests::args;
     use super::Server;
 
     #[test]
@@ -130,17 +121,9 @@ mod tests {
         let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
         assert_eq!(server.address, "10.0.0.1:7000".parse().unwrap());
         assert_eq!(server.invitation.unwrap().to_string(), good);
-        let error = Server::parse(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
-        let error = error.to_string();
+        let refusal = Server::check(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
+        let error = refusal.to_string();
         assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");
-    }
-
-    #[test]
-    fn an_address_without_a_port_is_refused() {
-        let error = args("--connect 10.0.0.1").role().err().unwrap().to_string();
-        assert!(
-            error.starts_with("--connect `10.0.0.1` has no port; allowed: an address"),
-            "{error}"
-        );
+        assert_eq!(refusal.shown_value(), Some("10.0.0.1:7000"));
     }
 }

@@ -1,8 +1,9 @@
 //! Where the report goes: files that are written after every size, so that nothing measured is
 //! lost, and standard output at the end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use polyrail_report::BenchReport;
@@ -21,15 +22,17 @@ pub(crate) struct Output {
 enum Sink {
     Stdout,
     File(PathBuf),
+    /// The report of the last run, which this one replaces.
+    Last(PathBuf),
 }
 
 impl Output {
-    /// Makes sure that the files can be written. Without `json` the report goes to a new file in
-    /// the folder for temporary files.
+    /// Makes sure that the files can be written. Without `json` the report replaces that of the last
+    /// run, in [`state_folder`].
     pub(crate) fn open(json: Option<&Path>, csv: Option<&Path>) -> Result<Self, BenchError> {
         let json = match json {
             Some(path) => Sink::open(path)?,
-            None => Sink::File(temporary_file("", "json")?.0),
+            None => Sink::Last(state_folder()?.join(LAST_REPORT)),
         };
         let csv = csv.map(Sink::open).transpose()?;
         Ok(Self { json, csv })
@@ -37,8 +40,10 @@ impl Output {
 
     /// Writes the files as far as the report goes.
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), BenchError> {
-        if let Sink::File(path) = &self.json {
-            write(path, &json(report)?)?;
+        match &self.json {
+            Sink::Stdout => {}
+            Sink::File(path) => write(path, &json(report)?)?,
+            Sink::Last(path) => replace(path, &json(report)?)?,
         }
         if let Some(Sink::File(path)) = &self.csv {
             write(path, &report.csv())?;
@@ -50,7 +55,7 @@ impl Output {
     pub(crate) fn print(&self, report: &BenchReport, explain_path: bool) -> Result<(), BenchError> {
         let mut text = render::text(report, explain_path);
         for (name, sink) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
-            if let Some(Sink::File(path)) = sink {
+            if let Some(Sink::File(path) | Sink::Last(path)) = sink {
                 text += &format!("{name}: {}\n", path.display());
             }
         }
@@ -97,11 +102,17 @@ impl Sink {
     }
 }
 
-/// The file that samples go to; without a name, a new one in the folder for temporary files.
-pub(crate) fn sample_file(path: &Path) -> Result<(PathBuf, File), BenchError> {
-    if path.as_os_str().is_empty() {
-        return temporary_file("-samples", "jsonl");
-    }
+/// The file that samples go to; without a name, that of the last run, in [`state_folder`].
+pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchError> {
+    let Some(path) = path else {
+        let path = state_folder()?.join(LAST_SAMPLES);
+        let draft = draft_of(&path);
+        let failed = |source| BenchError::Output { path: path.clone(), source };
+        // A bench that still runs goes on with its own file, which then has no name.
+        let file = File::create(&draft).map_err(failed)?;
+        fs::rename(&draft, &path).map_err(failed)?;
+        return Ok((path, file));
+    };
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
     match file {
         Ok(file) => Ok((path.into(), file)),
@@ -109,18 +120,51 @@ pub(crate) fn sample_file(path: &Path) -> Result<(PathBuf, File), BenchError> {
     }
 }
 
-/// A new file under a name that does not exist, not even as a link that another user placed there.
-fn temporary_file(what: &str, extension: &str) -> Result<(PathBuf, File), BenchError> {
-    let name = format!(
-        "polyrail-bench-{}-{}{what}.{extension}",
-        crate::host::unix_ms() / 1000,
-        std::process::id()
-    );
-    let path = std::env::temp_dir().join(name);
-    match OpenOptions::new().write(true).create_new(true).open(&path) {
-        Ok(file) => Ok((path, file)),
-        Err(source) => Err(BenchError::Output { path, source }),
+const LAST_REPORT: &str = "bench.json";
+const LAST_SAMPLES: &str = "bench-samples.jsonl";
+
+/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or
+/// `~/.local/state`, or where neither can be written, in the folder for temporary files.
+fn state_folder() -> Result<PathBuf, BenchError> {
+    let folder = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let of_user = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    let temporary = std::env::temp_dir().join(format!("polyrail-{user}"));
+    if let Some(path) = of_user.map(|path| path.join("polyrail"))
+        && own_folder(&path, user).is_ok()
+    {
+        return Ok(path);
     }
+    match own_folder(&temporary, user) {
+        Ok(()) => Ok(temporary),
+        Err(source) => Err(BenchError::Output { path: temporary, source }),
+    }
+}
+
+/// Makes sure that a folder is there, is this user's and can be written. Another user may have placed a
+/// link of its name.
+fn own_folder(path: &Path, user: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let found = path.symlink_metadata()?;
+    if !found.is_dir() || found.uid() != user {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
+}
+
+/// A name beside it that no other process uses.
+fn draft_of(path: &Path) -> PathBuf {
+    path.with_extension(format!("{}.draft", std::process::id()))
+}
+
+/// Writes a whole file in place of another, so that nobody reads half of it.
+fn replace(path: &Path, text: &str) -> Result<(), BenchError> {
+    let draft = draft_of(path);
+    write(&draft, text)?;
+    fs::rename(&draft, path).map_err(|source| BenchError::Output { path: path.into(), source })
 }
 
 fn json(report: &BenchReport) -> Result<String, BenchError> {
@@ -130,5 +174,5 @@ fn json(report: &BenchReport) -> Result<String, BenchError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    std::fs::write(path, text).map_err(|source| BenchError::Output { path: path.into(), source })
+    fs::write(path, text).map_err(|source| BenchError::Output { path: path.into(), source })
 }

@@ -1,5 +1,7 @@
 //! What rivals have in common, and how they stand against the engine.
 
+use std::fmt;
+
 use polyrail_report::{AgainstAlone, Baseline, LoneRail, Spread, SweepRow};
 
 use crate::cmd::bench::error::BenchError;
@@ -38,6 +40,16 @@ pub(crate) trait Rival {
 pub(crate) struct Standing {
     pub(crate) kind: RivalKind,
     pub(crate) turns: Vec<Turn>,
+}
+
+impl fmt::Display for RivalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rail(name) => write!(f, "{name} alone"),
+            Self::Channels { channels, .. } => write!(f, "{channels} channels"),
+            Self::Baseline(name) => f.write_str(name),
+        }
+    }
 }
 
 impl RivalKind {

@@ -29,8 +29,10 @@ impl<'a> Link<'a> {
         self.say(ask)?;
         let name = ask.name();
         let started = Instant::now();
+        let mut heard = started;
         loop {
-            if let Some(bytes) = self.next(KEEP_ALIVE) {
+            if let Some(bytes) = self.next(LOOK) {
+                heard = Instant::now();
                 return match decode(&bytes, name)? {
                     Answer::StillHere => continue,
                     Answer::Failed { message, help, code } => {
@@ -40,12 +42,18 @@ impl<'a> Link<'a> {
                     answer => Ok(answer),
                 };
             }
+            if let Some(why) = self.peer.lost() {
+                return Err(BenchError::Gone { peer: self.peer.name().to_owned(), why });
+            }
             let waited = started.elapsed();
             if waited > SILENCE_MAX {
                 return Err(BenchError::Silent { ask: name, waited });
             }
-            // Its delivery fails when the peer is gone.
-            self.say(&Ask::StillThere)?;
+            if heard.elapsed() >= KEEP_ALIVE {
+                // Its delivery fails when the peer is gone.
+                self.say(&Ask::StillThere)?;
+                heard = Instant::now();
+            }
         }
     }
 
@@ -128,7 +136,7 @@ fn wait_patiently(transfer: &Transfer) -> Result<(), BenchError> {
 /// A server serves one client at a time; another one is told so at once.
 pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     let busy = Answer::Failed {
-        message: "another client is being served".into(),
+        message: BUSY.into(),
         help: Some("try again when it is done".into()),
         code: exit::PEER,
     };
@@ -154,6 +162,10 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
     BenchError::Protocol { ask: ask.name(), answer: answer.chars().take(80).collect() }
 }
 
+/// What a server that has a client answers to another one.
+pub(crate) const BUSY: &str = "another client is being served";
+/// How often to look whether the peer is gone.
+const LOOK: Duration = Duration::from_millis(200);
 /// How long to wait for an answer before asking whether the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about

@@ -1,0 +1,63 @@
+//! `polyrail man`: manual pages.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Command;
+use clap_mangen::Man;
+use polyrail_report::exit;
+
+use crate::stdout::{complain, print};
+use crate::values::folder_to_write;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder, which is made if it is not there; pages in it are replaced.
+    #[arg(value_name = "DIR", value_parser = folder_to_write())]
+    folder: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  polyrail man ~/.local/share/man/man1    then: man polyrail-bench";
+
+/// Runs the subcommand; `command` is the whole program.
+pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
+    // Gives each subcommand its whole name.
+    command.build();
+    let mut written = Vec::new();
+    let done = fs::create_dir_all(&args.folder)
+        .and_then(|()| write_pages(&command, &args.folder, &mut written));
+    match done {
+        Ok(()) => {
+            let lines = written.iter().map(|path| format!("{}\n", path.display()));
+            print(&lines.collect::<String>(), exit::OK)
+        }
+        Err(error) => {
+            let message = format!("DIR `{}` can't be filled: {error}", args.folder.display());
+            complain(&message, Some("name a folder that this user can write to"));
+            ExitCode::from(exit::ENVIRONMENT)
+        }
+    }
+}
+
+/// The page of a command, and those of all that are below it; not of hidden ones.
+fn write_pages(command: &Command, folder: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let mut page = Vec::new();
+    Man::new(command.clone()).render(&mut page)?;
+    let path = folder.join(format!("{name}.1"));
+    fs::write(&path, page)?;
+    written.push(path);
+    // The command `help` is clap's, but for a command with one of its own.
+    let has_help = command.is_disable_help_subcommand_set();
+    let is_ours = |below: &&Command| has_help || below.get_name() != "help";
+    let below = command.get_subcommands().filter(is_ours);
+    below
+        .filter(|below| !below.is_hide_set())
+        .try_for_each(|below| write_pages(below, folder, written))
+}

@@ -1,0 +1,116 @@
+//! The `polyrail` command, as a library, so that tests can enumerate its options and call its parser.
+#![forbid(unsafe_code)]
+
+mod cmd;
+mod config_args;
+mod host;
+mod logging;
+mod machine_args;
+mod progress;
+mod queue_stats;
+mod stdout;
+mod usage;
+mod values;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Move memory between machines over every network interface at once, on plain TCP.
+#[derive(Parser)]
+#[command(name = "polyrail", version = VERSION, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Read a profile: figures, models of links, comparisons, inputs for simulators, a report.
+    Analyze(Box<cmd::analyze::Args>),
+    /// Measure how fast memory moves between two processes, and what keeps it from being faster.
+    Bench(Box<cmd::bench::Args>),
+    /// Choose which CPUs the threads of each interface run on, and check such choices.
+    Bindings(Box<cmd::bindings::Args>),
+    /// Print completions of commands, options and their values for a shell.
+    Completions(cmd::completions::Args),
+    /// Show the settings, their values and where each value came from.
+    Config(cmd::config::Args),
+    /// Find what is wrong with this host for fast TCP, and what mends it.
+    Doctor(Box<cmd::doctor::Args>),
+    /// Show and choose which CPUs the interrupts of network interfaces go to.
+    Irq(Box<cmd::irq::Args>),
+    /// Network namespaces with shaped links: a multi-rail cluster on one machine.
+    Lab(cmd::lab::Args),
+    /// Write a manual page for each command.
+    Man(cmd::man::Args),
+    /// Install, check and set up the plugin for NCCL and RCCL.
+    Nccl(cmd::nccl::Args),
+    /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
+    Nic(Box<cmd::nic::Args>),
+    /// Measure every link between the GPUs or the memory of this machine, and keep all samples.
+    Profile(Box<cmd::profile::Args>),
+    /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
+    Sample(cmd::sample::Args),
+    /// Make a secret that lets engines connect to each other by address alone.
+    Secret(cmd::secret::Args),
+    /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
+    Topo(cmd::topo::Args),
+    /// Settings for fast TCP, by profile, with a way back.
+    Tune(Box<cmd::tune::Args>),
+}
+
+/// The version with the commit that it was built from, how, and with which features.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("BUILT_COMMIT"),
+    ", ",
+    env!("BUILT_PROFILE"),
+    ", ",
+    env!("BUILT_TARGET"),
+    ", features: ",
+    env!("BUILT_FEATURES"),
+    ")"
+);
+
+/// Runs the command with the arguments of this process.
+pub fn main() -> ExitCode {
+    let cli: Cli = match usage::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    match cli.command {
+        Command::Analyze(args) => cmd::analyze::run(&args),
+        Command::Bench(args) => cmd::bench::run(&args),
+        Command::Bindings(args) => cmd::bindings::run(&args),
+        Command::Completions(args) => cmd::completions::run(&args, command()),
+        Command::Config(args) => cmd::config::run(args),
+        Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Irq(args) => cmd::irq::run(&args),
+        Command::Lab(args) => cmd::lab::run(args),
+        Command::Man(args) => cmd::man::run(&args, command()),
+        Command::Nccl(args) => cmd::nccl::run(args),
+        Command::Nic(args) => cmd::nic::run(&args),
+        Command::Profile(args) => cmd::profile::run(&args),
+        Command::Sample(args) => cmd::sample::run(&args),
+        Command::Secret(args) => cmd::secret::run(&args),
+        Command::Topo(args) => cmd::topo::run(&args),
+        Command::Tune(args) => cmd::tune::run(&args),
+    }
+}
+
+/// Every command and option.
+pub fn command() -> clap::Command {
+    usage::prepared(Cli::command())
+}
+
+/// Reads a command line, without its first word, and runs nothing.
+///
+/// # Errors
+/// The message that the command would end with, and its remedy in a line of its own. It is not
+/// escaped for a terminal yet.
+pub fn check(words: &[OsString]) -> Result<(), String> {
+    usage::read::<Cli>(words).map(drop).map_err(|refused| refused.message)
+}

@@ -1,0 +1,284 @@
+//! What a command is doing and how long yet: a bar on a terminal, elsewhere a line every ten seconds.
+
+use std::io::{self, IsTerminal};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::stdout::{harmless, tell};
+
+/// How often to print a line if standard error is not a terminal.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// How often the bar is drawn anew, so that its times move.
+const DRAW_EVERY: Duration = Duration::from_millis(500);
+/// What takes less needs no time beside it.
+const SHORT: Duration = Duration::from_secs(2);
+const PARTS: u64 = 10_000;
+const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
+const WAITING: &str = "{spinner} {msg}";
+
+/// How far a run is. It shows times by itself, also while the run says nothing.
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    ticker: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    show: Show,
+}
+
+/// Where it is shown.
+enum Show {
+    Bar(ProgressBar),
+    Lines { every: Duration, say: Box<dyn Fn(&str) + Send + Sync> },
+}
+
+/// What is known of a run.
+struct State {
+    what: String,
+    begin: Instant,
+    /// When it began to do this.
+    since: Instant,
+    /// Of all the work.
+    share: f64,
+    /// When that share was done.
+    stepped: Instant,
+    /// Equal parts of the work; 0 if it has none.
+    steps: u64,
+    is_over: bool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        if !io::stderr().is_terminal() {
+            let say = Box::new(|line: &str| tell!("polyrail: {line}"));
+            return Self::begin(Show::Lines { every: SAY_EVERY, say });
+        }
+        // The template is a constant that a test reads.
+        let style =
+            ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self::begin(Show::Bar(ProgressBar::new(PARTS).with_style(style)))
+    }
+
+    /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
+    pub(crate) fn waiting(what: &str) -> Self {
+        if !io::stderr().is_terminal() {
+            let progress = Self::new();
+            progress.say(what);
+            return progress;
+        }
+        let style = ProgressStyle::with_template(WAITING)
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let progress = Self::begin(Show::Bar(ProgressBar::new_spinner().with_style(style)));
+        progress.plan(0);
+        progress.say(what);
+        progress
+    }
+
+    fn begin(show: Show) -> Self {
+        let now = Instant::now();
+        let state = State {
+            what: String::new(),
+            begin: now,
+            since: now,
+            share: 0.0,
+            stepped: now,
+            steps: 1,
+            is_over: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), show });
+        let shown = Arc::clone(&shared);
+        // Without a thread the run shows less, and is as good.
+        let ticker = thread::Builder::new().name("progress".into()).spawn(move || shown.tick());
+        Self { shared, ticker: ticker.ok() }
+    }
+
+    /// Says what is being done.
+    pub(crate) fn say(&self, what: impl Into<String>) {
+        let mut state = self.shared.state();
+        let what = what.into();
+        if state.what != what {
+            (state.what, state.since) = (what, Instant::now());
+        }
+        self.shared.draw(&state);
+    }
+
+    /// Says what is being done, and which share of the work is done.
+    pub(crate) fn show(&self, share: f64, what: &str) {
+        self.shared.state().reach(share);
+        self.say(what);
+    }
+
+    /// How many equal [steps](Self::step) the work is.
+    pub(crate) fn plan(&self, steps: u64) {
+        self.shared.state().steps = steps;
+    }
+
+    pub(crate) fn step(&self) {
+        let mut state = self.shared.state();
+        let share = state.share + 1.0 / state.steps.max(1) as f64;
+        state.reach(share);
+        self.shared.draw(&state);
+    }
+
+    /// Removes the bar from the terminal; nothing is shown any more.
+    pub(crate) fn clear(&self) {
+        self.shared.state().is_over = true;
+        self.shared.changed.notify_all();
+        if let Show::Bar(bar) = &self.shared.show {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+        // It panics only with a bug, which it has told about itself.
+        let _ = self.ticker.take().map(JoinHandle::join);
+    }
+}
+
+impl Shared {
+    /// Each change of the state is whole, so that a panic elsewhere leaves it usable.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tick(&self) {
+        let every = match self.show {
+            Show::Bar(_) => DRAW_EVERY,
+            Show::Lines { every, .. } => every,
+        };
+        let mut state = self.state();
+        let mut next = Instant::now() + every;
+        while !state.is_over {
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                next += every;
+                match &self.show {
+                    Show::Bar(_) => self.draw(&state),
+                    Show::Lines { say, .. } => say(&state.line(Instant::now())),
+                }
+                continue;
+            }
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn draw(&self, state: &State) {
+        if let Show::Bar(bar) = &self.show
+            && !state.is_over
+            && (state.steps > 0 || state.begin.elapsed() >= SHORT)
+        {
+            bar.set_position((state.share * PARTS as f64) as u64);
+            bar.set_message(harmless(&state.line(Instant::now())));
+        }
+    }
+}
+
+impl State {
+    fn reach(&mut self, share: f64) {
+        (self.share, self.stepped) = (share.min(1.0), Instant::now());
+    }
+
+    /// `64KiB write: warming up for 12 s; 15 s so far, about 40 s left`.
+    fn line(&self, now: Instant) -> String {
+        let (elapsed, here) = (now - self.begin, now - self.since);
+        let mut line = self.what.clone();
+        if here >= SHORT && here + SHORT <= elapsed {
+            line += &format!(" for {}", show_time(here));
+        }
+        if elapsed >= SHORT {
+            line += &format!("; {} so far", show_time(elapsed));
+        }
+        if self.share > 0.0 && self.share < 1.0 {
+            // It counts down until the next part is done, and then knows better.
+            let whole = (self.stepped - self.begin).as_secs_f64() / self.share;
+            let left = (whole - elapsed.as_secs_f64()).max(1.0);
+            line += &format!(", about {} left", show_time(Duration::from_secs_f64(left.min(1e9))));
+        }
+        line
+    }
+}
+
+/// `4 min 10 s`.
+pub(crate) fn show_time(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    if seconds < 60 {
+        format!("{seconds} s")
+    } else {
+        format!("{} min {} s", seconds / 60, seconds % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_those_that_the_bar_understands() {
+        assert!([TEMPLATE, WAITING].iter().all(|one| ProgressStyle::with_template(one).is_ok()));
+    }
+
+    #[test]
+    fn whatever_takes_longer_has_its_time_and_what_is_left_where_that_is_known() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut state = State {
+            what: "warming up".into(),
+            begin,
+            since: at(3),
+            share: 0.0,
+            stepped: begin,
+            steps: 1,
+            is_over: false,
+        };
+        assert_eq!(state.line(at(3)), "warming up; 3 s so far");
+        assert_eq!(state.line(at(15)), "warming up for 12 s; 15 s so far");
+        (state.share, state.stepped) = (0.25, at(20));
+        assert_eq!(state.line(at(20)), "warming up for 17 s; 20 s so far, about 1 min 0 s left");
+        assert!(state.line(at(60)).ends_with("about 20 s left"), "{}", state.line(at(60)));
+        assert!(state.line(at(300)).ends_with("about 1 s left"), "{}", state.line(at(300)));
+        (state.since, state.share) = (begin, 0.0);
+        assert_eq!(state.line(at(1)), "warming up");
+    }
+
+    #[test]
+    fn on_a_pipe_a_line_comes_now_and_then_until_the_end() {
+        assert!(SAY_EVERY <= Duration::from_secs(10));
+        let (sender, lines) = std::sync::mpsc::channel();
+        let say = Box::new(move |line: &str| {
+            // Nobody listens any more when the test is over.
+            let _ = sender.send(line.to_owned());
+        });
+        let progress = Progress::begin(Show::Lines { every: Duration::from_millis(5), say });
+        progress.plan(4);
+        progress.say("warming up");
+        progress.step();
+        let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
+        while !next().starts_with("warming up, about ") {}
+        progress.say("round 1");
+        while !next().starts_with("round 1") {}
+        drop(progress);
+        while lines.try_recv().is_ok() {}
+        assert!(lines.recv().is_err(), "the ticker ended with the run");
+    }
+
+    #[test]
+    fn steps_add_up_to_the_whole() {
+        let progress = Progress::new();
+        progress.plan(4);
+        for _ in 0..5 {
+            progress.step();
+        }
+        assert!((progress.shared.state().share - 1.0).abs() < 1e-9);
+        progress.show(0.5, "again");
+        assert_eq!(progress.shared.state().share, 0.5);
+    }
+}

@@ -1,0 +1,387 @@
+//! Reads the values of options. A wrong one is refused while the command line is read, so before
+//! anything happens.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use polyrail_config::{Config, ConfigError};
+use polyrail_host::CpuSet;
+use polyrail_host::bindings::Bindings;
+use polyrail_lab::{LabError, LabSpec, Rate};
+use polyrail_report::BadUnit;
+use rustix::fs::{Access, access};
+
+use crate::stdout::excerpt;
+
+/// Why a value is refused: a phrase that follows the value and ends with what is allowed, and a
+/// remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    text: String,
+    help: Option<String>,
+    /// What to show of the value, if not all of it.
+    shown: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(fault: impl fmt::Display, allowed: impl fmt::Display) -> Self {
+        Self { text: format!("{fault}; allowed: {allowed}"), help: None, shown: None }
+    }
+
+    /// For a value of which only this may be shown.
+    pub(crate) fn showing(self, shown: &str) -> Self {
+        Self { shown: Some(shown.to_owned()), ..self }
+    }
+
+    pub(crate) fn shown_value(&self) -> Option<&str> {
+        self.shown.as_deref()
+    }
+
+    pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    pub(crate) fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<BadUnit> for Refusal {
+    fn from(error: BadUnit) -> Self {
+        Self { text: error.to_string(), help: error.help(), shown: None }
+    }
+}
+
+impl From<LabError> for Refusal {
+    fn from(error: LabError) -> Self {
+        Self { text: error.to_string(), help: error.help(), shown: None }
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Self {
+        let text = match &error {
+            ConfigError::Value(bad) => format!("{}; allowed: {}", bad.reason, bad.allowed),
+            ConfigError::NotAPair { .. } => "has no `=`; allowed: NAME=VALUE".to_owned(),
+            ConfigError::Unknown { name, .. } => {
+                format!(
+                    "names the setting `{name}`, which does not exist; allowed: the settings that `polyrail config show` lists"
+                )
+            }
+            other => other.to_string(),
+        };
+        Self { text, help: error.help(), shown: None }
+    }
+}
+
+pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
+    Ok(polyrail_report::parse_size(text)?)
+}
+
+pub(crate) fn time(text: &str) -> Result<Duration, Refusal> {
+    Ok(polyrail_report::parse_duration(text)?)
+}
+
+/// A time between these.
+pub(crate) fn time_within(
+    least: Duration,
+    most: Duration,
+    allowed: &'static str,
+) -> impl Fn(&str) -> Result<Duration, Refusal> + Clone {
+    move |text| match time(text) {
+        Ok(time) if (least..=most).contains(&time) => Ok(time),
+        Ok(_) => Err(Refusal::new("out of range", allowed)),
+        Err(refusal) => {
+            let fault = refusal.text.split("; allowed: ").next().unwrap_or_default();
+            Err(Refusal { help: refusal.help, ..Refusal::new(fault, allowed) })
+        }
+    }
+}
+
+/// A number between these.
+pub(crate) fn number_within(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(least..=most)
+}
+
+pub(crate) fn cpus(text: &str) -> Result<CpuSet, Refusal> {
+    CpuSet::parse_list(text)
+        .map_err(|error| Refusal::new(error, "numbers and ranges, such as 0-3,8"))
+}
+
+pub(crate) fn some_cpus(text: &str) -> Result<CpuSet, Refusal> {
+    let cpus = cpus(text)?;
+    if cpus.is_empty() {
+        return Err(Refusal::new("names no CPU", "numbers and ranges, such as 0-3,8"));
+    }
+    Ok(cpus)
+}
+
+pub(crate) fn bindings(text: &str) -> Result<Bindings, Refusal> {
+    Bindings::parse(text).map_err(|error| Refusal {
+        help: error.help(),
+        ..Refusal::new(error, "interfaces with their CPUs, such as eth1:8-21;eth2:22-35")
+    })
+}
+
+/// The value of a setting, as its table has it.
+pub(crate) fn setting(name: &'static str) -> impl Fn(&str) -> Result<String, Refusal> + Clone {
+    move |text| {
+        Config::builder().set(name, text)?;
+        Ok(text.to_owned())
+    }
+}
+
+/// `NAME=VALUE`, checked like [`setting`].
+pub(crate) fn setting_pair(text: &str) -> Result<String, Refusal> {
+    Config::builder().set_pair(text)?;
+    Ok(text.to_owned())
+}
+
+/// What can be the name of a network interface; whether there is one, the machine knows.
+pub(crate) fn interface(text: &str) -> Result<String, Refusal> {
+    let is_bad = |one: char| one == '/' || one == ':' || one.is_whitespace() || one.is_control();
+    if text.is_empty() || text.len() > 15 || text.starts_with('-') || text.contains(is_bad) {
+        let allowed = "1 to 15 characters without `/`, `:` and spaces, such as eth1";
+        let refusal = Refusal::new("can't be the name of an interface", allowed);
+        return Err(refusal.with_help("`polyrail topo` lists the interfaces"));
+    }
+    Ok(text.to_owned())
+}
+
+/// A word of letters, digits and a few signs: the id of a session or check, the name of a profile.
+pub(crate) fn word(text: &str) -> Result<String, Refusal> {
+    let is_good = |one: char| one.is_alphanumeric() || "-_.:".contains(one);
+    if text.is_empty() || text.len() > 255 || text.starts_with('-') || !text.chars().all(is_good) {
+        let fault = if text.is_empty() { "empty" } else { "can't be such a name" };
+        let allowed = "1 to 255 letters, digits, `-`, `_`, `.` and `:`, not beginning with `-`";
+        return Err(Refusal::new(fault, allowed));
+    }
+    Ok(text.to_owned())
+}
+
+/// The rates of a lab as one value.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates(pub(crate) Vec<Rate>);
+
+pub(crate) fn rates(text: &str) -> Result<Rates, Refusal> {
+    Ok(Rates(LabSpec::parse_rails(text)?))
+}
+
+/// The name of a setting that there is.
+pub(crate) fn setting_name(text: &str) -> Result<String, Refusal> {
+    polyrail_config::help(text)?;
+    Ok(text.to_owned())
+}
+
+/// How an address with a port is written; the resolver reads it later.
+pub(crate) fn address(text: &str) -> Result<String, Refusal> {
+    let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err(Refusal::new("has no port", allowed));
+    };
+    let is_bad = |one: char| one.is_control() || one.is_whitespace() || one == '/';
+    if host.is_empty() || host.starts_with('-') || host.contains(is_bad) {
+        return Err(Refusal::new("has no address before the port", allowed));
+    }
+    if port.parse::<u16>().is_err() {
+        let fault =
+            format!("has the port `{}`, which is not a number from 0 to 65535", excerpt(port));
+        return Err(Refusal::new(fault, allowed));
+    }
+    Ok(text.to_owned())
+}
+
+/// An address of numbers with a port.
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, Refusal> {
+    text.parse().map_err(|error| Refusal::new(error, "an address and a port, like 10.0.0.1:34567"))
+}
+
+/// A library: a file, or a bare name that the dynamic loader finds.
+pub(crate) fn library() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| match path.components().count() {
+        1 if path.is_relative() => library_name(&path.to_string_lossy()).map(drop),
+        _ => match fs::metadata(path) {
+            Ok(found) if found.is_file() => readable(path),
+            Ok(_) => Err(Refusal::new("is no file", LIBRARY)),
+            Err(error) => Err(absent(&error, LIBRARY)),
+        },
+    })
+}
+
+/// A library as NCCL names it: a file, or a part of a name that the dynamic loader completes.
+pub(crate) fn library_name(text: &str) -> Result<String, Refusal> {
+    sound(Path::new(text))?;
+    if text.contains('/') {
+        return match fs::metadata(text) {
+            Ok(found) if found.is_file() => Ok(text.to_owned()),
+            Ok(_) => Err(Refusal::new("is no file", LIBRARY)),
+            Err(error) => Err(absent(&error, LIBRARY)),
+        };
+    }
+    word(text).map_err(|_| Refusal::new("can't be the name of a library", LIBRARY))
+}
+
+const LIBRARY: &str = "a file that exists, or a bare name that the dynamic loader finds";
+
+/// A file to read, which must be there.
+pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(Refusal::new("is a folder", "a file that exists")),
+        Ok(_) => readable(path),
+        Err(error) => Err(absent(&error, "a file that exists")),
+    })
+}
+
+/// A folder to read, which must be there.
+pub(crate) fn folder_to_read() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| match fs::metadata(path) {
+        Ok(found) if found.is_dir() => readable(path),
+        Ok(_) => Err(Refusal::new("is not a folder", "a folder that exists")),
+        Err(error) => Err(absent(&error, "a folder that exists")),
+    })
+}
+
+/// A file or folder to read, which must be there.
+pub(crate) fn place_to_read() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| match fs::metadata(path) {
+        Ok(_) => readable(path),
+        Err(error) => Err(absent(&error, "a file or a folder that exists")),
+    })
+}
+
+/// As [`file_to_write`]; `-` is standard output.
+pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| if path == Path::new("-") { Ok(()) } else { check_file_to_write(path) })
+}
+
+/// A file to write, in a folder that is there.
+pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
+    path(check_file_to_write)
+}
+
+fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
+    refuse_control(path, FILE_TO_WRITE)?;
+    if path.is_dir() {
+        return Err(Refusal::new("is a folder", FILE_TO_WRITE));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    match fs::metadata(folder) {
+        Ok(found) if !found.is_dir() => {
+            let fault = format!("is below {}, which is not a folder", folder.display());
+            Err(Refusal::new(fault, FILE_TO_WRITE))
+        }
+        Ok(_) if path.exists() => writable(path, path, FILE_TO_WRITE),
+        Ok(_) => writable(folder, path, FILE_TO_WRITE),
+        Err(error) => {
+            let fault = format!("can't be written: {}: {error}", folder.display());
+            let help = format!("mkdir -p {}", folder.display());
+            Err(Refusal::new(fault, FILE_TO_WRITE).with_help(help))
+        }
+    }
+}
+
+/// A folder to fill, which a command makes if it is not there.
+pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| {
+        refuse_control(path, FOLDER_TO_WRITE)?;
+        // What is there of the way; all below it can be made.
+        let Some(there) = path.ancestors().find(|part| part.symlink_metadata().is_ok()) else {
+            return Ok(());
+        };
+        match fs::metadata(there) {
+            Ok(found) if !found.is_dir() => {
+                let fault = match there == path {
+                    true => "is a file".to_owned(),
+                    false => format!("can't be made: {} is a file", there.display()),
+                };
+                Err(Refusal::new(fault, FOLDER_TO_WRITE))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(absent(&error, FOLDER_TO_WRITE)),
+        }
+    })
+}
+
+const FILE_TO_WRITE: &str = "a file in a folder that exists and can be written to";
+const FOLDER_TO_WRITE: &str = "a folder, or a new name for one";
+const NAME_MAX: usize = 255;
+const PATH_MAX: usize = 4095;
+
+/// What no path may be, and then what this one must be.
+fn path(
+    check: impl Fn(&Path) -> Result<(), Refusal> + Clone + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(move |text: OsString| {
+        let given = PathBuf::from(&text);
+        sound(&given)?;
+        check(&given)?;
+        Ok::<_, Refusal>(given)
+    })
+}
+
+/// A file with such a name is hard to see and to remove.
+fn refuse_control(path: &Path, allowed: &str) -> Result<(), Refusal> {
+    match path.to_string_lossy().contains(char::is_control) {
+        true => Err(Refusal::new("has control characters", allowed)),
+        false => Ok(()),
+    }
+}
+
+/// Refuses what no path can be, and the name of an option, which is hardly meant.
+pub(crate) fn sound(path: &Path) -> Result<(), Refusal> {
+    let allowed = "a path, such as ./name";
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let shown = path.to_string_lossy();
+    if bytes.is_empty() {
+        return Err(Refusal::new("empty", allowed));
+    }
+    if bytes.len() > PATH_MAX || shown.split('/').any(|name| name.len() > NAME_MAX) {
+        let allowed = format!("{PATH_MAX} bytes, and {NAME_MAX} for each name");
+        return Err(Refusal::new("too long", allowed));
+    }
+    if shown.starts_with('-') && shown != "-" {
+        let help = format!("if a file has this name, write ./{shown}");
+        return Err(Refusal::new("begins with `-`, like an option", allowed).with_help(help));
+    }
+    Ok(())
+}
+
+fn absent(error: &io::Error, allowed: &str) -> Refusal {
+    let fault = match error.kind() {
+        io::ErrorKind::NotFound => "does not exist".to_owned(),
+        _ => format!("can't be opened: {error}"),
+    };
+    Refusal::new(fault, allowed).with_help("check the path: `ls` shows what is there")
+}
+
+fn readable(path: &Path) -> Result<(), Refusal> {
+    access(path, Access::READ_OK).map_err(|error| {
+        let refusal = Refusal::new(format!("can't be read: {error}"), "what this user may read");
+        refusal.with_help("change its permissions, or run as its owner")
+    })
+}
+
+fn writable(place: &Path, path: &Path, allowed: &str) -> Result<(), Refusal> {
+    access(place, Access::WRITE_OK).map_err(|error| {
+        let fault = match place == path {
+            true => format!("can't be written: {error}"),
+            false => format!("can't be written: {}: {error}", place.display()),
+        };
+        Refusal::new(fault, allowed).with_help("name a file elsewhere, or change the permissions")
+    })
+}

@@ -1,0 +1,77 @@
+//! What belongs to an installation: the version, completions and manual pages.
+
+use std::fs;
+use std::process::{Command, Output};
+
+fn polyrail(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_polyrail")).args(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The names of all commands that are not hidden, with what is above them.
+fn commands(command: &clap::Command, above: &str, found: &mut Vec<String>) {
+    let name = format!("{above}{}", command.get_name());
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        commands(below, &format!("{name}-"), found);
+    }
+    found.push(name);
+}
+
+#[test]
+fn the_version_tells_the_commit_the_build_and_the_features() {
+    let output = polyrail(&["--version"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let line = text(&output.stdout).trim_end();
+    let begin = format!("polyrail {} (commit ", env!("CARGO_PKG_VERSION"));
+    let rest = line.strip_prefix(&begin).unwrap_or_else(|| panic!("{line}"));
+    let commit = rest.split(',').next().unwrap();
+    let is_hex = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_hex || commit == "unknown", "{line}");
+    let build = if cfg!(debug_assertions) { ", debug, " } else { ", release, " };
+    assert!(rest.contains(build) && rest.contains(std::env::consts::ARCH), "{line}");
+    assert!(rest.ends_with(", features: none)"), "{line}");
+}
+
+#[test]
+fn completions_know_every_command_and_a_shell_reads_them() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = polyrail(&["completions", shell]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let script = text(&output.stdout);
+        for command in polyrail_cli::command().get_subcommands() {
+            assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
+        }
+        assert!(script.contains("block-bytes"), "{shell}: options");
+    }
+    let script = text(&polyrail(&["completions", "bash"]).stdout).to_owned();
+    let ask = "COMP_WORDS=(polyrail be); COMP_CWORD=1; _polyrail polyrail be polyrail; \
+               echo \"${COMPREPLY[@]}\"";
+    let bash = Command::new("bash").args(["-c", &format!("{script}\n{ask}")]).output();
+    match bash {
+        Ok(answer) => assert_eq!(text(&answer.stdout).trim(), "bench", "{}", text(&answer.stderr)),
+        Err(error) => polyrail_skip::skip(
+            format!("no bash: {error}"),
+            "apt-get install bash; cargo test -p polyrail-cli --test install",
+        ),
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("share/man/man1");
+    let output = polyrail(&["man", folder.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut names = Vec::new();
+    commands(&polyrail_cli::command(), "", &mut names);
+    assert_eq!(text(&output.stdout).lines().count(), names.len());
+    for name in names {
+        let page = fs::read_to_string(folder.join(format!("{name}.1"))).expect(&name);
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
+    }
+    let bench = fs::read_to_string(folder.join("polyrail-bench.1")).unwrap();
+    assert!(bench.contains("block\\-bytes") && !bench.contains("inside\\-lab"), "{bench}");
+}

@@ -1,0 +1,220 @@
+//! Every option and argument of every command refuses every kind of wrong value in one form. What
+//! there is to try comes from clap's own definition, so a new option is in the table by itself.
+
+mod wrong;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wrong::{Case, cases, is_valid};
+
+/// Far more than reading a command line takes, also on a machine that is busy otherwise.
+const DEADLINE: Duration = Duration::from_secs(20);
+const LEAST_TRIED: usize = 1500;
+const THROUGH_THE_BINARY: usize = 100;
+
+/// What is wrong with the answer to a case, if anything is.
+fn fault(case: &Case) -> Option<String> {
+    let begin = Instant::now();
+    let answer = polyrail_cli::check(&case.words);
+    if begin.elapsed() > DEADLINE {
+        return Some(format!("took {:?}", begin.elapsed()));
+    }
+    match answer {
+        Ok(()) if is_valid(case) => None,
+        Ok(()) => Some("was accepted".to_owned()),
+        // What else this command line lacks is not the question.
+        Err(message) if is_valid(case) => {
+            let is_named = message.starts_with(&case.field) && message.contains("` ");
+            is_named.then(|| format!("is listed as valid, but was refused: {message}"))
+        }
+        Err(message) => form_fault(&message, case),
+    }
+}
+
+/// Field, value, what is allowed and a remedy; the remedy in a line of its own.
+fn form_fault(message: &str, case: &Case) -> Option<String> {
+    let lacks = |what: &str| Some(format!("lacks {what}: {message}"));
+    let Some((first, help)) = message.split_once("\nhelp: ") else { return lacks("a remedy") };
+    let Some((fault, allowed)) = first.split_once("; allowed: ") else {
+        return lacks("what is allowed");
+    };
+    if first.contains('\n') || help.contains('\n') {
+        return lacks("the form of two lines");
+    }
+    if help.trim().is_empty() || allowed.trim().is_empty() {
+        return lacks("a remedy, or what is allowed");
+    }
+    if !fault.contains(&case.field) {
+        return lacks(&format!("the field {}", case.field));
+    }
+    let shown = case.shown();
+    match fault.contains(&format!("`{shown}")) {
+        true => None,
+        false => lacks(&format!("the value {shown}")),
+    }
+}
+
+#[test]
+fn every_wrong_value_of_every_option_is_refused_with_field_value_range_and_remedy() {
+    let scratch = tempfile::tempdir().unwrap();
+    let before = everything_below(scratch.path());
+    let cases = cases(&polyrail_cli::command(), scratch.path());
+    let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
+    let faults: Vec<String> = thread::scope(|scope| {
+        let share = |worker: usize| {
+            let mine = cases.iter().skip(worker).step_by(workers);
+            let told = |case: &Case| Some(format!("{}: {}", case.line(), fault(case)?));
+            move || mine.filter_map(told).collect::<Vec<_>>()
+        };
+        let started: Vec<_> = (0..workers).map(|worker| scope.spawn(share(worker))).collect();
+        started.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(everything_below(scratch.path()), before, "reading an option changed the disk");
+    let refused = cases.iter().filter(|case| !is_valid(case)).count();
+    println!("{refused} wrong command lines, {} in all", cases.len());
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert!(refused >= LEAST_TRIED, "only {refused}");
+}
+
+#[test]
+fn the_command_ends_with_that_message_and_changes_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let all = cases(&polyrail_cli::command(), scratch.path());
+    let wrong: Vec<&Case> = all.iter().filter(|case| !is_valid(case)).collect();
+    let before = everything_below(scratch.path());
+    // A step that shares no factor with the number of kinds meets all of them.
+    let step = (wrong.len() / THROUGH_THE_BINARY).max(1) | 1;
+    let sample: Vec<&Case> = wrong.into_iter().step_by(step).collect();
+    assert!(sample.len() * 3 >= THROUGH_THE_BINARY * 2, "{}", sample.len());
+    for case in &sample {
+        // No process can be given this byte.
+        if case.words.iter().any(|word| word.as_encoded_bytes().contains(&0)) {
+            continue;
+        }
+        let (code, stdout, stderr) = outcome(&case.words, scratch.path());
+        assert_eq!(code, Some(2), "{}: {stderr}", case.line());
+        assert!(stdout.is_empty(), "{}: {stdout}", case.line());
+        assert!(stderr.starts_with("polyrail: "), "{}: {stderr}", case.line());
+        let steers = |one: char| one.is_control() && one != '\n' || one == '\u{202e}';
+        assert!(!stderr.contains(steers), "{}: {stderr:?}", case.line());
+        assert_eq!(stderr.lines().count(), 2, "{}: {stderr}", case.line());
+    }
+    println!("{} through the binary", sample.len());
+    assert_eq!(everything_below(scratch.path()), before);
+}
+
+/// Values that look right, and that only the machine or a file shows to be wrong.
+#[test]
+fn what_only_the_machine_knows_is_refused_in_the_same_form() {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("file"), "x").unwrap();
+    fs::create_dir(scratch.path().join("folder")).unwrap();
+    let before = everything_below(scratch.path());
+    let lines = "doctor --nic eth99
+        doctor --workers 8000
+        doctor --fleet file file
+        sample --time 1s --pid 4294967295
+        sample --time 1s --nic eth99
+        sample --out file --time 1s
+        nic rings none0
+        nic rings none0 rx=5
+        nic rings lo foo=5
+        nic rss lo equal=2
+        nic stats none0
+        tune plan fast
+        tune list fast
+        tune reset fast --state-dir state
+        tune reset --session zz --state-dir state
+        tune apply --plan file
+        tune plan --profile-file file
+        tune plan
+        tune verify --state-dir state
+        tune confirm --state-dir state
+        irq show eth99
+        irq plan eth99
+        irq plan --map file
+        irq apply file
+        irq reset zz --state-dir state
+        irq verify --state-dir state
+        irq watch --state-dir state
+        lab down no-such-lab
+        lab set no-such-lab rail0 --up
+        lab up x --rails 400gbit --queue-ms 1000
+        topo snapshot file
+        topo --sysroot file
+        secret new file
+        nccl env --folder folder
+        analyze folder
+        profile --resume folder
+        profile --plan --gpus none --host 1
+        profile --plan --gpus none --host 2 --paths peer
+        bench --depth 2 --posters 5
+        bench --segments 3
+        bench --time 0s
+        bench --config file
+        bench --set tx_cpus=0-3 --preset latency
+        bindings check";
+    for line in lines.lines().map(str::trim) {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let (code, stdout, stderr) = outcome(&words, scratch.path());
+        assert_eq!(code, Some(2), "{line}: {stderr}");
+        assert!(stdout.is_empty(), "{line}: {stdout}");
+        let told: Vec<&str> = stderr.lines().collect();
+        assert_eq!(told.len(), 2, "{line}: {stderr}");
+        let is_formed = told[0].starts_with("polyrail: ") && told[1].starts_with("help: ");
+        assert!(is_formed && told[1].len() > 10, "{line}: {stderr}");
+    }
+    assert_eq!(everything_below(scratch.path()), before);
+}
+
+/// Runs the command to its end, which must come before the deadline.
+fn outcome(words: &[OsString], home: &Path) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(words).current_dir(home).env("HOME", home).env_remove("POLYRAIL_STATE_DIR");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let (done, ended) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        out.read_to_end(&mut stdout).unwrap();
+        err.read_to_end(&mut stderr).unwrap();
+        done.send(()).unwrap();
+        (stdout, stderr)
+    });
+    let is_late = ended.recv_timeout(DEADLINE).is_err();
+    if is_late {
+        child.kill().unwrap();
+    }
+    let code = child.wait().unwrap().code();
+    let (stdout, stderr) = reader.join().unwrap();
+    assert!(!is_late, "{words:?} went on for more than {DEADLINE:?}");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (code, text(stdout), text(stderr))
+}
+
+/// The names of all files and folders, with their sizes.
+fn everything_below(folder: &Path) -> Vec<(String, u64)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let entry = entry.unwrap();
+            let about = entry.metadata().unwrap();
+            if about.is_dir() {
+                folders.push(entry.path());
+            }
+            let size = if about.is_file() { about.len() } else { 0 };
+            found.push((entry.path().display().to_string(), size));
+        }
+    }
+    found.sort();
+    found
+}
