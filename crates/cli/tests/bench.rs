@@ -246,6 +246,7 @@ fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_there() {
         assert!(Instant::now() < deadline, "no {what}");
+        // Another process is waited for: one has to look again and again.
         thread::sleep(Duration::from_millis(5));
     }
 }
