@@ -225,6 +225,62 @@ fn a_closure_that_panics_when_it_is_called_or_dropped_stops_no_thread() {
     works(&p.a, &p.to_b, &p.b);
 }
 
+/// A transfer that is dropped is cancelled, for which the lock of its peer is taken.
+#[test]
+fn what_a_closure_holds_ends_where_no_lock_is_held() {
+    let p = pair(&[]);
+    let (near, far) = (filled(&p.a, 1 << 16, 1), zeroed(&p.b, 1 << 16));
+    let there = remote(&p.a, &far);
+    for round in 0..600 {
+        let other = p.a.receive(&p.to_b, 99, &near.all()).unwrap();
+        let is_told = move |_: &_| {
+            let _other = &other;
+        };
+        let len = 1 + round * 20;
+        let (local, remote) = (near.slice(0, len).unwrap(), there.slice(0, len).unwrap());
+        let posted = match round % 2 {
+            0 => p.a.post(Request::read(&p.to_b).segment(local, remote).on_end(is_told)),
+            _ => p.a.post(Request::write(&p.to_b).segment(local, remote).on_end(is_told)),
+        };
+        match round % 3 {
+            0 => posted.unwrap().detach(),
+            1 => drop(posted.unwrap().ended()),
+            _ => posted.unwrap().cancel(),
+        }
+    }
+    assert!(p.a.drain(LONG).is_some());
+    works(&p.a, &p.to_b, &p.b);
+}
+
+#[test]
+fn what_panics_at_its_own_end_stops_no_thread() {
+    struct PanicsAtItsEnd;
+    impl Drop for PanicsAtItsEnd {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                panic!("at its end");
+            }
+        }
+    }
+    impl OnEnd for PanicsAtItsEnd {
+        fn ended(&self, token: u64, _: &Result<Outcome, TransferError>) {
+            if token == 1 {
+                std::panic::panic_any(Self);
+            }
+        }
+    }
+    let p = pair(&[]);
+    let target = zeroed(&p.b, 8);
+    let (source, there) = (filled(&p.a, 8, 1), remote(&p.a, &target));
+    for round in 0..64 {
+        let read = Request::read(&p.to_b).segment(source.all(), there.all());
+        let target: Arc<dyn OnEnd> = Arc::new(PanicsAtItsEnd);
+        p.a.post(read.tell(target, round % 2)).unwrap().detach();
+    }
+    assert!(p.a.drain(LONG).is_some());
+    works(&p.a, &p.to_b, &p.b);
+}
+
 #[test]
 fn an_engine_may_be_closed_in_a_callback() {
     for settings in [&[][..], &[("progress", "caller")]] {

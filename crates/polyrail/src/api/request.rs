@@ -11,6 +11,7 @@ use polyrail_proto::{Plan, Segment};
 use crate::api::engine::Peer;
 use crate::api::error::{PostError, TransferError};
 use crate::api::observer::{Closure, Listener, OnEnd};
+use crate::base::callback::Users;
 use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
@@ -217,14 +218,14 @@ impl<O: Operation> Request<O> {
     where
         F: Fn(&Result<Outcome, TransferError>) + std::marker::Send + Sync + 'static,
     {
-        self.tell(Arc::new(Closure::new(tell)), 0)
+        self.tell(Arc::new(Closure(tell)), 0)
     }
 
     /// Like [`Self::on_end`] for one target of many requests, which tells them apart by the token:
     /// nothing is allocated for it.
     #[must_use]
     pub fn tell(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
-        self.spec.listener = Some(Listener { target, token });
+        self.spec.listener = Some(Listener { target: Users::new(target), token });
         self
     }
 

@@ -1,14 +1,97 @@
 //! The boundary to the user's own code: observers, mailboxes, and whoever is told of ends. A panic
 //! there is the user's, and must not take a thread of the engine with it.
+//!
+//! What the user gave ends where its last owner lets go of it, and its end is the user's code, too: a
+//! closure may hold a transfer or the engine itself. So it waits until the thread holds no lock that
+//! this code may ask for ([`Users`], [`Held`]).
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     /// Calls of the user's code that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Locks that this thread holds.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+    /// Whether anything waits in `ENDED`.
+    static ANY_ENDED: Cell<bool> = const { Cell::new(false) };
+    /// What ends once this thread holds no lock.
+    static ENDED: RefCell<Vec<Box<dyn Anything>>> = const { RefCell::new(Vec::new()) };
+}
+
+trait Anything {}
+
+impl<T> Anything for T {}
+
+/// What belongs to the user.
+#[derive(Clone)]
+pub(crate) struct Users<T: 'static>(Option<T>);
+
+impl<T> Users<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+}
+
+impl<T> Deref for Users<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken only when it is dropped")
+    }
+}
+
+impl<T> Drop for Users<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.0.take() else { return };
+        if HELD.get() > 0 {
+            ENDED.with_borrow_mut(|ended| ended.push(Box::new(value)));
+            ANY_ENDED.set(true);
+        } else {
+            end(value);
+        }
+    }
+}
+
+/// Ends what belongs to the user.
+fn end<T>(value: T) {
+    let _inside = Inside::begin();
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        tracing::error!(target: "polyrail::engine", "what the user gave panicked at its end");
+        forget(panic);
+    }
+}
+
+/// What a panic carries may panic at its own end; then it never ends.
+fn forget(panic: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(another);
+    }
+}
+
+/// Says for as long as it lives that this thread holds a lock which the user's code may ask for. Of
+/// several the last one has [`Users`] end that nobody has any more.
+pub(crate) struct Held(PhantomData<*const ()>);
+
+impl Held {
+    pub(crate) fn begin() -> Self {
+        HELD.set(HELD.get() + 1);
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+        // The end of one may let go of others, which end at once.
+        if HELD.get() == 0 && ANY_ENDED.replace(false) {
+            ENDED.take().into_iter().for_each(end);
+        }
+    }
 }
 
 /// Calls the user's code, and counts what goes wrong there.
@@ -53,6 +136,7 @@ impl Callbacks {
                 self.panics.fetch_add(1, Ordering::Relaxed);
                 let why = text_of(&*panic);
                 tracing::error!(target: "polyrail::engine", what, why, "a callback panicked");
+                forget(panic);
                 None
             }
         }

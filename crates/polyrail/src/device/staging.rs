@@ -214,7 +214,7 @@ impl Copiers {
                 let pin = region.gate.pin().ok_or(CopyError::RegionDropped)?;
                 pins.push((pin, region));
             }
-            match &region.memory {
+            match &*region.memory {
                 RegionMemory::Host(memory) => {
                     let (from, to) = match direction {
                         Direction::Out => ((memory, offset), (ring, at)),

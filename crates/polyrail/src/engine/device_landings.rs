@@ -33,7 +33,7 @@ impl RxSide {
             landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
         }
         self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
-        self.note_complete();
+        self.note_arrived();
     }
 
     /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here

@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::base::callback::Users;
 use crate::base::error::TransferError;
 use crate::base::reason::LostReason;
 use crate::engine::op::{OpsPool, Outcome};
@@ -45,34 +46,19 @@ pub trait OnEnd: Send + Sync {
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
 }
 
-/// A closure that is told. It may end on any thread of the engine, which its end must not stop.
-pub(crate) struct Closure<F>(Option<F>);
-
-impl<F> Closure<F> {
-    pub(crate) fn new(tell: F) -> Self {
-        Self(Some(tell))
-    }
-}
+/// A closure that is told.
+pub(crate) struct Closure<F>(pub(crate) F);
 
 impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> {
     fn ended(&self, _token: u64, result: &Result<Outcome, TransferError>) {
-        self.0.iter().for_each(|tell| tell(result));
-    }
-}
-
-impl<F> Drop for Closure<F> {
-    fn drop(&mut self) {
-        let tell = self.0.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(tell))).is_err() {
-            tracing::error!(target: "polyrail::engine", "what a callback holds panicked at its end");
-        }
+        (self.0)(result);
     }
 }
 
 /// Whom to tell, and of what.
 #[derive(Clone)]
 pub(crate) struct Listener {
-    pub(crate) target: Arc<dyn OnEnd>,
+    pub(crate) target: Users<Arc<dyn OnEnd>>,
     pub(crate) token: u64,
 }
 
@@ -118,7 +104,6 @@ impl End {
         });
         let mut next = own;
         while let Some(Self { listener, result, pool }) = next {
-            // The listener goes with the call, since its own end is the user's code, too.
             pool.callbacks.call("on_end", move || listener.target.ended(listener.token, &result));
             pool.told();
             next = WAITING.with_borrow_mut(|waiting| {

@@ -1,6 +1,7 @@
 //! What an engine knows of a peer: both protocol cores, the flows, and who waits for what.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,6 +22,8 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
+use crate::base::callback::Held;
+use crate::base::error::TransferError;
 use crate::base::reason::{Flows, LostReason, TransferProgress};
 use crate::device::budget::{Budget, Stock};
 use crate::device::shared_page::Sharing;
@@ -139,6 +142,27 @@ pub(crate) struct FlowSlot {
     pub(crate) socket: Mutex<Option<Arc<Socket>>>,
 }
 
+/// A half of a peer, locked. What the user gave does not end meanwhile.
+pub(crate) struct Locked<'a, T> {
+    // In this order: the lock is free when things end.
+    guard: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
 /// The sending half.
 pub(crate) struct TxSide {
     pub(crate) sender: Sender<Outgoing>,
@@ -167,8 +191,10 @@ pub(crate) struct RxSide {
     /// Parts of reads under way by their number.
     pub(crate) reads: HashMap<u64, ReadPart>,
     pub(crate) next_read: u64,
-    /// Transfers that are complete here and were not delivered yet.
-    complete: VecDeque<Complete>,
+    /// What became of transfers here and was not delivered yet.
+    arrived: VecDeque<Arrived>,
+    /// Reads and receives that the peer ended, until nothing of them lands any more.
+    failing: Vec<Failing>,
     /// Chunks that devices copy into place.
     pub(crate) landings: Vec<Landing>,
     /// Copies from and to regions that the peer has ended.
@@ -177,11 +203,20 @@ pub(crate) struct RxSide {
     pub(crate) unquiet_ns: (u64, u64),
 }
 
-/// A transfer that is complete here.
-pub(crate) struct Complete {
-    pub(crate) landed: Landed,
-    /// The read or receive that waited for it.
-    pub(crate) op: Option<Arc<Op>>,
+/// What became of a transfer here.
+pub(crate) enum Arrived {
+    /// It is complete. With the read or receive that waited for it.
+    Whole(Landed, Option<Arc<Op>>),
+    /// The peer ended it, and nothing of it lands any more.
+    Failed(Arc<Op>, TransferError),
+}
+
+/// A read or receive that the peer ended.
+struct Failing {
+    wire_op: WireOp,
+    context: u64,
+    op: Arc<Op>,
+    error: TransferError,
 }
 
 /// A receive that waits for its message.
@@ -208,24 +243,41 @@ impl PartialEq for OpRef {
 }
 
 impl RxSide {
-    /// The next transfer that is complete.
-    pub(crate) fn poll_complete(&mut self) -> Option<Complete> {
-        self.note_complete();
-        self.complete.pop_front()
+    /// The next transfer of which it is known here what became of it.
+    pub(crate) fn poll_arrived(&mut self) -> Option<Arrived> {
+        self.note_arrived();
+        self.arrived.pop_front()
+    }
+
+    /// The peer has ended a read or receive, which fails for that once nothing of it lands any more: a
+    /// device may be copying.
+    pub(crate) fn fail(
+        &mut self,
+        (wire_op, context): (WireOp, u64),
+        op: Arc<Op>,
+        error: TransferError,
+    ) {
+        self.failing.push(Failing { wire_op, context, op, error });
     }
 
     /// Takes each complete transfer together with the operation that waited for it, under the lock
     /// under which its last chunk landed: the peer hears that it is done, so nobody may end that
     /// operation otherwise.
-    pub(crate) fn note_complete(&mut self) {
+    pub(crate) fn note_arrived(&mut self) {
         while let Some(landed) = self.receiver.poll_event() {
             let op = match landed.op {
                 WireOp::ReadData => self.reads.remove(&landed.context).map(|part| part.op),
                 WireOp::SendData => self.receives.remove(&landed.context).map(|it| it.op),
                 WireOp::Write | WireOp::Control => None,
             };
-            self.complete.push_back(Complete { landed, op });
+            self.arrived.push_back(Arrived::Whole(landed, op));
         }
+        if self.failing.is_empty() {
+            return;
+        }
+        let receiver = &mut self.receiver;
+        let over = self.failing.extract_if(.., |it| receiver.expel(it.wire_op, it.context));
+        self.arrived.extend(over.map(|it| Arrived::Failed(it.op, it.error)));
     }
 }
 
@@ -332,7 +384,8 @@ impl PeerShared {
             rx: Mutex::new(RxSide {
                 receiver: Receiver::new(limits),
                 receives: HashMap::new(),
-                complete: VecDeque::new(),
+                arrived: VecDeque::new(),
+                failing: Vec::new(),
                 next_receive: 1,
                 reads: HashMap::new(),
                 next_read: 1,
@@ -370,33 +423,30 @@ impl PeerShared {
 
     /// The sending half. The state stays consistent if a holder panicked: each change is whole
     /// before the lock is released.
-    pub(crate) fn tx(&self) -> MutexGuard<'_, TxSide> {
+    pub(crate) fn tx(&self) -> Locked<'_, TxSide> {
         self.lock(&self.tx)
     }
 
     /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
     /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Locked<'a, T> {
+        let held = Held::begin();
         let mut left = self.pauses();
         loop {
             if let Some(guard) = mutex.try_lock() {
-                return guard;
+                return Locked { guard, _held: held };
             }
             spin_while_locked(mutex, &mut left);
             if left == 0 {
-                return mutex.lock();
+                return Locked { guard: mutex.lock(), _held: held };
             }
         }
     }
 
     /// Does something without the lock of the receiving half, which its holder gets back afterwards:
     /// as in [`Self::lock`], after a while of trying.
-    pub(crate) fn without_rx<R>(
-        &self,
-        rx: &mut MutexGuard<'_, RxSide>,
-        work: impl FnOnce() -> R,
-    ) -> R {
-        MutexGuard::unlocked(rx, || {
+    pub(crate) fn without_rx<R>(&self, rx: &mut Locked<'_, RxSide>, work: impl FnOnce() -> R) -> R {
+        MutexGuard::unlocked(&mut rx.guard, || {
             let done = work();
             spin_while_locked(&self.rx, &mut self.pauses());
             done
@@ -427,7 +477,7 @@ impl PeerShared {
     }
 
     /// The receiving half. See [`Self::tx`].
-    pub(crate) fn rx(&self) -> MutexGuard<'_, RxSide> {
+    pub(crate) fn rx(&self) -> Locked<'_, RxSide> {
         self.lock(&self.rx)
     }
 

@@ -579,7 +579,7 @@ impl EngineShared {
             let rx = &mut *rx;
             // What is complete by now is not ended any more.
             rx.settle();
-            rx.note_complete();
+            rx.note_arrived();
             let reads = rx.reads.extract_if(|_, part| which(&part.op));
             over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
             let receives = rx.receives.extract_if(|_, receive| which(&receive.op));

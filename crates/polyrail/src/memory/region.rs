@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::{Memory, OutOfRange};
 
+use crate::base::callback::Users;
 use crate::base::error::RegionError;
 use crate::memory::gate::Gate;
 use crate::memory::keepsake::Kept;
@@ -133,7 +134,7 @@ pub(crate) enum Touch {
 /// What the data path knows of a region.
 pub(crate) struct RegionCore {
     pub(crate) key: RegionKey,
-    pub(crate) memory: RegionMemory,
+    pub(crate) memory: Users<RegionMemory>,
     pub(crate) access: Access,
     /// The peers that may use it, if not all.
     granted: Option<Arc<[InstanceId]>>,
@@ -226,7 +227,7 @@ impl Region {
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let core = &self.registration.core;
-        write!(f, "Region(slot {}, {:?}, {:?})", core.key.slot, core.memory, core.access)
+        write!(f, "Region(slot {}, {:?}, {:?})", core.key.slot, &*core.memory, core.access)
     }
 }
 
@@ -381,6 +382,7 @@ impl Drop for Registration {
 impl RegionCore {
     pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
         let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
+        let memory = Users::new(memory);
         Self { key, memory, access, granted: None, gate, copies, kept }
     }
 

@@ -8,7 +8,7 @@ use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::process::Original;
 
-use crate::base::callback::Callbacks;
+use crate::base::callback::{Callbacks, Users};
 use crate::base::error::RegionError;
 use crate::memory::region::{Access, Region, RegionCore, RegionSlice, Touch, describe};
 use crate::memory::region_memory::RegionMemory;
@@ -43,7 +43,7 @@ struct Slot {
 #[derive(Clone)]
 enum Entry {
     Region(Arc<RegionCore>),
-    Mailbox { nonce: u64, mailbox: Arc<dyn Mailbox> },
+    Mailbox { nonce: u64, mailbox: Arc<Users<Arc<dyn Mailbox>>> },
 }
 
 /// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
@@ -155,6 +155,7 @@ impl Registry {
         instance: InstanceId,
         mailbox: Arc<dyn Mailbox>,
     ) -> Result<OpenMailbox, RegionError> {
+        let mailbox = Arc::new(Users::new(mailbox));
         let make = |key: RegionKey| (Entry::Mailbox { nonce: key.nonce, mailbox }, key);
         Ok(OpenMailbox { key: self.insert(make)?, registry: self.clone(), instance })
     }
@@ -199,7 +200,7 @@ impl Registry {
                     let mailbox = mailbox.clone();
                     // Its owner may register memory while it answers.
                     drop(table);
-                    return admit_mail(&self.callbacks, mailbox.as_ref(), places, targets);
+                    return admit_mail(&self.callbacks, &***mailbox, places, targets);
                 }
             };
             admit(region, place, touch)?;

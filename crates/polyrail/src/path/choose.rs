@@ -149,7 +149,7 @@ fn must_reach_all(device: &Arc<dyn Device>, parts: &[Part]) -> Result<(), String
             continue;
         }
         seen.push(end);
-        let RegionMemory::Device(memory) = &end.memory else { continue };
+        let RegionMemory::Device(memory) = &*end.memory else { continue };
         match reaches(device, memory) {
             Ok(true) => {}
             Ok(false) => {

@@ -69,7 +69,7 @@ fn make_offer(
         return Err("only peers of the same host may have it".into());
     }
     let region = engine.registry.region(key).ok_or("the region is gone")?;
-    let RegionMemory::Device(memory) = &region.memory else {
+    let RegionMemory::Device(memory) = &*region.memory else {
         return Err("it is host memory".into());
     };
     let instance = peer.instance();

@@ -288,16 +288,16 @@ impl Core {
         self.orphans.retain(|peer| {
             let mut rx = peer.rx();
             rx.settle();
-            let mut landed = Vec::new();
-            while let Some(complete) = rx.poll_complete() {
-                landed.push(complete);
+            let mut arrivals = Vec::new();
+            while let Some(arrived) = rx.poll_arrived() {
+                arrivals.push(arrived);
             }
             let stays = rx.has_orphans();
             drop(rx);
-            for complete in landed {
+            for arrived in arrivals {
                 worked = true;
                 // Its flow is gone already.
-                let _ = pass.landed(peer, complete);
+                let _ = pass.arrived(peer, arrived);
             }
             stays
         });

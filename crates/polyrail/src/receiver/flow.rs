@@ -23,7 +23,7 @@ use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Complete, PeerShared, RxSide};
+use crate::engine::peer::{Arrived, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
 use crate::engine::quotas::FlowPlace;
 use crate::memory::gate::Pin;
@@ -53,7 +53,7 @@ pub(crate) struct RxFlow {
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
     is_landing: bool,
-    complete: Vec<Complete>,
+    arrived: Vec<Arrived>,
     way_back: WayBack,
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
@@ -93,7 +93,7 @@ impl RxFlow {
             waits_for_room: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
-            complete: Vec::new(),
+            arrived: Vec::new(),
             way_back: WayBack::Data(SmallVec::new()),
             readable: true,
             ended: false,
@@ -550,16 +550,16 @@ impl RxFlow {
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
         self.note_landed(&mut rx);
-        if self.complete.is_empty() {
+        if self.arrived.is_empty() {
             self.look_ahead(goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
 
     fn note_landed(&mut self, side: &mut RxSide) {
-        while let Some(complete) = side.poll_complete() {
-            if is_told_of(&complete.landed) {
-                self.complete.push(complete);
+        while let Some(arrived) = side.poll_arrived() {
+            if is_told_of(&arrived) {
+                self.arrived.push(arrived);
             }
         }
     }
@@ -607,9 +607,9 @@ impl RxFlow {
 
     fn deliver(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
         let mut ended = Ok(());
-        for complete in self.complete.drain(..) {
+        for arrived in self.arrived.drain(..) {
             // It has landed, and is not sent again.
-            ended = ended.and(pass.landed(&self.peer, complete));
+            ended = ended.and(pass.arrived(&self.peer, arrived));
         }
         ended
     }

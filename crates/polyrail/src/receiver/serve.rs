@@ -6,33 +6,41 @@ use std::sync::Arc;
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::{Message, ReadPiece};
 use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
-use polyrail_proto::{Plan, QuotaExceeded, Segment, Time};
+use polyrail_proto::{Landed, Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::{Made, Purpose};
+use crate::engine::op::{Made, Op, Purpose};
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Complete, OpRef, PeerShared, TxSide};
+use crate::engine::peer::{Arrived, OpRef, PeerShared, RxSide, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{export, try_shared};
 
 impl Pass<'_> {
-    /// A transfer of a peer is complete here. An error means that the peer breaks the rules: close the
-    /// flow that brought it.
-    pub(crate) fn landed(
-        &mut self,
-        peer: &Arc<PeerShared>,
-        complete: Complete,
-    ) -> Result<(), Down> {
-        take(self, peer, complete)
+    /// It is known what became of a transfer here. An error means that the peer breaks the rules: close
+    /// the flow that brought it.
+    pub(crate) fn arrived(&mut self, peer: &Arc<PeerShared>, arrived: Arrived) -> Result<(), Down> {
+        match arrived {
+            Arrived::Whole(landed, op) => take(self, peer, landed, op),
+            Arrived::Failed(op, error) => {
+                self.for_caller = true;
+                self.finishes.push(Finish::Error(op, error));
+                Ok(())
+            }
+        }
     }
 }
 
-fn take(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, complete: Complete) -> Result<(), Down> {
-    let Complete { landed, op } = complete;
+/// `op`: the read or receive that waited for it.
+fn take(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    landed: Landed,
+    op: Option<Arc<Op>>,
+) -> Result<(), Down> {
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
         WireOp::ReadData | WireOp::SendData => true,
@@ -85,11 +93,9 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
             return serve_read(pass, peer, read, &pieces, shared);
         }
         Message::ReadFailed { read, code } => {
-            let part = peer.rx().reads.remove(&read);
-            if let Some(part) = part {
-                let error = TransferError::Refused { peer: peer.name().to_owned(), code };
-                pass.finishes.push(Finish::Error(part.op, error));
-            }
+            let error = TransferError::Refused { peer: peer.name().to_owned(), code };
+            let take = |rx: &mut RxSide| Some((rx.reads.remove(&read)?.op, error));
+            return fail(pass, peer, (WireOp::ReadData, read), take);
         }
         Message::ReadCancelled { read } => cancel_read(pass, peer, read),
         Message::ReceivePosted(posted) => {
@@ -102,18 +108,15 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
             });
         }
         Message::SendTooLong { receive, len } => {
-            let waiting = peer.rx().receives.remove(&receive);
-            if let Some(waiting) = waiting {
-                let error = TransferError::TooLong { len, capacity: waiting.capacity };
-                pass.finishes.push(Finish::Error(waiting.op, error));
-            }
+            return fail(pass, peer, (WireOp::SendData, receive), |rx| {
+                let waiting = rx.receives.remove(&receive)?;
+                Some((waiting.op, TransferError::TooLong { len, capacity: waiting.capacity }))
+            });
         }
         Message::SendFailed { receive } => {
-            let waiting = peer.rx().receives.remove(&receive);
-            if let Some(waiting) = waiting {
-                let error = TransferError::SendFailed { peer: peer.name().to_owned() };
-                pass.finishes.push(Finish::Error(waiting.op, error));
-            }
+            let error = TransferError::SendFailed { peer: peer.name().to_owned() };
+            let take = |rx: &mut RxSide| Some((rx.receives.remove(&receive)?.op, error));
+            return fail(pass, peer, (WireOp::SendData, receive), take);
         }
         Message::RegionWanted { key } => export::offer(pass, peer, key),
         Message::RegionOffered { key, offered } => {
@@ -133,6 +136,22 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         }
     }
     Ok(())
+}
+
+/// The peer has ended a read or receive.
+fn fail(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    which: (WireOp, u64),
+    take: impl FnOnce(&mut RxSide) -> Option<(Arc<Op>, TransferError)>,
+) -> Result<(), Down> {
+    let mut rx = peer.rx();
+    let Some((op, error)) = take(&mut rx) else { return Ok(()) };
+    rx.fail(which, op, error);
+    // Mostly nothing is landing; else whoever lands it finds that it has failed.
+    let arrived: Vec<Arrived> = std::iter::from_fn(|| rx.poll_arrived()).collect();
+    drop(rx);
+    arrived.into_iter().try_for_each(|arrived| pass.arrived(peer, arrived))
 }
 
 /// The peer says something of its receives, which may let sends go on.

@@ -222,14 +222,14 @@ impl Core {
         if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {
             self.orphans.push(flow.peer.clone());
         }
-        let mut landed = Vec::new();
-        while let Some(complete) = rx.poll_complete() {
-            landed.push(complete);
+        let mut arrivals = Vec::new();
+        while let Some(arrived) = rx.poll_arrived() {
+            arrivals.push(arrived);
         }
         drop(rx);
-        for complete in landed {
+        for arrived in arrivals {
             // It is ending anyway.
-            let _ = pass.landed(&flow.peer, complete);
+            let _ = pass.arrived(&flow.peer, arrived);
         }
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());

@@ -3,16 +3,15 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
-use polyrail_proto::{FlowIndex, InstanceId, Landed, Verdict};
+use polyrail_proto::{FlowIndex, InstanceId, Verdict};
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
-use crate::engine::peer::{PeerShared, RxSide, covers};
+use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide, covers};
 use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
@@ -112,7 +111,7 @@ impl Current {
         flow: FlowIndex,
         place: Place,
         bytes: &[u8],
-        (peer, rx): (&PeerShared, &mut MutexGuard<'_, RxSide>),
+        (peer, rx): (&PeerShared, &mut Locked<'_, RxSide>),
     ) -> Result<bool, Down> {
         if !self.land || !rx.receiver.begin_landing(flow) {
             self.land = false;
@@ -162,8 +161,13 @@ impl Current {
 }
 
 /// Whether anybody here hears of it. Of a write without a notification nobody does.
-pub(super) fn is_told_of(landed: &Landed) -> bool {
-    landed.op != WireOp::Write || landed.flags.contains(Flags::NOTIFY)
+pub(super) fn is_told_of(arrived: &Arrived) -> bool {
+    match arrived {
+        Arrived::Whole(landed, _) => {
+            landed.op != WireOp::Write || landed.flags.contains(Flags::NOTIFY)
+        }
+        Arrived::Failed(..) => true,
+    }
 }
 
 pub(super) fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {
