@@ -440,3 +440,18 @@ fn the_affinity_of_the_caller_is_never_changed() {
     let proxies = p.a.stats().proxies;
     assert!(proxies.iter().all(|proxy| proxy.cpus == [before[0]]), "{proxies:?}");
 }
+
+#[test]
+fn a_peer_of_another_engine_is_refused_by_name_and_left_alone() {
+    let p = pair(&[]);
+    let c = engine(&[("tx_proxies", "1"), ("rx_proxies", "1")]);
+    let (source, target) = (filled(&c, 8, 1), zeroed(&p.b, 8));
+    let there = remote(&c, &target);
+    match c.write(&p.to_b, &source.all(), &there.all()) {
+        Err(PostError::ForeignPeer { peer }) => assert_eq!(peer, p.to_b.name()),
+        other => panic!("{other:?}"),
+    }
+    c.remove_peer(&p.to_b);
+    p.a.notify(&p.to_b, b"still a peer of a").unwrap().ended().unwrap();
+    assert_eq!(bytes(&target), [0; 8]);
+}

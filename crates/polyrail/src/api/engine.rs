@@ -303,9 +303,11 @@ impl Engine {
         self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
     }
 
-    /// Ends all transfers with a peer and forgets it; it is told so.
+    /// Ends all transfers with a peer and forgets it; it is told so. A peer of another engine stays.
     pub fn remove_peer(&self, peer: &Peer) {
-        self.shared().remove_peer(&peer.shared);
+        if self.shared().is_own(&peer.shared) {
+            self.shared().remove_peer(&peer.shared);
+        }
     }
 
     /// Registers memory for transfers, the host's or a device's; peers may use it, as far as its
@@ -506,6 +508,9 @@ impl Engine {
         let limits = self.shared().settings.request_limits();
         let request = request.spec;
         let (kind, peer, pairs) = request.parts();
+        if !self.shared().is_own(&peer.shared) {
+            return Err(PostError::ForeignPeer { peer: peer.name().to_owned() });
+        }
         let touches_device = request.touches_device();
         let asked = Asked { kind, peer: &peer.shared, pairs, touches_device };
         let path = choose(self.shared(), &asked);

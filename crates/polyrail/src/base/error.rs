@@ -190,6 +190,12 @@ pub enum PostError {
         /// The peer of the request.
         peer: String,
     },
+    /// The peer of the request is a peer of another engine of this process.
+    #[error("peer {peer} was added to another engine than the one that is to do this")]
+    ForeignPeer {
+        /// Its name.
+        peer: String,
+    },
     /// The notification is too long.
     #[error("notification has {got} bytes, allowed is 0 to {limit} (notification_bytes)")]
     NotificationTooLong {
@@ -394,6 +400,7 @@ impl Explain for PostError {
             Self::WrongPeer { .. } | Self::PeerGone { .. } => {
                 "exchange metadata and region descriptions again"
             }
+            Self::ForeignPeer { .. } => "add the peer to this engine, or post to the other",
             Self::NotificationTooLong { .. } => "write the bytes, and notify the peer of them",
             Self::Forked => FORKED,
             _ => return None,

@@ -93,6 +93,11 @@ fn known_session_of(epoch: u64) -> Option<u32> {
 }
 
 impl EngineShared {
+    /// Whether it is a peer of this engine, and not of another one in this process.
+    pub(crate) fn is_own(&self, peer: &PeerShared) -> bool {
+        peer.engine == self.card.instance
+    }
+
     /// Adds a peer by the user's will, or finds it: flows are connected at once.
     pub(crate) fn add_peer(
         self: &Arc<Self>,
@@ -374,6 +379,7 @@ impl EngineShared {
             window_chunks: self.config.window_chunks,
             ops_pool: self.config.ops_pool,
             flow_limit: self.config.flow_limit,
+            engine: self.card.instance,
             same_host: card.host == self.card.host,
             spins: self.pollers.are_allowed(),
             payload: self.settings.payload_for(card),

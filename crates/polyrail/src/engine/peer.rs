@@ -52,6 +52,8 @@ pub(crate) struct PeerShared {
     pub(crate) capability: Capability,
     /// How payload for it is protected on the rails.
     pub(crate) payload: Payload,
+    /// The engine whose peer it is.
+    pub(crate) engine: InstanceId,
     pub(crate) same_host: bool,
     /// Payload that devices were given to copy from end to end.
     pub(crate) peer_copy_bytes: AtomicU64,
@@ -350,6 +352,7 @@ impl PeerShared {
         let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
         Self {
             number,
+            engine: options.engine,
             same_host: options.same_host,
             peer_copy_bytes: AtomicU64::new(0),
             shared_bytes: AtomicU64::new(0),
@@ -633,6 +636,7 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) window_chunks: u32,
     pub(crate) ops_pool: u32,
     pub(crate) flow_limit: u32,
+    pub(crate) engine: InstanceId,
     pub(crate) same_host: bool,
     /// CPUs are to spare for waiting for a lock.
     pub(crate) spins: bool,
