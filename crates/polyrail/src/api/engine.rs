@@ -1,10 +1,8 @@
 //! The engine as its users see it.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -23,6 +21,7 @@ use crate::api::request::{Operation, Request};
 use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
 use crate::base::invitation::Invitation;
+use crate::base::metadata_file;
 use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
@@ -210,22 +209,11 @@ impl Engine {
     /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
     /// when the engine ends: whoever reads it after that adds a peer that is gone.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(format!(".{}", std::process::id()));
-        let draft = Path::new(&draft);
-        // One that was left by a process of the same number may have other permissions.
-        match fs::remove_file(draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
-        file.write_all(&self.metadata())?;
-        fs::rename(draft, path).inspect_err(|_| drop(fs::remove_file(draft)))
+        metadata_file::write(path, &self.metadata())
     }
 
     /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
-    /// `None`: it is not there yet.
+    /// `None`: it is not there yet. Anything but a regular file is an error.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -240,20 +228,28 @@ impl Engine {
         const LOOK_EVERY: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
-            match fs::read(path) {
-                Ok(metadata) => return Some(self.add_peer(&metadata)),
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            // Whoever waits for a file that never comes still hears of the end.
+            if self.shared().is_forked() {
+                return Some(Err(PeerError::Forked));
+            }
+            if self.shared().is_closed() {
+                return Some(Err(PeerError::Closed));
+            }
+            match metadata_file::read(path) {
+                Ok(Some(metadata)) => return Some(self.add_peer(&metadata)),
+                Err(source) => {
                     return Some(Err(PeerError::File { path: path.to_owned(), source }));
                 }
-                Err(_) if start.elapsed() > timeout => return None,
-                Err(_) => std::thread::sleep(LOOK_EVERY),
+                Ok(None) => {}
             }
+            let left = timeout.checked_sub(start.elapsed())?;
+            std::thread::sleep(left.min(LOOK_EVERY));
         }
     }
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
-        self.shared().joined.wait(timeout)
+        if self.shared().is_forked() { None } else { self.shared().joined.wait(timeout) }
     }
 
     /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the
