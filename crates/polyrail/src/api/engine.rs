@@ -69,8 +69,8 @@ use crate::path::choose::{Asked, choose};
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
 ///
-/// It belongs to the process that built it: in one that was forked from that, posting and adding
-/// peers are refused, and dropping does nothing. Build another one there.
+/// It belongs to the process that built it: in one that was forked from that, calls are refused or
+/// return nothing, at once, and dropping does nothing. Build another one there.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -282,6 +282,9 @@ impl Engine {
 
     /// The peer of this [`Peer::instance`], if it is known.
     pub fn peer(&self, instance: InstanceId) -> Option<Peer> {
+        if self.shared().is_forked() {
+            return None;
+        }
         Some(Peer { shared: self.shared().peer(instance)? })
     }
 
@@ -290,12 +293,17 @@ impl Engine {
     /// that is so anyway.
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
-        self.shared().control.nudge();
+        if !self.shared().is_forked() {
+            self.shared().control.nudge();
+        }
         watch
     }
 
     /// Every peer that is known now.
     pub fn peers(&self) -> Vec<Peer> {
+        if self.shared().is_forked() {
+            return Vec::new();
+        }
         self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
     }
 
@@ -327,12 +335,14 @@ impl Engine {
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
+        self.check_original()?;
         let (memory, access, granted) = memory.exposed().into_parts();
         self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
 
     /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
     pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
+        self.check_original()?;
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
@@ -432,6 +442,9 @@ impl Engine {
 
     /// All notifications that have arrived, in order of arrival. Never blocks.
     pub fn take_notifications(&self) -> Vec<Notification> {
+        if self.shared().is_forked() {
+            return Vec::new();
+        }
         self.shared().help();
         let taken = self.shared().inbox.take_all();
         self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
@@ -442,6 +455,9 @@ impl Engine {
     /// closed and all were taken.
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
+        if shared.is_forked() {
+            return None;
+        }
         let until = Instant::now().checked_add(timeout);
         let taken = loop {
             shared.wait_until(
@@ -454,7 +470,7 @@ impl Engine {
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
             }
-            if shared.is_closing() || shared.is_forked() {
+            if shared.is_closing() {
                 break None;
             }
         };
@@ -475,6 +491,9 @@ impl Engine {
     /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
     pub fn events(&self) -> Result<Events, EngineError> {
         let shared = self.shared();
+        if shared.is_forked() {
+            return Err(EngineError::Forked);
+        }
         let system = |source| EngineError::System { what: "eventfd", source };
         Ok(Events::new(shared.bells.hang().map_err(system)?, shared.original.clone()))
     }
@@ -499,6 +518,9 @@ impl Engine {
         &self,
         request: Request<O>,
     ) -> Result<PreparedTransfer, PostError> {
+        if self.shared().is_forked() {
+            return Err(PostError::Forked);
+        }
         let limits = self.shared().settings.request_limits();
         let request = request.spec;
         let (kind, peer, pairs) = request.parts();
@@ -547,6 +569,9 @@ impl Engine {
     /// of each has been told, at most `timeout`. `None`: some are under way yet.
     pub fn drain(&self, timeout: Duration) -> Option<()> {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
+        if self.shared().is_forked() {
+            return None;
+        }
         let until = Instant::now().checked_add(timeout);
         // Copies by devices that nobody asks about.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
@@ -572,13 +597,21 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.shared().stats()
+        if self.shared().is_forked() { Stats::default() } else { self.shared().stats() }
     }
 
     /// The state of everything, for people: peers, flows, what is outstanding and what it waits
     /// for. The same text that the signal `dump_signal` writes.
     pub fn dump(&self) -> String {
+        if self.shared().is_forked() {
+            return format!("{self:?} belongs to the process that this one was forked from\n");
+        }
         crate::diag::dump::text(self.shared())
+    }
+
+    /// A copy of the process registers nothing, for no peer reaches it.
+    fn check_original(&self) -> Result<(), RegionError> {
+        if self.shared().is_forked() { Err(RegionError::Forked) } else { Ok(()) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<EngineShared> {
