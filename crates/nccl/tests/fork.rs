@@ -120,6 +120,7 @@ type Call<'a> = (&'static str, &'a dyn Fn() -> bool);
 #[test]
 fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
     const ROUNDS: usize = 8;
+    const MANY: usize = 200;
     let none = Path::new("/no/such/folder/rank7");
     for progress in ["proxy", "caller"] {
         let (a, b) = (engine(progress), engine(progress));
@@ -175,7 +176,12 @@ fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
             scope.spawn(|| {
                 busy(&|| drop(a.notify(&to_b, b"x").map(|transfer| transfer.wait(LONG))));
             });
-            scope.spawn(|| busy(&|| drop((a.events(), a.stats(), a.register(vec![0; 9])))));
+            // The more there are, the longer the lock of their list is held.
+            scope.spawn(|| {
+                let _many: Vec<_> = (0..MANY).map(|_| a.events().unwrap()).collect();
+                busy(&|| drop(a.events()));
+            });
+            scope.spawn(|| busy(&|| drop((a.stats(), a.register(vec![0; 9])))));
             scope.spawn(|| busy(&|| drop((b.take_notifications(), b.peers()))));
             let mut failed = Vec::new();
             for (name, call) in calls.iter().cycle().take(ROUNDS * calls.len()) {
