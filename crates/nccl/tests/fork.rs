@@ -1,23 +1,34 @@
 //! A process that forks while it has an engine, as programs that start workers do: the copy may
 //! neither use nor disturb it. Here because this crate may call `fork`, which no safe code can.
 
+use std::future::Future;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use polyrail::{Config, Engine, Memory, PeerError, PostError, TransferError};
+use polyrail::{
+    Config, Engine, EngineError, Memory, PeerError, PostError, RegionError, Request, TransferError,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 /// The copy is killed if it hangs.
 const COPY_SECONDS: u32 = 20;
+/// One that makes a single call, which returns at once, is killed earlier.
+const CALL_SECONDS: u32 = 5;
 
-/// Runs `child` in a copy of this process; returns its exit status, as `waitpid` has it.
-fn in_a_copy(child: impl FnOnce() -> i32) -> i32 {
+/// Runs `child` in a copy of this process, for so long at most; returns its exit status, as `waitpid`
+/// has it.
+fn in_a_copy(seconds: u32, child: impl FnOnce() -> i32) -> i32 {
     // SAFETY: glibc makes its allocator usable in the copy. Other locks that other threads hold stay
     // locked there, which is what the test is about: the copy takes none of the engine's.
     unsafe {
         match libc::fork() {
             0 => {
-                libc::alarm(COPY_SECONDS);
+                libc::alarm(seconds);
                 let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
                 libc::_exit(status.unwrap_or(99))
             }
@@ -51,7 +62,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
         let open = write().unwrap();
         let events = a.events().unwrap();
         let (own, twin) = (a.clone(), local.clone());
-        let status = in_a_copy(|| {
+        let status = in_a_copy(COPY_SECONDS, || {
             if !matches!(write(), Err(PostError::Forked)) {
                 return 1;
             }
@@ -92,12 +103,96 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
         }
         assert_eq!((to_a.lost(), to_b.lost()), (None, None));
         // One of its own works in the copy.
-        let status = in_a_copy(|| {
+        let status = in_a_copy(COPY_SECONDS, || {
             let own = engine("proxy");
             let other = engine("proxy");
             let peer = own.add_peer(&other.metadata()).unwrap();
             i32::from(own.notify(&peer, b"hello").unwrap().wait(LONG).unwrap().is_err())
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
+    }
+}
+
+/// A call in the copy, and whether it went as it should.
+type Call<'a> = (&'static str, &'a dyn Fn() -> bool);
+
+/// Threads hold locks of the engine in the moment of the fork: nobody ever releases them in the copy.
+#[test]
+fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
+    const ROUNDS: usize = 8;
+    const MANY: usize = 200;
+    let none = Path::new("/no/such/folder/rank7");
+    for progress in ["proxy", "caller"] {
+        let (a, b) = (engine(progress), engine(progress));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let local = a.register(Memory::from(vec![7; 1 << 10])).unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connecting = a.connect(silent.local_addr().unwrap());
+        let pending = a.receive(&to_b, 9, &local.all()).unwrap();
+        let notify = || Request::write(&to_b).notification(b"x".to_vec());
+        let prepared = a.prepare(notify()).unwrap();
+        let events = a.events().unwrap();
+        let mut accept = pin!(a.accept());
+        let waits = accept.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(waits.is_pending());
+        let is_refused = |posted: Result<_, _>| matches!(posted, Err(PostError::Forked));
+        let is_nobody = |found: Result<_, _>| matches!(found, Err(PeerError::Forked));
+        let calls: [Call<'_>; 20] = [
+            ("accept_peer", &|| a.accept_peer(LONG).is_none()),
+            ("add_peer", &|| is_nobody(a.add_peer(&b.metadata()))),
+            ("close", &|| matches!(a.close(), ())),
+            ("connect", &|| is_nobody(a.connect(b.addresses()[0]).join())),
+            ("drain", &|| a.drain(LONG).is_none()),
+            ("dump", &|| a.dump().contains("forked")),
+            ("events", &|| matches!(a.events(), Err(EngineError::Forked))),
+            ("find_peer", &|| a.find_peer(none, LONG).is_some_and(is_nobody)),
+            ("peer", &|| a.peer(b.instance()).is_none()),
+            ("peers", &|| a.peers().is_empty()),
+            ("post", &|| is_refused(prepared.post())),
+            ("prepare", &|| matches!(a.prepare(notify()), Err(PostError::Forked))),
+            ("register", &|| matches!(a.register(vec![0; 9]), Err(RegionError::Forked))),
+            ("remove_peer", &|| matches!(a.remove_peer(&to_b), ())),
+            ("stats", &|| a.stats().peers.is_empty()),
+            ("take_notifications", &|| b.take_notifications().is_empty()),
+            ("wait_notification", &|| b.wait_notification(LONG).is_none()),
+            ("what connects", &|| connecting.wait(LONG).is_some_and(is_nobody)),
+            ("what is posted", &|| matches!(pending.join(), Err(TransferError::Forked))),
+            // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+            ("drop", &|| unsafe {
+                drop(std::ptr::read(&raw const events));
+                drop(std::ptr::read(&raw const *accept));
+                drop(std::ptr::read(&raw const connecting));
+                drop(std::ptr::read(&raw const pending));
+                true
+            }),
+        ];
+        let over = AtomicBool::new(false);
+        let busy = |work: &dyn Fn()| {
+            while !over.load(Ordering::Relaxed) {
+                work();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                busy(&|| drop(a.notify(&to_b, b"x").map(|transfer| transfer.wait(LONG))));
+            });
+            // The more there are, the longer the lock of their list is held.
+            scope.spawn(|| {
+                let _many: Vec<_> = (0..MANY).map(|_| a.events().unwrap()).collect();
+                busy(&|| drop(a.events()));
+            });
+            scope.spawn(|| busy(&|| drop((a.stats(), a.register(vec![0; 9])))));
+            scope.spawn(|| busy(&|| drop((b.take_notifications(), b.peers()))));
+            let mut failed = Vec::new();
+            for (name, call) in calls.iter().cycle().take(ROUNDS * calls.len()) {
+                let status = in_a_copy(CALL_SECONDS, || i32::from(!call()));
+                if status != 0 {
+                    failed.push((name, status));
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            assert!(failed.is_empty(), "{progress}: exit status or signal of {failed:?}");
+        });
+        pending.cancel();
     }
 }

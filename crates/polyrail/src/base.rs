@@ -6,6 +6,7 @@ pub(crate) mod driving;
 pub(crate) mod error;
 pub(crate) mod invitation;
 pub(crate) mod latch;
+pub(crate) mod metadata_file;
 pub(crate) mod pause;
 pub(crate) mod reason;
 pub(crate) mod secret_file;

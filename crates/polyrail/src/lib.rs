@@ -48,8 +48,8 @@
 //! and peers return `None` once what had come is taken. [`Transfer`], [`Peer`], [`Region`] and
 //! [`PreparedTransfer`] stay valid and say how things ended; regions keep their bytes.
 //! After [`Region::end`], or when all its clones are dropped, its slices fail with
-//! [`PostError::RegionDropped`]. In a process that was forked everything is refused with `Forked`, and
-//! dropping does nothing.
+//! [`PostError::RegionDropped`]. In a process that was forked everything is refused with `Forked` or
+//! returns nothing, at once, and dropping does nothing.
 //!
 //! # Errors
 //!

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use polyrail::{
-    Access, Explain, Flows, Memory, PostError, RefusalCode, Region, RegionError, Registrable,
-    Request, TransferError,
+    Access, Explain, Flows, Memory, PeerError, PostError, RefusalCode, Region, RegionError,
+    Registrable, Request, TransferError,
 };
 
 const MODES: [&[(&str, &str)]; 3] = [
@@ -413,6 +413,48 @@ fn a_metadata_file_is_waited_for_and_named_if_it_can_not_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let error = a.find_peer(folder.path(), LONG).unwrap().unwrap_err().to_string();
     assert!(error.contains(&folder.path().display().to_string()), "{error}");
+    // To read this one would wait for a writer.
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let error = a.find_peer(&fifo, LONG).unwrap().unwrap_err().to_string();
+    let text = format!("{}: it is a named pipe, allowed is a regular file", fifo.display());
+    assert!(error.ends_with(&text), "{error}");
+}
+
+#[test]
+fn who_waits_for_a_metadata_file_hears_that_the_engine_is_closed() {
+    let a = engine(&[]);
+    let path = std::path::Path::new("/no/such/folder/rank7");
+    std::thread::scope(|scope| {
+        let (told, waits) = std::sync::mpsc::channel();
+        let a = &a;
+        scope.spawn(move || told.send(a.find_peer(path, Duration::MAX)));
+        let early = waits.recv_timeout(Duration::from_millis(50));
+        a.close();
+        assert!(early.is_err(), "{early:?}");
+        let found = waits.recv_timeout(LONG).expect("it hears of the end");
+        assert!(matches!(found, Some(Err(PeerError::Closed))), "{found:?}");
+    });
+}
+
+#[test]
+fn threads_may_publish_and_read_one_file() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let folder = tempfile::tempdir().unwrap();
+    let path = &folder.path().join("rank0");
+    let to_a = &b.add_peer(&a.metadata()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    a.publish(path).unwrap();
+                    let found = b.find_peer(path, Duration::ZERO).expect("it is there");
+                    assert_eq!(&found.unwrap(), to_a);
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
 }
 
 #[test]

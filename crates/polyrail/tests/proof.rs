@@ -285,7 +285,8 @@ fn published_metadata_is_for_its_owner_alone() {
     is_private(&path);
     // Whatever is there already.
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-    let draft = folder.path().join(format!("rank0.{}", std::process::id()));
+    // The second that this process writes.
+    let draft = folder.path().join(format!("rank0.{}.1", std::process::id()));
     fs::write(&draft, "left by another process").unwrap();
     fs::set_permissions(&draft, Permissions::from_mode(0o666)).unwrap();
     engine.publish(&path).unwrap();

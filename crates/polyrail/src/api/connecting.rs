@@ -50,12 +50,13 @@ impl Connecting {
 
     /// The peer if it has answered, `None` until then. Never blocks.
     pub fn try_wait(&self) -> Option<Result<Peer, PeerError>> {
-        self.answer.get().map(|answer| self.result(answer))
+        self.refused().or_else(|| self.answer.get().map(|answer| self.result(answer)))
     }
 
     /// Waits until the peer has answered, at most `timeout`. `None`: it may answer yet.
     pub fn wait(&self, timeout: Duration) -> Option<Result<Peer, PeerError>> {
-        self.answer.wait(timeout).map(|answer| self.result(answer))
+        let answer = || self.answer.wait(timeout).map(|answer| self.result(answer));
+        self.refused().or_else(answer)
     }
 
     /// Waits until the peer has answered, at most `connect_timeout_ms`.
@@ -67,12 +68,16 @@ impl Connecting {
         self.wait(timeout * 2).unwrap_or_else(no_answer)
     }
 
+    /// In a copy of the process nobody answers, and who held the lock of the answer is not there.
+    fn refused(&self) -> Option<Result<Peer, PeerError>> {
+        self.engine.shared().is_forked().then_some(Err(PeerError::Forked))
+    }
+
     fn result(&self, answer: Option<Result<Metadata, ConnectReason>>) -> Result<Peer, PeerError> {
         let shared = self.engine.shared();
         match answer {
             Some(Ok(metadata)) => Ok(Peer { shared: shared.add_peer(metadata)? }),
             Some(Err(why)) => Err(self.failed(why)),
-            None if shared.is_forked() => Err(PeerError::Forked),
             None => Err(PeerError::Closed),
         }
     }
@@ -88,6 +93,9 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let Some(refused) = this.refused() {
+            return Poll::Ready(refused);
+        }
         this.answer.poll(&mut this.place, context.waker()).map(|answer| this.result(answer))
     }
 }

@@ -1,10 +1,8 @@
 //! The engine as its users see it.
 
 use std::fmt;
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -23,6 +21,7 @@ use crate::api::request::{Operation, Request};
 use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
 use crate::base::invitation::Invitation;
+use crate::base::metadata_file;
 use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
@@ -70,8 +69,8 @@ use crate::path::choose::{Asked, choose};
 /// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
 /// are under way. All methods may be called from any thread.
 ///
-/// It belongs to the process that built it: in one that was forked from that, posting and adding
-/// peers are refused, and dropping does nothing. Build another one there.
+/// It belongs to the process that built it: in one that was forked from that, calls are refused or
+/// return nothing, at once, and dropping does nothing. Build another one there.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -210,22 +209,11 @@ impl Engine {
     /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
     /// when the engine ends: whoever reads it after that adds a peer that is gone.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
-        let mut draft = path.as_os_str().to_owned();
-        draft.push(format!(".{}", std::process::id()));
-        let draft = Path::new(&draft);
-        // One that was left by a process of the same number may have other permissions.
-        match fs::remove_file(draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
-        file.write_all(&self.metadata())?;
-        fs::rename(draft, path).inspect_err(|_| drop(fs::remove_file(draft)))
+        metadata_file::write(path, &self.metadata())
     }
 
     /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
-    /// `None`: it is not there yet.
+    /// `None`: it is not there yet. Anything but a regular file is an error.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -240,20 +228,28 @@ impl Engine {
         const LOOK_EVERY: Duration = Duration::from_millis(20);
         let start = Instant::now();
         loop {
-            match fs::read(path) {
-                Ok(metadata) => return Some(self.add_peer(&metadata)),
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            // Whoever waits for a file that never comes still hears of the end.
+            if self.shared().is_forked() {
+                return Some(Err(PeerError::Forked));
+            }
+            if self.shared().is_closed() {
+                return Some(Err(PeerError::Closed));
+            }
+            match metadata_file::read(path) {
+                Ok(Some(metadata)) => return Some(self.add_peer(&metadata)),
+                Err(source) => {
                     return Some(Err(PeerError::File { path: path.to_owned(), source }));
                 }
-                Err(_) if start.elapsed() > timeout => return None,
-                Err(_) => std::thread::sleep(LOOK_EVERY),
+                Ok(None) => {}
             }
+            let left = timeout.checked_sub(start.elapsed())?;
+            std::thread::sleep(left.min(LOOK_EVERY));
         }
     }
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
-        self.shared().joined.wait(timeout)
+        if self.shared().is_forked() { None } else { self.shared().joined.wait(timeout) }
     }
 
     /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the
@@ -286,6 +282,9 @@ impl Engine {
 
     /// The peer of this [`Peer::instance`], if it is known.
     pub fn peer(&self, instance: InstanceId) -> Option<Peer> {
+        if self.shared().is_forked() {
+            return None;
+        }
         Some(Peer { shared: self.shared().peer(instance)? })
     }
 
@@ -294,12 +293,17 @@ impl Engine {
     /// that is so anyway.
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
-        self.shared().control.nudge();
+        if !self.shared().is_forked() {
+            self.shared().control.nudge();
+        }
         watch
     }
 
     /// Every peer that is known now.
     pub fn peers(&self) -> Vec<Peer> {
+        if self.shared().is_forked() {
+            return Vec::new();
+        }
         self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
     }
 
@@ -333,12 +337,14 @@ impl Engine {
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
+        self.check_original()?;
         let (memory, access, granted) = memory.exposed().into_parts();
         self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
 
     /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
     pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
+        self.check_original()?;
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
@@ -438,6 +444,9 @@ impl Engine {
 
     /// All notifications that have arrived, in order of arrival. Never blocks.
     pub fn take_notifications(&self) -> Vec<Notification> {
+        if self.shared().is_forked() {
+            return Vec::new();
+        }
         self.shared().help();
         let taken = self.shared().inbox.take_all();
         self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
@@ -448,6 +457,9 @@ impl Engine {
     /// closed and all were taken.
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
+        if shared.is_forked() {
+            return None;
+        }
         let until = Instant::now().checked_add(timeout);
         let taken = loop {
             shared.wait_until(
@@ -460,7 +472,7 @@ impl Engine {
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
             }
-            if shared.is_closing() || shared.is_forked() {
+            if shared.is_closing() {
                 break None;
             }
         };
@@ -481,6 +493,9 @@ impl Engine {
     /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
     pub fn events(&self) -> Result<Events, EngineError> {
         let shared = self.shared();
+        if shared.is_forked() {
+            return Err(EngineError::Forked);
+        }
         let system = |source| EngineError::System { what: "eventfd", source };
         Ok(Events::new(shared.bells.hang().map_err(system)?, shared.original.clone()))
     }
@@ -505,6 +520,9 @@ impl Engine {
         &self,
         request: Request<O>,
     ) -> Result<PreparedTransfer, PostError> {
+        if self.shared().is_forked() {
+            return Err(PostError::Forked);
+        }
         let limits = self.shared().settings.request_limits();
         let request = request.spec;
         let (kind, peer, pairs) = request.parts();
@@ -556,6 +574,9 @@ impl Engine {
     /// of each has been told, at most `timeout`. `None`: some are under way yet.
     pub fn drain(&self, timeout: Duration) -> Option<()> {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
+        if self.shared().is_forked() {
+            return None;
+        }
         let until = Instant::now().checked_add(timeout);
         // Copies by devices that nobody asks about.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.wake());
@@ -581,13 +602,21 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.shared().stats()
+        if self.shared().is_forked() { Stats::default() } else { self.shared().stats() }
     }
 
     /// The state of everything, for people: peers, flows, what is outstanding and what it waits
     /// for. The same text that the signal `dump_signal` writes.
     pub fn dump(&self) -> String {
+        if self.shared().is_forked() {
+            return format!("{self:?} belongs to the process that this one was forked from\n");
+        }
         crate::diag::dump::text(self.shared())
+    }
+
+    /// A copy of the process registers nothing, for no peer reaches it.
+    fn check_original(&self) -> Result<(), RegionError> {
+        if self.shared().is_forked() { Err(RegionError::Forked) } else { Ok(()) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<EngineShared> {

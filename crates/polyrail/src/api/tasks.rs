@@ -88,7 +88,10 @@ impl Future for NextNotification<'_> {
 
 impl Drop for NextNotification<'_> {
     fn drop(&mut self) {
-        self.engine.shared().inbox.queue.forget_task(self.place);
+        let shared = self.engine.shared();
+        if !shared.is_forked() {
+            shared.inbox.queue.forget_task(self.place);
+        }
     }
 }
 
@@ -112,7 +115,10 @@ impl Future for Accept<'_> {
 
 impl Drop for Accept<'_> {
     fn drop(&mut self) {
-        self.engine.shared().joined.forget_task(self.place);
+        let shared = self.engine.shared();
+        if !shared.is_forked() {
+            shared.joined.forget_task(self.place);
+        }
     }
 }
 
@@ -126,6 +132,15 @@ impl Events {
         // The descriptor of a forked process is the original's.
         if !self.original.is_copy() {
             self.bell.clear();
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if self.original.is_copy() {
+            // The last of a bell takes it from a list, by a lock that may be held for ever.
+            std::mem::forget(self.bell.clone());
         }
     }
 }

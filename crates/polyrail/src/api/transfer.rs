@@ -60,7 +60,7 @@ impl Transfer {
     /// How it ended, `None` while it is under way. Never blocks; with `progress = caller` it also
     /// moves data.
     pub fn try_wait(&self) -> Option<Result<Outcome, TransferError>> {
-        if !self.op.is_over() {
+        if !self.op.is_over() && !self.engine.is_forked() {
             self.engine.help();
             self.op.end_if_copied();
         }
@@ -90,6 +90,9 @@ impl Transfer {
     }
 
     fn wait_until(&self, until: Option<Instant>) -> Option<Result<Outcome, TransferError>> {
+        if self.engine.is_forked() {
+            return self.result();
+        }
         let start = Instant::now();
         let left = until.map(|until| until.saturating_duration_since(start));
         self.wait_copied(left.map_or(COPY_SPIN, |left| left.min(COPY_SPIN)));

@@ -71,6 +71,9 @@ pub enum EngineError {
         /// What the system said.
         source: io::Error,
     },
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A peer can't be added.
@@ -160,6 +163,9 @@ pub enum RegionError {
     /// A device, or its driver, did not do what was asked.
     #[error(transparent)]
     Device(#[from] GpuError),
+    /// This process is a copy of the one that built the engine.
+    #[error("the engine belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A request can't be prepared or posted. Nothing was changed.
@@ -338,6 +344,7 @@ impl Explain for EngineError {
             Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
             Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
             Self::Secrets(error) => Some(error.help().to_owned()),
+            Self::Forked => Some(FORKED.to_owned()),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
@@ -381,6 +388,7 @@ impl Explain for RegionError {
     fn help(&self) -> Option<String> {
         match self {
             Self::Device(error) => error.help(),
+            Self::Forked => Some(FORKED.to_owned()),
             _ => None,
         }
     }

@@ -309,17 +309,16 @@ impl EngineShared {
         }
     }
 
-    /// Asks who listens on the address.
     /// Finds out who listens there. With an invitation it must be the engine that gave it.
     pub(crate) fn introduce(
         &self,
         address: SocketAddr,
         invitation: Option<Invitation>,
     ) -> Asked<Result<Metadata, ConnectReason>> {
-        let (answer, asked) = question(&self.bells);
         if self.is_forked() {
-            return asked;
+            return Asked::of_nobody(&self.bells);
         }
+        let (answer, asked) = question(&self.bells);
         self.control.introduce(address, invitation, answer);
         if self.is_closing() {
             // The control thread may not look any more.

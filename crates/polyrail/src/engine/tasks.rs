@@ -170,6 +170,12 @@ impl<T> Drop for Answer<T> {
 }
 
 impl<T: Clone> Asked<T> {
+    /// Of a question that is put to nobody. Tells nobody, so it takes no lock of others.
+    pub(crate) fn of_nobody(bells: &Arc<Bells>) -> Self {
+        let (state, changed) = (Mutex::new(State::Nobody), Condvar::new());
+        Self(Arc::new(Question { state, changed, bells: bells.clone() }))
+    }
+
     /// The answer, `Some(None)` if there never will be one.
     pub(crate) fn get(&self) -> Option<Option<T>> {
         Self::of(&self.0.state())

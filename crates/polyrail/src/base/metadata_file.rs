@@ -1,0 +1,106 @@
+//! Metadata in files, by which engines find each other.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::OFlags;
+
+/// Writes the file such that others see it whole or not at all. Only its owner may read it.
+pub(crate) fn write(path: &Path, metadata: &[u8]) -> io::Result<()> {
+    // Threads of one process may write the same file: each has a draft of its own.
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".{}.{number}", std::process::id()));
+    let draft = Path::new(&draft);
+    // One that was left by a process of the same number may have other permissions.
+    match fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+    // Nobody else takes this name again, so nobody else would remove what is left under it.
+    file.write_all(metadata)
+        .and_then(|()| fs::rename(draft, path))
+        .inspect_err(|_| drop(fs::remove_file(draft)))
+}
+
+/// What is in the file, `None` if it is not there yet. Never blocks on one that is no regular file.
+pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match read_regular(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        // What holds a lease on the file is asked to let go of it, and does so soon.
+        Err(error) if is_early(error.kind()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_early(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
+}
+
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    // To open some devices does something, and sockets can't be opened.
+    check(fs::metadata(path)?.file_type())?;
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    // Somebody may have put another one in its place.
+    check(file.metadata()?.file_type())?;
+    let mut metadata = Vec::new();
+    file.read_to_end(&mut metadata)?;
+    Ok(metadata)
+}
+
+fn check(kind: fs::FileType) -> io::Result<()> {
+    let what = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => "a named pipe",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    let why = format!("it is {what}, allowed is a regular file");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    #[test]
+    fn a_draft_that_can_not_take_its_place_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("folder");
+        fs::create_dir(&path).unwrap();
+        assert!(write(&path, b"metadata").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_folder = |name: &str| folder.path().join(name);
+        let (fifo, socket) = (in_folder("fifo"), in_folder("socket"));
+        mkfifoat(CWD, &fifo, Mode::RWXU).unwrap();
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let others: [(PathBuf, &str); 4] = [
+            (fifo, "a named pipe"),
+            (socket, "a socket"),
+            (folder.path().to_owned(), "a directory"),
+            ("/dev/zero".into(), "a device"),
+        ];
+        for (path, what) in others {
+            let error = read(&path).unwrap_err().to_string();
+            assert_eq!(error, format!("it is {what}, allowed is a regular file"));
+        }
+        assert!(read(&in_folder("none")).unwrap().is_none());
+    }
+}
