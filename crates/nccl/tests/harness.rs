@@ -107,8 +107,8 @@ impl Job {
     }
 }
 
-/// The longest that a call which posts or tests may take here. One that waits for other threads takes
-/// seconds; `measure/run_starved.sh` measures how long they take, 50 ms at most.
+/// The longest that a call which posts or tests may take where all versions run at once. One that waits
+/// for other threads takes seconds; that 50 ms hold beside busy loops has a test of its own.
 const POST_LIMIT_MS: &str = "250";
 
 /// Runs all, some at a time, and fails with what any of them has printed.
@@ -218,7 +218,7 @@ impl Drop for BusyLoops {
 /// CPU that others use does not count against a call; waiting after it gave its CPU away does
 /// (`harness/calltime.c`).
 #[test]
-fn to_post_and_to_test_waits_for_no_other_thread_where_cpus_are_short() {
+fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let built = match Built::plain() {
         Ok(built) => built,
         Err(reason) => return skipped(&reason),
@@ -228,7 +228,7 @@ fn to_post_and_to_test_waits_for_no_other_thread_where_cpus_are_short() {
     let _busy = BusyLoops::start(2 * thread::available_parallelism().map_or(2, usize::from));
     for abi in ["9", "11"].repeat(5) {
         let fixed = [plugin.as_str(), "--quick", "--abi", abi, "--longest"];
-        let arguments = [&fixed[..], &["--post-limit-ms", POST_LIMIT_MS, "alltoall"]].concat();
+        let arguments = [&fixed[..], &["--post-limit-ms", "50", "alltoall"]].concat();
         let fault = Job::new(format!("beside busy loops, version {abi}"), &harness, &arguments);
         assert_eq!(fault.run(), None);
     }
