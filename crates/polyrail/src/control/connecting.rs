@@ -19,9 +19,9 @@ use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{ANOTHER, Cause, Greeting, Handshake};
-use crate::engine::known_peers::epoch_of_hello;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
+use crate::engine::sessions::epoch_of_hello;
 use crate::engine::tasks::Answer;
 
 /// Why nobody is welcome where an invitation should have led.

@@ -9,8 +9,8 @@ use std::time::Instant;
 use crate::base::reason::LostReason;
 use crate::control::Control;
 use crate::engine::life::Event;
+use crate::engine::parting::FAREWELL;
 use crate::engine::peer::PeerShared;
-use crate::engine::state::FAREWELL;
 
 /// One that has, and until when its connections are waited for: it ends them as soon as it knows that
 /// its good-bye was heard.

@@ -1,96 +1,37 @@
-//! Who is known to an engine, and how peers part and come back.
+//! Who is known to an engine: peers that the user adds, and peers that say hello or come back.
 //!
 //! What may happen to a peer, and what follows, is in [`crate::engine::life`]. Here it is done.
 //!
 //! What the user gave is never given up for what a hello says: a peer that comes back by itself is
-//! known by the card that the user gave for it, and a hello with another one is refused.
-//!
-//! **Sessions.** Both ends count transfers, so an end that has lost the other must not go on with it
-//! as if nothing had been. Each [`PeerShared`] has a number, which is the session of what it sends.
-//! Every hello carries it in its epoch, with the session of the other end that was heard in it. A
-//! session that either end has given up never comes back: its hellos are refused for good, which ends
-//! it at the other side as well. And none takes the place of one that has flows up: those are probed,
-//! and whoever asks may come again.
+//! known by the card that the user gave for it, and a hello with another one is refused. Of its sessions,
+//! see [`crate::engine::sessions`], none takes the place of one that has flows up: those are probed, and
+//! whoever asks may come again.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use parking_lot::MutexGuard;
+use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
-use polyrail_proto::{Failure, InstanceId};
 
-use crate::base::callback;
-use crate::base::driving::is_driving;
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
-use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
-use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::engine::peer::{Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
+use crate::engine::sessions::{
+    Parted, Parting, attempts_of, first_epoch, known_session_of, session_of,
+};
 use crate::engine::state::EngineShared;
-use crate::engine::state::FAREWELL;
-use crate::memory::tickets::wait_all;
-
-/// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
-const PARTED_MAX: usize = 4096;
-/// Sessions of an instance that are remembered to be over.
-const SESSIONS_MAX: usize = 16;
-
-/// Where the session stands in the epoch of a hello, and where the one that was heard. Below them
-/// connections are counted. Sessions are told by 16 bits: no end remembers nearly as many.
-const SESSION_SHIFT: u32 = 48;
-const KNOWN_SHIFT: u32 = 31;
-const KNOWN_MASK: u64 = 0x1_ffff;
-const ATTEMPTS_MASK: u64 = (1 << KNOWN_SHIFT) - 1;
 
 /// Attempts to connect a flow that count as honest however young this engine is.
 const ATTEMPTS_SLACK: u64 = 1 << 16;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
-
-/// What is remembered of peers that were known.
-#[derive(Default)]
-pub(crate) struct Parted {
-    known: HashMap<InstanceId, Parting>,
-    order: VecDeque<InstanceId>,
-}
-
-#[derive(Default)]
-struct Parting {
-    /// Where it stands while it has no session.
-    state: State,
-    /// What the user gave for it, if ever.
-    given: Option<Metadata>,
-    /// Its sessions that are over, the newest last.
-    over: VecDeque<u32>,
-}
-
-/// The session that a peer's own number stands for, as the first epoch of its flows.
-pub(crate) fn first_epoch(number: u32) -> u64 {
-    u64::from(number) << SESSION_SHIFT
-}
-
-/// The epoch of a hello that is said now: with the session in which the peer was heard.
-pub(crate) fn epoch_of_hello(epoch: u64, peer: &PeerShared) -> u64 {
-    epoch | (peer.heard.load(Ordering::Acquire) & KNOWN_MASK) << KNOWN_SHIFT
-}
-
-fn session_of(epoch: u64) -> u32 {
-    // 16 bits are left.
-    (epoch >> SESSION_SHIFT) as u32
-}
-
-/// The session of this engine that the sender of a hello has heard.
-fn known_session_of(epoch: u64) -> Option<u32> {
-    // As in `heard`, 0 stands for none; the mask leaves 17 bits.
-    Some(((epoch >> KNOWN_SHIFT) & KNOWN_MASK).checked_sub(1)? as u32)
-}
 
 impl EngineShared {
     /// Whether it is a peer of this engine, and not of another one in this process.
@@ -244,7 +185,7 @@ impl EngineShared {
     /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is at
     /// most one in a millisecond, and there was none before this engine was.
     fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
-        let attempts = epoch & ATTEMPTS_MASK;
+        let attempts = attempts_of(epoch);
         let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let most = ATTEMPTS_SLACK.saturating_add(age_ms);
         if attempts <= most {
@@ -274,89 +215,6 @@ impl EngineShared {
         let is_ours =
             |parting: &Parting| parting.state == State::Removed || parting.given.is_some();
         !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
-    }
-
-    /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
-    pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        if self.is_forked() {
-            return;
-        }
-        if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
-            // Before it ends: a hello that is read meanwhile finds it so.
-            let mut parted = self.parted();
-            let parting = parted.entry(peer.instance());
-            (parting.state, _) = parting.state.after(Event::Remove);
-        }
-        if callback::is_inside() || is_driving() {
-            // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
-            if self.begin_bye(peer, Event::Remove) {
-                self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
-                return self.control.nudge();
-            }
-        } else {
-            self.say_bye(std::slice::from_ref(peer), Event::Remove);
-        }
-        self.lose_peer(peer, Event::Told, LostReason::Removed);
-    }
-
-    /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
-    /// left.
-    pub(crate) fn end_leaving(self: &Arc<Self>) -> bool {
-        let now = Instant::now();
-        let over =
-            |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
-        let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
-        for (peer, _) in ended {
-            self.lose_peer(&peer, Event::Told, LostReason::Removed);
-        }
-        !self.leaving().is_empty()
-    }
-
-    /// Something happens to the peer after which it is gone, unless it has come back meanwhile: every
-    /// operation with it ends, its flows are closed. Says whether it is gone.
-    pub(crate) fn lose_peer(
-        self: &Arc<Self>,
-        peer: &Arc<PeerShared>,
-        event: Event,
-        why: LostReason,
-    ) -> bool {
-        if !peer.set_gone(event, why) {
-            return peer.is_gone();
-        }
-        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
-        peer.sharing.stop_waiting();
-        self.parted().end_session(peer);
-        // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
-        self.inbox.peer_left(peer);
-        let mut peers = self.peers.write();
-        peers.retain(|other| !Arc::ptr_eq(other, peer));
-        drop(peers);
-        // Nobody accepts it any more, if ever anybody does.
-        self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
-        self.resume_reading(&self.peers());
-        self.end_posted(peer);
-        wait_all(&self.imports.end_all(peer.instance()));
-        let mut ends = self.ends();
-        let mut tx = peer.tx();
-        tx.has_ended = true;
-        tx.sender.end_all(Failure::PeerLost);
-        for OpRef(op) in tx.matcher.drain_sends() {
-            ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
-        }
-        drain_tx(&mut tx, &mut ends);
-        drop(tx);
-        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
-        ends.tell();
-        for proxy in &self.proxies.all {
-            proxy.command(ProxyCommand::DropPeer { peer: peer.clone() });
-        }
-        if let Some(observer) = &self.observer {
-            let shared = peer.clone();
-            let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
-            self.callbacks.call("observer", tell);
-        }
-        self.help();
-        true
     }
 
     /// The peer of this card's instance; says whether it was made just now. `by_user`: who gave the
@@ -428,11 +286,7 @@ impl EngineShared {
         Ok(layout)
     }
 
-    fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {
-        self.leaving.lock()
-    }
-
-    fn parted(&self) -> MutexGuard<'_, Parted> {
+    pub(crate) fn parted(&self) -> MutexGuard<'_, Parted> {
         self.parted.lock()
     }
 }
@@ -460,43 +314,4 @@ fn is_told_by(known: &Card, said: &Card, by_user: bool) -> bool {
         return known == said;
     }
     (known.host, &known.name, names(known)) == (said.host, &said.name, names(said))
-}
-
-impl Parted {
-    fn entry(&mut self, instance: InstanceId) -> &mut Parting {
-        if !self.known.contains_key(&instance) {
-            self.order.push_back(instance);
-            if self.order.len() > PARTED_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.known.remove(&oldest);
-            }
-        }
-        self.known.entry(instance).or_default()
-    }
-
-    /// What the peer was heard to say belongs to a session that is over.
-    fn end_session(&mut self, peer: &PeerShared) {
-        let parting = self.entry(peer.instance());
-        if parting.state != State::Removed {
-            parting.state = peer.state();
-        }
-        // A hello that is just being read may still be noted there; nothing came of it either.
-        if peer.is_unused.load(Ordering::Acquire) {
-            return;
-        }
-        if let Some(session) = peer.heard.load(Ordering::Acquire).checked_sub(1) {
-            // It was made of a u32.
-            parting.end(session as u32);
-        }
-    }
-}
-
-impl Parting {
-    fn end(&mut self, session: u32) {
-        self.over.push_back(session);
-        if self.over.len() > SESSIONS_MAX {
-            self.over.pop_front();
-        }
-    }
 }

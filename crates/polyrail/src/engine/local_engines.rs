@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
 
 use crate::engine::state::EngineShared;
+use crate::memory::region::RegionCore;
 
 /// The engines of this process.
 static ENGINES: Mutex<Vec<Weak<EngineShared>>> = Mutex::new(Vec::new());
@@ -29,8 +30,15 @@ fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
     engines.into_iter().filter_map(|engine| engine.upgrade())
 }
 
-/// A region of a device has ended: queues keep memory until they are used again, and should not.
-pub(crate) fn let_go() {
+/// A region of that engine has ended: nothing waits for it any longer. Queues of all engines may keep a
+/// device's memory until they are used again, and should not.
+pub(crate) fn region_ended(instance: InstanceId, region: &Arc<RegionCore>) {
+    if let Some(engine) = engine_here(instance) {
+        engine.end_waiting(region);
+    }
+    if region.memory.device().is_none() {
+        return;
+    }
     for engine in engines_here() {
         engine.peer_copies.let_go();
         engine.proxies.all.iter().for_each(|proxy| proxy.let_go());

@@ -32,12 +32,12 @@ use crate::engine::audit::Audit;
 use crate::engine::counters::{ArrivalStats, FlowStats};
 use crate::engine::device_landings::Landing;
 use crate::engine::inbox::Share;
-use crate::engine::known_peers::first_epoch;
 use crate::engine::life::{Attempts, State};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
 use crate::engine::quotas::Quotas;
+use crate::engine::sessions::first_epoch;
 use crate::engine::suspects::Suspects;
 use crate::wake::tx_proxies::{Asked, TxProxies};
 

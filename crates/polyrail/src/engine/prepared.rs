@@ -75,9 +75,10 @@ impl Prepared {
 
     /// The error to give a post if a region is gone already.
     pub(crate) fn check_regions(&self) -> Result<(), PostError> {
-        if self.regions.iter().any(|region| region.gate.is_closed()) {
-            return Err(PostError::RegionDropped);
-        }
-        Ok(())
+        if self.has_ended_regions() { Err(PostError::RegionDropped) } else { Ok(()) }
+    }
+
+    pub(crate) fn has_ended_regions(&self) -> bool {
+        self.regions.iter().any(|region| region.gate.is_closed())
     }
 }

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use polyrail_config::{Config, Polling};
 use polyrail_proto::hello::{Card, Metadata};
-use polyrail_proto::message::Message;
-use polyrail_proto::wire::WireOp;
 use polyrail_proto::{Failure, FlowIndex, InstanceId, Time};
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
@@ -19,7 +17,6 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::base::callback::Callbacks;
 use crate::base::error::{PostError, TransferError};
 use crate::base::invitation::Invitation;
-use crate::base::pause::wait_patiently;
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
 use crate::device::imports::Imports;
@@ -27,20 +24,20 @@ use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
 use crate::engine::admission::Hook;
 use crate::engine::awaited::Awaited;
+use crate::engine::begin::{begin_read, begin_receive};
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
-use crate::engine::finish::{Finish, begin_read, begin_receive, drain_tx};
 use crate::engine::inbox::Inbox;
-use crate::engine::known_peers::Parted;
-use crate::engine::life::{Action, Event};
+use crate::engine::life::Event;
 use crate::engine::observer::Observer;
-use crate::engine::op::{Op, OpsPool, Purpose};
+use crate::engine::op::{Op, OpsPool};
 use crate::engine::pass::Ends;
-use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
+use crate::engine::peer::{Announcing, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
+use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Asked, Bells, question};
 use crate::engine::trace::Trace;
@@ -53,8 +50,6 @@ use crate::wake::spin::{POLL_NS, Pollers, Waits};
 const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
-/// How long a closing engine tries to tell its peers.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 pub(crate) struct EngineShared {
     /// Work that somebody would have left alone for good; see [`crate::engine::audit`].
@@ -138,7 +133,7 @@ impl EngineShared {
             registry: Arc::new(Registry::new(
                 callbacks.clone(),
                 original.clone(),
-                local_engines::let_go,
+                local_engines::region_ended,
             )),
             callbacks,
             joined: Awaited::new(bells.clone()),
@@ -382,68 +377,6 @@ impl EngineShared {
         }
     }
 
-    /// The user wants an operation to end.
-    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
-        self.cancel_for(op, Failure::Cancelled);
-    }
-
-    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
-        // What a device has begun can't be stopped, and is over soon; its notification can.
-        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
-            return;
-        }
-        let peer = &op.prepared.peer;
-        let mut ends = self.ends();
-        match op.prepared.kind {
-            Kind::Write | Kind::Send { .. } => {
-                let mut tx = peer.tx();
-                match op.transfer() {
-                    Some(id) => {
-                        tx.sender.end(id, failure);
-                        drain_tx(&mut tx, &mut ends);
-                    }
-                    None => {
-                        if let Kind::Send { tag } = op.prepared.kind {
-                            tx.matcher.cancel_send(tag, &OpRef(op.clone()));
-                        }
-                        // Still in the pool, where somebody may fetch it before it is over.
-                        op.withdraw();
-                        ends.finishes.push(Finish::Failed(op.clone(), failure));
-                    }
-                }
-            }
-            Kind::Read | Kind::Receive { .. } => {
-                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
-            }
-        }
-        ends.tell();
-        self.send_soon(peer);
-    }
-
-    /// Ends operations whose deadline has passed.
-    pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
-        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
-        let mut ends = self.ends();
-        let mut tx = peer.tx();
-        let was_idle = !tx.sender.has_work();
-        fetch_old(peer, &mut tx, now, &mut ends);
-        tx.sender.handle_timeout(now);
-        peer.note_served_reads(&mut tx, now);
-        let waiting: Vec<Arc<Op>> =
-            tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
-        drain_tx(&mut tx, &mut ends);
-        let has_begun = was_idle && tx.sender.has_work();
-        drop(tx);
-        if has_begun {
-            self.send_soon(peer);
-        }
-        self.end_awaited(peer, late, Failure::Deadline, &mut ends);
-        ends.tell();
-        for op in waiting {
-            self.cancel_for(&op, Failure::Deadline);
-        }
-    }
-
     /// Tells proxies to read again from those peers whose share of the inbox was full and is no more.
     pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
         for peer in peers {
@@ -453,25 +386,6 @@ impl EngineShared {
                 }
             }
         }
-    }
-
-    /// Ends everything, having told the peers if that is possible at once.
-    pub(crate) fn close(self: &Arc<Self>) {
-        if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let peers = self.peers();
-        self.say_bye(&peers, Event::Close);
-        for peer in peers {
-            self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
-        }
-        self.closing.store(true, Ordering::Release);
-        self.inbox.queue.close();
-        self.joined.close();
-        for proxy in &self.proxies.all {
-            proxy.wake();
-        }
-        self.control.stop();
     }
 
     /// With `progress = caller`: sends what callers left to others.
@@ -557,87 +471,22 @@ impl EngineShared {
         }
     }
 
-    /// Ends what waits in the pool of a peer that is gone.
-    pub(crate) fn end_posted(&self, peer: &PeerShared) {
-        while let Some(op) = peer.posted.pop() {
-            op.fail_for(Failure::PeerLost);
+    /// Ends everything, having told the peers if that is possible at once.
+    pub(crate) fn close(self: &Arc<Self>) {
+        if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
+            return;
         }
-    }
-
-    /// Ends reads and receives: when this returns, nothing of them lands any more.
-    pub(crate) fn end_awaited(
-        self: &Arc<Self>,
-        peer: &Arc<PeerShared>,
-        which: impl Fn(&Arc<Op>) -> bool,
-        failure: Failure,
-        ends: &mut Ends<'_>,
-    ) {
-        let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
-        {
-            let mut rx = peer.rx();
-            let rx = &mut *rx;
-            // What is complete by now is not ended any more.
-            rx.settle();
-            rx.note_arrived();
-            let reads = rx.reads.extract_if(|_, part| which(&part.op));
-            over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
-            let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
-            over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
-            // And what is not, can't become so.
-            for (wire_op, context, _) in &over {
-                rx.receiver.expel(*wire_op, *context);
-            }
+        let peers = self.peers();
+        self.say_bye(&peers, Event::Close);
+        for peer in peers {
+            self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
         }
-        for (wire_op, context, op) in over {
-            // A flow may be inside a non-blocking system call, or a device copy.
-            wait_patiently(|| peer.rx().expel(wire_op, context));
-            if failure != Failure::PeerLost {
-                let message = match wire_op {
-                    WireOp::ReadData => Message::ReadCancelled { read: context },
-                    _ => Message::ReceiveWithdrawn { receive: context },
-                };
-                peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
-                self.send_soon(peer);
-            }
-            ends.finishes.push(Finish::Failed(op, failure));
+        self.closing.store(true, Ordering::Release);
+        self.inbox.queue.close();
+        self.joined.close();
+        for proxy in &self.proxies.all {
+            proxy.wake();
         }
-    }
-
-    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
-    /// is under way any more. `event`: why.
-    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: Event) -> bool {
-        let action = peer.happens(event);
-        let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
-        if is_reachable && action == Action::SayBye {
-            peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
-            self.send_soon(peer);
-        }
-        is_reachable
-    }
-
-    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: Event) {
-        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer, event)).collect();
-        let until = Instant::now() + FAREWELL;
-        while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
-            if !self.help() {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-        }
-    }
-}
-
-/// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
-/// to where its deadline is looked after. In order, so sends of one tag keep theirs.
-fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, ends: &mut Ends<'_>) {
-    const OLD: Duration = Duration::from_millis(50);
-    // Once the peer is gone its operations have been ended, and no more may enter.
-    while !peer.is_gone()
-        && let Some(op) = peer.posted.pop()
-    {
-        let old = now.since(op.posted) >= OLD;
-        tx.submit_op(now, op, ends);
-        if !old {
-            break;
-        }
+        self.control.stop();
     }
 }

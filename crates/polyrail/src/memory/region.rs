@@ -202,6 +202,9 @@ impl Region {
     /// Ends the registration though there are clones: when this returns the memory is not touched
     /// any more, by this engine or any clone, and may be freed. For memory of which somebody else
     /// decides how long it lives.
+    ///
+    /// Operations that use it end with [`crate::TransferError::RegionDropped`], also a send and a receive
+    /// that still wait for each other.
     pub fn end(&self) {
         self.registration.end();
     }
@@ -365,10 +368,8 @@ impl Registration {
         self.core.gate.close();
         self.core.kept.end(&self.core);
         self.core.copies.wait();
-        if let Some(registry) =
-            self.registry.as_ref().filter(|_| self.core.memory.device().is_some())
-        {
-            (registry.device_let_go)();
+        if let Some(registry) = &self.registry {
+            (registry.region_ended)(self.instance, &self.core);
         }
     }
 }
@@ -421,7 +422,7 @@ mod tests {
     use super::*;
 
     fn registry() -> Arc<Registry> {
-        Arc::new(Registry::new(Arc::default(), Arc::default(), || ()))
+        Arc::new(Registry::new(Arc::default(), Arc::default(), |_, _| ()))
     }
 
     fn place(region: &Region, offset: u64, len: u64) -> Place {

@@ -24,8 +24,8 @@ pub(crate) struct Registry {
     table: RwLock<Table>,
     callbacks: Arc<Callbacks>,
     pub(super) original: Arc<Original>,
-    /// A region of a device has ended: nothing is to keep its memory any longer.
-    pub(super) device_let_go: fn(),
+    /// A region of the engine has ended: nobody is to wait for it, or to keep its memory, any longer.
+    pub(super) region_ended: fn(InstanceId, &Arc<RegionCore>),
 }
 
 #[derive(Default)]
@@ -129,9 +129,9 @@ impl Registry {
     pub(crate) fn new(
         callbacks: Arc<Callbacks>,
         original: Arc<Original>,
-        device_let_go: fn(),
+        region_ended: fn(InstanceId, &Arc<RegionCore>),
     ) -> Self {
-        Self { table: RwLock::default(), callbacks, original, device_let_go }
+        Self { table: RwLock::default(), callbacks, original, region_ended }
     }
 
     pub(crate) fn register(

@@ -1,0 +1,164 @@
+//! How operations end before they are complete: by the user's will, by their deadline, with a region of
+//! theirs, or with their peer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_proto::message::Message;
+use polyrail_proto::wire::WireOp;
+use polyrail_proto::{Failure, Time};
+
+use crate::base::pause::wait_patiently;
+use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::op::{Op, Purpose};
+use crate::engine::pass::Ends;
+use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::prepared::Kind;
+use crate::engine::state::EngineShared;
+use crate::memory::region::RegionCore;
+
+impl EngineShared {
+    /// The user wants an operation to end.
+    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
+        self.cancel_for(op, Failure::Cancelled);
+    }
+
+    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+        // What a device has begun can't be stopped, and is over soon; its notification can.
+        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
+            return;
+        }
+        let peer = &op.prepared.peer;
+        let mut ends = self.ends();
+        match op.prepared.kind {
+            Kind::Write | Kind::Send { .. } => {
+                let mut tx = peer.tx();
+                match op.transfer() {
+                    Some(id) => {
+                        tx.sender.end(id, failure);
+                        drain_tx(&mut tx, &mut ends);
+                    }
+                    None => {
+                        if let Kind::Send { tag } = op.prepared.kind {
+                            tx.matcher.cancel_send(tag, &OpRef(op.clone()));
+                        }
+                        // Still in the pool, where somebody may fetch it before it is over.
+                        op.withdraw();
+                        ends.finishes.push(Finish::Failed(op.clone(), failure));
+                    }
+                }
+            }
+            Kind::Read | Kind::Receive { .. } => {
+                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
+            }
+        }
+        ends.tell();
+        self.send_soon(peer);
+    }
+
+    /// Ends operations whose deadline has passed.
+    pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
+        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
+        let mut ends = self.ends();
+        let mut tx = peer.tx();
+        let was_idle = !tx.sender.has_work();
+        fetch_old(peer, &mut tx, now, &mut ends);
+        tx.sender.handle_timeout(now);
+        peer.note_served_reads(&mut tx, now);
+        let waiting: Vec<Arc<Op>> =
+            tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
+        drain_tx(&mut tx, &mut ends);
+        let has_begun = was_idle && tx.sender.has_work();
+        drop(tx);
+        if has_begun {
+            self.send_soon(peer);
+        }
+        self.end_awaited(peer, late, Failure::Deadline, &mut ends);
+        ends.tell();
+        for op in waiting {
+            self.cancel_for(&op, Failure::Deadline);
+        }
+    }
+
+    /// A region of this engine has ended. Sends and receives that wait for each other don't use it yet, and
+    /// the other half may never come.
+    pub(crate) fn end_waiting(self: &Arc<Self>, region: &Arc<RegionCore>) {
+        let uses = |op: &Arc<Op>| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
+        for peer in self.peers() {
+            let sends: Vec<Arc<Op>> = {
+                let tx = peer.tx();
+                tx.matcher.sends().map(|(_, OpRef(op))| op).filter(|op| uses(op)).cloned().collect()
+            };
+            for op in sends {
+                self.cancel_for(&op, Failure::RegionDropped);
+            }
+            let receives = |op: &Arc<Op>| matches!(op.prepared.kind, Kind::Receive { .. });
+            let mut ends = self.ends();
+            let which = |op: &Arc<Op>| receives(op) && uses(op);
+            self.end_awaited(&peer, which, Failure::RegionDropped, &mut ends);
+            ends.tell();
+        }
+    }
+
+    /// Ends reads and receives: when this returns, nothing of them lands any more.
+    pub(crate) fn end_awaited(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        which: impl Fn(&Arc<Op>) -> bool,
+        failure: Failure,
+        ends: &mut Ends<'_>,
+    ) {
+        let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
+        {
+            let mut rx = peer.rx();
+            let rx = &mut *rx;
+            // What is complete by now is not ended any more.
+            rx.settle();
+            rx.note_arrived();
+            let reads = rx.reads.extract_if(|_, part| which(&part.op));
+            over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
+            let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
+            over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
+            // And what is not, can't become so.
+            for (wire_op, context, _) in &over {
+                rx.receiver.expel(*wire_op, *context);
+            }
+        }
+        for (wire_op, context, op) in over {
+            // A flow may be inside a non-blocking system call, or a device copy.
+            wait_patiently(|| peer.rx().expel(wire_op, context));
+            if failure != Failure::PeerLost {
+                let message = match wire_op {
+                    WireOp::ReadData => Message::ReadCancelled { read: context },
+                    _ => Message::ReceiveWithdrawn { receive: context },
+                };
+                peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
+                self.send_soon(peer);
+            }
+            ends.finishes.push(Finish::Failed(op, failure));
+        }
+    }
+
+    /// Ends what waits in the pool of a peer that is gone.
+    pub(crate) fn end_posted(&self, peer: &PeerShared) {
+        while let Some(op) = peer.posted.pop() {
+            op.fail_for(Failure::PeerLost);
+        }
+    }
+}
+
+/// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
+/// to where its deadline is looked after. In order, so sends of one tag keep theirs.
+fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, ends: &mut Ends<'_>) {
+    const OLD: Duration = Duration::from_millis(50);
+    // Once the peer is gone its operations have been ended, and no more may enter.
+    while !peer.is_gone()
+        && let Some(op) = peer.posted.pop()
+    {
+        let old = now.since(op.posted) >= OLD;
+        tx.submit_op(now, op, ends);
+        if !old {
+            break;
+        }
+    }
+}

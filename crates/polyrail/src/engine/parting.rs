@@ -1,0 +1,135 @@
+//! How peers part: by the user's will, with this engine, or because they are lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+use polyrail_proto::message::Message;
+use polyrail_proto::{Failure, Time};
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::base::callback;
+use crate::base::driving::is_driving;
+use crate::base::reason::LostReason;
+use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::life::{Action, Event};
+use crate::engine::op::Purpose;
+use crate::engine::peer::{OpRef, PeerShared};
+use crate::engine::peer_handle::Peer;
+use crate::engine::proxy_handle::ProxyCommand;
+use crate::engine::state::EngineShared;
+use crate::memory::tickets::wait_all;
+
+/// How long a closing engine tries to tell its peers.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
+
+impl EngineShared {
+    /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
+    pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        if self.is_forked() {
+            return;
+        }
+        if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
+            // Before it ends: a hello that is read meanwhile finds it so.
+            let mut parted = self.parted();
+            let parting = parted.entry(peer.instance());
+            (parting.state, _) = parting.state.after(Event::Remove);
+        }
+        if callback::is_inside() || is_driving() {
+            // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
+            if self.begin_bye(peer, Event::Remove) {
+                self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
+                return self.control.nudge();
+            }
+        } else {
+            self.say_bye(std::slice::from_ref(peer), Event::Remove);
+        }
+        self.lose_peer(peer, Event::Told, LostReason::Removed);
+    }
+
+    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
+    /// is under way any more. `event`: why.
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: Event) -> bool {
+        let action = peer.happens(event);
+        let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
+        if is_reachable && action == Action::SayBye {
+            peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
+            self.send_soon(peer);
+        }
+        is_reachable
+    }
+
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: Event) {
+        let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer, event)).collect();
+        let until = Instant::now() + FAREWELL;
+        while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
+            if !self.help() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
+
+    /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
+    /// left.
+    pub(crate) fn end_leaving(self: &Arc<Self>) -> bool {
+        let now = Instant::now();
+        let over =
+            |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
+        let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
+        for (peer, _) in ended {
+            self.lose_peer(&peer, Event::Told, LostReason::Removed);
+        }
+        !self.leaving().is_empty()
+    }
+
+    /// Something happens to the peer after which it is gone, unless it has come back meanwhile: every
+    /// operation with it ends, its flows are closed. Says whether it is gone.
+    pub(crate) fn lose_peer(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        event: Event,
+        why: LostReason,
+    ) -> bool {
+        if !peer.set_gone(event, why) {
+            return peer.is_gone();
+        }
+        tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
+        peer.sharing.stop_waiting();
+        self.parted().end_session(peer);
+        // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
+        self.inbox.peer_left(peer);
+        let mut peers = self.peers.write();
+        peers.retain(|other| !Arc::ptr_eq(other, peer));
+        drop(peers);
+        // Nobody accepts it any more, if ever anybody does.
+        self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
+        self.resume_reading(&self.peers());
+        self.end_posted(peer);
+        wait_all(&self.imports.end_all(peer.instance()));
+        let mut ends = self.ends();
+        let mut tx = peer.tx();
+        tx.has_ended = true;
+        tx.sender.end_all(Failure::PeerLost);
+        for OpRef(op) in tx.matcher.drain_sends() {
+            ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
+        }
+        drain_tx(&mut tx, &mut ends);
+        drop(tx);
+        self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
+        ends.tell();
+        for proxy in &self.proxies.all {
+            proxy.command(ProxyCommand::DropPeer { peer: peer.clone() });
+        }
+        if let Some(observer) = &self.observer {
+            let shared = peer.clone();
+            let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
+            self.callbacks.call("observer", tell);
+        }
+        self.help();
+        true
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {
+        self.leaving.lock()
+    }
+}
