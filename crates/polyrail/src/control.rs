@@ -2,7 +2,7 @@
 //! and it sleeps while nothing changes.
 
 mod accepting;
-mod admission;
+mod asking_user;
 pub(crate) mod build;
 mod connecting;
 pub(crate) mod handshake;
@@ -29,7 +29,7 @@ use socket2::Socket;
 
 use crate::base::reason::ConnectReason;
 use crate::control::accepting::Accepting;
-use crate::control::admission::Admissions;
+use crate::control::asking_user::Admissions;
 use crate::control::connecting::Retry;
 use crate::control::handshake::{Cause, Handshake, Step};
 use crate::control::lateness::Absences;

@@ -1,7 +1,7 @@
 //! Operations that devices copy from end to end. The caller's own thread gives them the copies, which
 //! takes microseconds. A waiting thread looks at the ticket, which is a load; a proxy looks for those
 //! that nobody waits for. Chunks that are staged for rails: `sender/flow/staged.rs` and
-//! `receiver/device_chunks.rs`.
+//! `receiver/flow/device_chunks.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -26,7 +26,7 @@ const COPY_SPIN_NS: u64 = 20_000;
 const ROUNDS_PER_LOOK: u32 = 8;
 
 /// For how long a proxy is driven, and how it is while nothing moves.
-struct Drive<'a> {
+struct DriveState<'a> {
     engine: &'a Arc<EngineShared>,
     spin_ns: u64,
     until: Option<Instant>,
@@ -97,7 +97,7 @@ struct Sleep {
     must_be_told: bool,
 }
 
-impl Drive<'_> {
+impl DriveState<'_> {
     /// Looks at the thread now and then.
     fn note_thread(&mut self, proxy: &Proxy) {
         const EVERY_NS: u64 = 10_000_000;
@@ -165,7 +165,7 @@ impl Proxy {
         stop: &dyn Fn() -> bool,
     ) {
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        let mut drive = Drive {
+        let mut drive = DriveState {
             engine,
             spin_ns,
             until,
@@ -206,7 +206,7 @@ impl Proxy {
     }
 
     /// Nothing is left to do: sleeps until there is. Says whether to go on then.
-    fn rest(&self, mut core: Held<'_>, drive: &mut Drive<'_>) -> bool {
+    fn rest(&self, mut core: Held<'_>, drive: &mut DriveState<'_>) -> bool {
         drive.busy_at = None;
         drive.pace.stop(&drive.engine.pollers);
         if self.send_held_acks(&mut core, drive.engine) {
@@ -224,7 +224,7 @@ impl Proxy {
     }
 
     /// Makes passes while something moves, and for as long after that as polling is worth while.
-    fn work(&self, core: &mut Core, drive: &mut Drive<'_>) -> Idle {
+    fn work(&self, core: &mut Core, drive: &mut DriveState<'_>) -> Idle {
         let mut now = monotonic_ns();
         let mut busy_at = *drive.busy_at.get_or_insert(now);
         loop {
@@ -269,7 +269,7 @@ impl Proxy {
     fn poll_as_thread(
         &self,
         core: &mut Core,
-        drive: &mut Drive<'_>,
+        drive: &mut DriveState<'_>,
         busy_at: u64,
         now: &mut u64,
     ) -> Option<Idle> {
@@ -289,7 +289,7 @@ impl Proxy {
     fn poll_as_caller(
         &self,
         core: &mut Core,
-        drive: &Drive<'_>,
+        drive: &DriveState<'_>,
         busy_at: u64,
         now: &mut u64,
     ) -> Option<Idle> {
@@ -350,7 +350,7 @@ impl Proxy {
 }
 
 /// How long a proxy may sleep, as its core is now.
-fn sleep_of(core: &mut Core, drive: &Drive<'_>) -> Sleep {
+fn sleep_of(core: &mut Core, drive: &DriveState<'_>) -> Sleep {
     let check = core.check_due();
     let outlook = core.outlook();
     let due = match outlook {

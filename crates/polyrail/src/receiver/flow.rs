@@ -2,6 +2,7 @@
 
 mod acks;
 mod current;
+mod device_chunks;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,6 +20,7 @@ use socket2::Socket;
 
 use self::acks::Acks;
 use self::current::{Current, continue_crc, is_told_of, pin_all};
+use self::device_chunks::{Arrival, Arrivals, End};
 use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
@@ -28,7 +30,6 @@ use crate::engine::proxy_handle::Arriving;
 use crate::engine::quotas::FlowPlace;
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
-use crate::receiver::device_chunks::{Arrival, Arrivals, End};
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;

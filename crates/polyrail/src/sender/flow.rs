@@ -1,7 +1,7 @@
 //! The sending end of a flow: pulls chunks, writes frames, reads acknowledgements.
 
+mod device_chunks;
 mod frame;
-mod staged;
 mod stall;
 
 use std::collections::VecDeque;
@@ -22,8 +22,8 @@ use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
+use self::device_chunks::{Rest, Staged};
 use self::frame::{Body, Frame, SealedPayload, continue_crc, copy_payload, copy_staged, staged_at};
-use self::staged::{Rest, Staged};
 use self::stall::Quiet;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;

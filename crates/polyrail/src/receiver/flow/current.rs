@@ -9,6 +9,7 @@ use polyrail_proto::{FlowIndex, InstanceId, Verdict};
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
+use super::device_chunks::{Arrivals, End};
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
 use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide, covers};
@@ -16,7 +17,6 @@ use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
-use crate::receiver::device_chunks::{Arrivals, End};
 
 /// From so many bytes on it is worth to let go of a lock while they are copied.
 const LONG_BYTES: usize = 4 << 10;
