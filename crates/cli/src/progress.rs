@@ -1,11 +1,12 @@
 //! What a command is doing and how long yet: a bar on a terminal, elsewhere a line every ten seconds.
 
 use std::io::{self, IsTerminal};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::stdout::{harmless, tell};
 
@@ -144,9 +145,8 @@ impl Drop for Progress {
 }
 
 impl Shared {
-    /// Each change of the state is whole, so that a panic elsewhere leaves it usable.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn tick(&self) {
@@ -166,8 +166,7 @@ impl Shared {
                 }
                 continue;
             }
-            let woken = self.changed.wait_timeout(state, left);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 

@@ -6,7 +6,9 @@
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
 
 mod device;
 mod driver;
@@ -63,7 +65,7 @@ impl Cuda {
         };
         let slot = self.devices.get(index as usize);
         let slot = slot.ok_or_else(|| GpuError::NoDevice { index, allowed: allowed() })?;
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = slot.lock();
         if let Some(device) = slot.upgrade() {
             return Ok(device);
         }

@@ -6,10 +6,11 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_sys::Memory;
 
 use crate::device::{Device, Identity, PciAddress};
@@ -180,7 +181,7 @@ impl Device for FakeDevice {
         let owner = memory.owner().ok_or_else(|| unsupported("exporting memory of others"))?;
         let len = memory.len();
         let base = memory.address(0, len).map_err(|_| unsupported("exporting no memory"))?;
-        let mut exported = EXPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exported = EXPORTED.lock();
         let mut handle = [0; 64];
         handle[..8].copy_from_slice(&(exported.len() as u64).to_le_bytes());
         exported.push(Exported { owner: Arc::downgrade(owner), base, len });
@@ -195,7 +196,7 @@ impl Device for FakeDevice {
         }
         let mut number = [0; 8];
         number.copy_from_slice(&handle[..8]);
-        let exported = EXPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let exported = EXPORTED.lock();
         let found = exported.get(u64::from_le_bytes(number) as usize).filter(|_| export.is_own());
         let found = found.ok_or_else(|| bad("is of another process"))?;
         let owner = found.owner.upgrade().ok_or_else(|| bad("is gone"))?;
@@ -256,8 +257,7 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
     while let Ok(copies) = batches.recv() {
         let mut held = behaviour.held();
         held.batches += 1;
-        let until_released = behaviour.released.wait_timeout_while(held, HELD_AT_MOST, |h| h.is_on);
-        let (mut held, _) = until_released.unwrap_or_else(PoisonError::into_inner);
+        behaviour.released.wait_while_for(&mut held, |held| held.is_on, HELD_AT_MOST);
         held.is_on = false;
         held.batches -= 1;
         drop(held);
@@ -286,7 +286,7 @@ impl FakeDevice {
 
 impl Behaviour {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     fn take_pinned(&self, bytes: u64) -> Result<(), GpuError> {

@@ -3,8 +3,8 @@
 mod route;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use polyrail_netlink::{Error, Message, Protocol, Socket};
 use rustix::io::Errno;
 
@@ -44,7 +44,7 @@ impl Netlink {
         ask: impl FnOnce(&mut Socket) -> Result<T, Error>,
     ) -> Result<T, Errno> {
         // If a thread panicked, its unread answers carry a number for which no thread waits.
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = self.socket.lock();
         ask(&mut socket).map_err(|error| match error {
             Error::Refused { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::BADMSG),
             Error::Malformed(_) => Errno::BADMSG,

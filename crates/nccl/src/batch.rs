@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Engine, Peer, PostError, Request};
 
 use crate::wire::{Body, Message, TOLD_BYTES, put_part};
@@ -24,7 +25,7 @@ pub(crate) struct Batches {
 impl Batches {
     /// The batch for a peer of an engine.
     pub(crate) fn of(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock();
         all.retain(|batch| batch.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade).find(|batch| batch.is_of(engine, peer));
         known.unwrap_or_else(|| {
@@ -39,7 +40,7 @@ impl Batches {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let known = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.all.lock();
         let all: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
         // The last end of one may be gone meanwhile, and its engine ends with it.
         drop(known);
@@ -130,7 +131,7 @@ impl Batch {
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What both ends of a connection have: requests, memory, the peer, and how it breaks.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::Mutex;
 use polyrail::{Engine, OnEnd, Peer, PostError, RegionSlice, RemoteSlice, Request, Watch};
 
 use crate::error::CallError;
@@ -122,7 +123,7 @@ impl End {
             let _ = self.tell(self.encode(Body::Closed { count }));
         }
         self.regions.clear();
-        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.watch.lock() = None;
     }
 }
 

@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Config, Engine, InstanceId, OnEnd, Peer, PostError, Request};
 use polyrail_config::ConfigError;
 use polyrail_sys::threads::monotonic_ns;
@@ -169,7 +170,7 @@ impl Express {
 impl Way {
     /// The way to the express engine of this number, once both have [met](Express::meet).
     pub(crate) fn to(express: &Arc<Express>, instance: InstanceId) -> Self {
-        let mut all = express.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = express.lines.lock();
         // Processes that are gone, with all connections to them.
         all.retain(|_, line| Arc::strong_count(line) > 1);
         let line = all.entry(instance).or_default().clone();
@@ -293,7 +294,7 @@ impl Way {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.line.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.waiting.lock()
     }
 }
 

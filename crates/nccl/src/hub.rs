@@ -1,8 +1,9 @@
 //! All ends of a process by number, and where messages to them go.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use polyrail::{Engine, Observer, Peer};
 
 use crate::batch::Batches;
@@ -63,7 +64,7 @@ pub(crate) struct Arrival {
 impl Hub {
     /// Makes an end that knows its number.
     pub(crate) fn insert<T>(&self, make: impl FnOnce(u64) -> (Any, T)) -> (u64, T) {
-        let mut table = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.ends.write();
         let index = table.free.pop().unwrap_or_else(|| {
             table.slots.push(Slot { generation: 0, any: None });
             table.slots.len() - 1
@@ -77,13 +78,13 @@ impl Hub {
     }
 
     pub(crate) fn find(&self, key: u64) -> Option<Any> {
-        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.ends.read();
         let slot = table.slots.get(key as u32 as usize)?;
         if slot.generation == (key >> 32) as u32 { slot.any.clone() } else { None }
     }
 
     pub(crate) fn remove(&self, key: u64) -> Option<Any> {
-        let mut table = self.ends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.ends.write();
         let index = key as u32 as usize;
         let slot = table.slots.get_mut(index)?;
         if slot.generation != (key >> 32) as u32 {
@@ -96,7 +97,7 @@ impl Hub {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.ends.read();
         table.slots.iter().all(|slot| slot.any.is_none())
     }
 
@@ -109,7 +110,7 @@ impl Hub {
     }
 
     fn engines(&self) -> MutexGuard<'_, Vec<Engine>> {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engines.lock()
     }
 
     /// Somebody wants to connect to a listener that is closed.
@@ -124,7 +125,7 @@ impl Hub {
     }
 
     fn all(&self) -> Vec<Any> {
-        let table = self.ends.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.ends.read();
         table.slots.iter().filter_map(|slot| slot.any.clone()).collect()
     }
 
@@ -234,6 +235,6 @@ impl Listener {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Arrival>> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+        self.arrived.lock()
     }
 }

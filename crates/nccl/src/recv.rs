@@ -1,8 +1,9 @@
 //! The receiving end of a connection: clears places for large messages, says where mailed ones
 //! belong, and keeps small ones that come before their receive.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{
     Engine, Mailbox, Memory, OnEnd, OpenMailbox, Outcome, Peer, PostError, Region, RegionSlice,
     TransferError,
@@ -117,13 +118,13 @@ impl RecvEnd {
         let me = self.me.upgrade().ok_or_else(|| failed("closed".to_owned()))?;
         let open = self.end.engine.open(me).map_err(|error| failed(error.to_string()))?;
         let description = open.describe().first_chunk().copied();
-        *self.mailbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        *self.mailbox.lock() = Some(open);
         description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
     }
 
     /// Closes the mailbox. The mailbox keeps this end alive, so every end must close it.
     pub(crate) fn shut(&self) {
-        let open = self.mailbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.mailbox.lock().take();
         drop(open);
     }
 
@@ -370,7 +371,7 @@ impl RecvEnd {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory that NCCL registered with a connection.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice, Registrable};
 
@@ -102,7 +102,7 @@ impl Regions {
     }
 
     fn table(&self) -> MutexGuard<'_, Vec<Option<Entry>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

@@ -1,7 +1,9 @@
 //! What NCCL holds while a message is under way, and looks at again and again.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Requests of a connection: twice what NCCL has outstanding, so that a message that came before
 /// its receive has a place, too.
@@ -20,9 +22,8 @@ pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
         match lock.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            Some(guard) => return Some(guard),
+            None => std::hint::spin_loop(),
         }
     }
     None

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, LazyLock, Once};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Config, rails};
 use polyrail_config::ConfigError;
 use polyrail_nccl_abi::HANDLE_BYTES;
@@ -165,7 +166,7 @@ fn abandon(attempt: &Attempt) {
 /// Always return the same string: NCCL keeps the pointer.
 pub(crate) fn intern(text: &CStr) -> &'static CStr {
     static KNOWN: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some(same) = known.iter().find(|other| **other == text) {
         return same;
     }
@@ -245,7 +246,7 @@ fn with<T>(use_it: impl FnOnce(&mut Runtime) -> Result<T, CallError>) -> Result<
 }
 
 fn lock() -> MutexGuard<'static, Option<Runtime>> {
-    RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
+    RUNTIME.lock()
 }
 
 impl Runtime {

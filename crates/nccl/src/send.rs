@@ -6,8 +6,9 @@
 //! comes first, message or clearance, waits for the other; no thread waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Engine, OnEnd, Outcome, Peer, PostError, RemoteRegion, TransferError};
 
 use crate::batch::Batches;
@@ -281,7 +282,7 @@ impl SendEnd {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::{Alignment, Anchor};
 use crate::error::ProfileError;
@@ -593,7 +594,7 @@ impl fmt::Display for Part {
 
 /// Every change under these locks is one call, so a thread that panicked left nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 const PLAN: &str = "plan.json";

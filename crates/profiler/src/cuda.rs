@@ -1,8 +1,9 @@
 //! NVIDIA's devices as endpoints.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::cuda::measure::{Bracket, Meter, Mover, RoundTrip};
 use polyrail_gpu::cuda::{CudaDevice, Method, QueueOptions};
 use polyrail_gpu::{DeviceMemory, GpuError, Queue};
@@ -121,7 +122,7 @@ fn mover(path: PathKind) -> Mover {
 }
 
 pub(crate) fn lock(meter: &SharedMeter) -> MutexGuard<'_, Meter> {
-    meter.lock().unwrap_or_else(PoisonError::into_inner)
+    meter.lock()
 }
 
 /// The clock of a device for [`crate::clocks`].

@@ -1,10 +1,11 @@
 //! The path `nccl`: sends and receives of NCCL between GPUs of this process.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::cuda::measure::{Crossing, Meter, RawStream};
 use polyrail_gpu::{DeviceMemory, GpuError};
 use polyrail_nccl_ref::{Nccl, RefError, World, WorldEnd};
@@ -297,5 +298,5 @@ impl From<Refused> for ProfilerError {
 }
 
 fn hold<'a, T>(mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::{DeviceMemory, GpuError, Place, Queue, Ticket};
 use polyrail_profile::{End, PathKind};
 use polyrail_report::median;
@@ -354,7 +355,7 @@ fn gated_train(
 pub(crate) const LOAD_ROOM_BYTES: u64 = LOAD_BYTES;
 
 pub(crate) fn lock(gpu: &SharedAccelerator) -> MutexGuard<'_, Box<dyn Accelerator>> {
-    gpu.lock().unwrap_or_else(PoisonError::into_inner)
+    gpu.lock()
 }
 
 fn done(ticket: &Ticket) -> Result<(), ProfilerError> {

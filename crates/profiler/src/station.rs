@@ -1,8 +1,9 @@
 //! Everything that a profile needs: endpoints, their memory, paths and clocks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use polyrail::Config;
 use polyrail_gpu::cuda::CudaDevice;
 use polyrail_gpu::{Device, Identity};

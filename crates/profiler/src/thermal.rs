@@ -3,12 +3,12 @@
 
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use parking_lot::Mutex;
 use polyrail_gpu::Identity;
 use polyrail_profile::{Recorder, Temperature};
 
@@ -75,14 +75,14 @@ impl Watcher {
 
     /// The last look at a rank.
     pub fn latest(&self, rank: u32) -> Option<Temperature> {
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = self.latest.lock();
         latest.iter().find(|look| look.rank == rank).copied()
     }
 
     /// Looks at all devices now.
     pub fn look(&self) -> Vec<Temperature> {
         let looks = self.thermometer.look();
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = looks.clone();
+        *self.latest.lock() = looks.clone();
         looks
     }
 

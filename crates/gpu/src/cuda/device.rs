@@ -3,8 +3,9 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Once, OnceLock};
 
+use parking_lot::Mutex;
 use polyrail_sys::Memory;
 
 use super::Cuda;
@@ -110,7 +111,7 @@ impl CudaDevice {
         if let Some(context) = self.context.get() {
             return Ok(*context);
         }
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.making.lock();
         if let Some(context) = self.context.get() {
             return Ok(*context);
         }

@@ -11,8 +11,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Once, OnceLock};
 
+use parking_lot::Mutex;
 use polyrail_sys::Memory;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -109,7 +110,7 @@ impl Progress {
 
     /// The stream, which is open as long as its queue is.
     pub(super) fn stream(&self) -> StreamHandle {
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(StreamHandle::NONE)
+        self.stream.lock().unwrap_or(StreamHandle::NONE)
     }
 
     /// The number of the next batch and whether it may go without a mark if it is small, or why
@@ -141,7 +142,7 @@ impl Progress {
                     driver.event_create(&raw mut event, NO_TIMING)?;
                     driver.event_record(event, stream)?;
                 }
-                let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut events = events.lock();
                 events.push_back((number, event));
             }
         }
@@ -177,7 +178,7 @@ impl Progress {
                 self.fail(error);
             }
         }
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = self.stream.lock().take();
         if let (Some(stream), Ok(_current)) = (stream, self.device.current()) {
             // SAFETY: it is taken, so nobody else has it.
             let _ = unsafe { self.device.driver().stream_destroy(stream) };
@@ -202,7 +203,7 @@ impl Progress {
     /// Whether the driver knows that all is done.
     fn is_empty(&self) -> Result<bool, GpuError> {
         // Whoever has the lock asks, or is about to close.
-        let Ok(stream) = self.stream.try_lock() else { return Ok(false) };
+        let Some(stream) = self.stream.try_lock() else { return Ok(false) };
         let Some(handle) = *stream else { return Ok(false) };
         let _current = self.device.current()?;
         // SAFETY: the stream is open as long as it is locked.
@@ -215,7 +216,7 @@ impl Progress {
 
     /// The last batch whose event has fired, if one has since the last time.
     fn fired(&self, events: &Mutex<VecDeque<(u64, EventHandle)>>) -> Result<u64, GpuError> {
-        let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = events.lock();
         let mut last = self.seen.load(Ordering::Acquire);
         if events.is_empty() {
             return Ok(last);
@@ -267,7 +268,7 @@ impl Completion for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         let Signal::Events(events) = &mut self.signal else { return };
-        let events = events.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let events = events.get_mut();
         if let Ok(_current) = self.device.current() {
             for (_, event) in events.drain(..) {
                 // SAFETY: it has left the queue, and the stream is gone.

@@ -4,7 +4,9 @@
 //! opened once only in a process, and so are counted here; mapped memory by file descriptors.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::device::CudaDevice;
 use super::driver::{Address, IpcHandle};
@@ -39,7 +41,7 @@ struct User {
 impl Mappings {
     /// Start and size of the open allocation that an address is in.
     pub(super) fn find(&self, at: Address) -> Option<(Address, u64)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let is_in = |opened: &&Opened| at >= opened.base && at - opened.base < opened.size;
         all.values().find(is_in).map(|opened| (opened.base, opened.size))
     }
@@ -107,7 +109,7 @@ impl CudaDevice {
 
     /// The allocation, opened if it isn't yet, with one more user.
     fn open_handle(&self, handle: &[u8; 64]) -> Result<Opened, GpuError> {
-        let mut all = self.mappings().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.mappings().0.lock();
         if let Some(opened) = all.get_mut(handle) {
             opened.users += 1;
             return Ok(*opened);
@@ -133,7 +135,7 @@ impl CudaDevice {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let mut all = self.device.mappings().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.device.mappings().0.lock();
         let Some(opened) = all.get_mut(&self.handle) else { return };
         opened.users -= 1;
         if opened.users > 0 {

@@ -1,7 +1,8 @@
 //! Where an end has its memory: on the host, or on a device.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use polyrail::{DeviceMemory, Engine, GpuError, Memory, Region, RegionError};
 use polyrail_gpu::cuda::Cuda;
 use polyrail_gpu::{Device, Place, Queue};
@@ -202,8 +203,8 @@ impl Reader<'_> {
 
 impl OnDevice {
     /// Each copy is whole, so that a panic elsewhere leaves it usable.
-    fn bounce(&self) -> std::sync::MutexGuard<'_, Bounce> {
-        self.bounce.lock().unwrap_or_else(PoisonError::into_inner)
+    fn bounce(&self) -> parking_lot::MutexGuard<'_, Bounce> {
+        self.bounce.lock()
     }
 }
 

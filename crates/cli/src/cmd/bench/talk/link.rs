@@ -1,9 +1,9 @@
 //! One end of the conversation: it asks, waits for answers, and notices other clients.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Engine, Notification, Peer, Transfer};
 use polyrail_report::exit;
 use serde::Serialize;
@@ -112,7 +112,7 @@ impl<'a> Link<'a> {
 
     /// Each change of the queue is whole, so that a panic elsewhere leaves it usable.
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Delivers a message; an error when the peer can't be reached any more.

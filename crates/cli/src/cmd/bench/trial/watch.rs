@@ -3,8 +3,9 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use polyrail_host::Sysroot;
 use polyrail_sample::{Attached, Hot, Options, Sample, Sampler, Snapshot};
 
@@ -34,7 +35,7 @@ impl Watch {
     /// Reads all counters: some milliseconds at most, outside of what is timed.
     pub(crate) fn look(&self) -> Watched {
         // The sampler holds files and buffers only, which a panic elsewhere leaves usable.
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sampler = self.sampler.lock();
         Watched { snapshot: sampler.snapshot(), sampler: Arc::clone(&self.sampler) }
     }
 }
@@ -46,7 +47,7 @@ impl Watched {
     }
 
     fn between(from: &Self, to: &Self) -> Sample {
-        let sampler = from.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let sampler = from.sampler.lock();
         sampler.between(&from.snapshot, &to.snapshot)
     }
 }
