@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,11 @@ def parser():
     nixl.add_argument("--cc", help="the system's congestion control during the run (root)")
     for function, name in [(against_ucx_latency, "ucx-latency"), (against_ucx_rate, "ucx-rate")]:
         figure(function, name).add_argument("peers", help="virtual environment with libucx-cu12")
+    mooncake = figure(against_mooncake, "mooncake")
+    mooncake.add_argument("peers", help="folder with mooncake, as docs/performance.md makes it")
+    mooncake.add_argument("--block", type=int, default=64 << 10, help="bytes of a block")
+    mooncake.add_argument("--batch", type=int, default=128, help="blocks of a request")
+    mooncake.add_argument("--threads", type=int, default=1, help="threads of Mooncake's bench")
     figure(segments, "segments")
     figure(channels, "channels").add_argument("--rails", default="127.0.0.1")
     figure(cut, "cut").add_argument("--rates", default="4x1gbit", help="the lab's rails")
@@ -102,6 +108,21 @@ def against_ucx_rate(options):
         return float(perftest(options.peers, "tag_bw", 500_000)[-1])
 
     return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
+
+
+def against_mooncake(options):
+    """Writes of blocks in batches against the bench of Mooncake's transfer engine over TCP."""
+    size = options.block * options.batch
+
+    def polyrail():
+        what = ["--sizes", str(size), "--segments", str(options.batch), "--depth", "4"]
+        return bench(options, *what)["gb_per_s"]
+
+    def mooncake():
+        return mooncake_bench(options)
+
+    rounds = alternate(options.rounds, polyrail=polyrail, mooncake=mooncake)
+    return summary(rounds, "polyrail", "mooncake", system_congestion=system_congestion())
 
 
 def segments(options):
@@ -240,6 +261,35 @@ def perftest(peers, test, iterations):
     return finals[-1].split()
 
 
+def mooncake_bench(options):
+    """GB/s of Mooncake's `transfer_engine_bench`."""
+    root = pathlib.Path(options.peers) / "mooncake"
+    libraries = next(root.glob("lib/python3*/site-packages/mooncake"))
+    environment = {"LD_LIBRARY_PATH": str(libraries), "PATH": "/usr/bin:/bin"}
+    program = [str(root / "bin/transfer_engine_bench"), "--metadata_server=P2PHANDSHAKE"]
+    program += ["--protocol=tcp", f"--buffer_size={256 * MIB}"]
+    with contextlib.ExitStack() as ends:
+        target = [*program, "--mode=target", "--local_server_name=127.0.0.1:17700"]
+        server = start(target, ends, env=environment, stderr=subprocess.STDOUT)
+        address = None
+        for line in server.stdout:
+            heard = re.search(r"listening on (127\.0\.0\.1:\d+)", line)
+            address = heard[1] if heard else address
+            if "numa node num" in line:
+                break
+        if not address:
+            sys.exit("mooncake: the target ended before it said where it listens")
+        what = [f"--block_size={options.block}", f"--batch_size={options.batch}"]
+        what += [f"--threads={options.threads}", f"--segment_id={address}"]
+        what += ["--operation=write", "--duration=3"]
+        client = [*program, "--mode=initiator", "--local_server_name=127.0.0.1:17701", *what]
+        done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=60)
+    found = re.search(r"throughput ([0-9.]+) GB/s", done.stdout + done.stderr)
+    if not found:
+        sys.exit(f"mooncake: no throughput in what it printed:\n{done.stdout}{done.stderr}")
+    return float(found[1])
+
+
 def alternate(rounds, **measurements):
     """Takes each measurement once per round, in turn."""
     samples = {name: [] for name in measurements}
@@ -279,9 +329,8 @@ def congestion(name):
 
 def start(command, ends, **options):
     """Starts a process that is ended with `ends`."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen(command, **{**piped, **options})
     ends.callback(lambda: (process.kill(), process.wait()))
     return process
 
