@@ -4,6 +4,7 @@
 pub(crate) mod callback;
 pub(crate) mod driving;
 pub(crate) mod error;
+pub(crate) mod handed_over;
 pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;

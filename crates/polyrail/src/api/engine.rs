@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use polyrail_proto::InstanceId;
-use polyrail_proto::hello::Metadata;
+use polyrail_proto::hello::{HelloError, Metadata};
 
 use crate::api::builder::EngineBuilder;
 use crate::api::connecting::Connecting;
@@ -20,6 +20,7 @@ use crate::api::register::Registrable;
 use crate::api::request::{Operation, Request};
 use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
+use crate::base::handed_over::recognise;
 use crate::base::invitation::Invitation;
 use crate::base::metadata_file;
 use crate::diag::stats::Stats;
@@ -166,7 +167,7 @@ impl Engine {
     /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
     /// may be posted at once and wait for them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
-        let metadata = Metadata::decode(metadata)?;
+        let metadata = decode_metadata(metadata)?;
         Ok(Peer { shared: self.shared().add_peer(metadata)? })
     }
 
@@ -628,6 +629,14 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Engine({}, {})", self.shared().card.name, self.shared().card.instance)
     }
+}
+
+/// Reads metadata, and says what else it was given if it knows that.
+fn decode_metadata(bytes: &[u8]) -> Result<Metadata, PeerError> {
+    Metadata::decode(bytes).map_err(|error| match (&error, recognise(bytes)) {
+        (HelloError::NotPolyrail { .. }, Some(what)) => PeerError::NotMetadata { what },
+        _ => error.into(),
+    })
 }
 
 impl RailInfo {

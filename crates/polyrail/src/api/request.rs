@@ -16,7 +16,7 @@ use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{Kind, Prepared, RequestLimits};
-use crate::memory::region::{RegionSlice, RemoteSlice};
+use crate::memory::region::{NOBODY, RegionSlice, RemoteSlice};
 use crate::memory::region_list::RegionList;
 
 /// A transfer to be prepared: a peer, what is done, and which bytes.
@@ -276,7 +276,7 @@ impl Prepared {
         let mut regions = RegionList::default();
         let segments = match request.kind {
             Kind::Write | Kind::Read => request.pair_segments(&mut regions)?,
-            Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions),
+            Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions)?,
         };
         let plan = Plan::for_rails(segments, chunk_bytes, request.peer.shared.layout.rails())?;
         if matches!(request.kind, Kind::Receive { .. })
@@ -305,6 +305,7 @@ impl Spec {
     fn pair_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
         let mut segments = Vec::with_capacity(self.pairs.len());
         for (index, (local, remote)) in self.pairs.iter().enumerate() {
+            self.check_own(index, local)?;
             if local.len != remote.len {
                 let (local, remote) = (local.len, remote.len);
                 return Err(PostError::Lengths { index, local, remote });
@@ -326,10 +327,11 @@ impl Spec {
 
     /// Local slices one after the other; the remote side is filled in when the match is known, so
     /// it is given as one stretch.
-    fn local_segments(&self, regions: &mut RegionList) -> Vec<Segment> {
+    fn local_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
         let mut at = 0;
         let mut segments = Vec::with_capacity(self.locals.len());
-        for local in &self.locals {
+        for (index, local) in self.locals.iter().enumerate() {
+            self.check_own(index, local)?;
             segments.push(Segment {
                 local_region: regions.number(local),
                 local_offset: local.offset,
@@ -339,6 +341,17 @@ impl Spec {
             });
             at += local.len;
         }
-        segments
+        Ok(segments)
+    }
+
+    /// Bytes land by the key of a region of this engine, and no other engine's key leads there.
+    fn check_own(&self, index: usize, local: &RegionSlice) -> Result<(), PostError> {
+        let (owner, engine) = (local.region.owner, self.peer.shared.engine);
+        if owner == engine || owner == NOBODY && self.kind.sends() {
+            return Ok(());
+        }
+        let region = format!("{:?}", local.region);
+        let owner = Some(owner).filter(|owner| *owner != NOBODY);
+        Err(PostError::ForeignRegion { index, region, owner, engine })
     }
 }

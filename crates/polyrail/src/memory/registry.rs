@@ -142,12 +142,12 @@ impl Registry {
         granted: Option<Arc<[InstanceId]>>,
     ) -> Result<Region, RegionError> {
         let make = |key| {
-            let core = Arc::new(RegionCore::new(key, memory, access).granted_to(granted));
+            let core = Arc::new(RegionCore::new(instance, key, memory, access).granted_to(granted));
             (Entry::Region(core.clone()), core)
         };
         let core = self.insert(make)?;
         let registry = Some(self.clone());
-        Ok(Region::new(core, registry, instance))
+        Ok(Region::new(core, registry))
     }
 
     pub(crate) fn open(
