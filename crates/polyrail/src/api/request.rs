@@ -123,8 +123,9 @@ impl Request<Write> {
     }
 
     /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
-    /// the write are in place. At most `notification_bytes`. A request has one, the same for each post;
-    /// notifications have no order among each other.
+    /// the write are in place. At most `notification_bytes`. Each post brings it, unless
+    /// [`crate::PreparedTransfer::post_with`] gives another one. Notifications have no order among each
+    /// other.
     #[must_use]
     pub fn notification(mut self, bytes: Vec<u8>) -> Self {
         self.spec.notification = Some(bytes);
@@ -262,12 +263,8 @@ impl Prepared {
         (path, copies): (TransferPath, Option<Copies>),
         limits: &RequestLimits,
     ) -> Result<Self, PostError> {
-        let notify = request.notification.is_some();
-        let notification = request.notification.take().unwrap_or_default();
-        if notification.len() as u64 > limits.notification_bytes {
-            let (got, limit) = (notification.len(), limits.notification_bytes);
-            return Err(PostError::NotificationTooLong { got, limit });
-        }
+        let notification = request.notification.take();
+        limits.check_notification(notification.as_deref().unwrap_or_default())?;
         let touches_device = request.touches_device();
         let chunk_bytes = match touches_device {
             true => limits.gpu_chunk_bytes,
@@ -290,7 +287,6 @@ impl Prepared {
             kind: request.kind,
             plan,
             regions: regions.into_vec(),
-            notify,
             notification,
             path,
             copies,

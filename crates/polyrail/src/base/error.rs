@@ -232,6 +232,12 @@ pub enum PostError {
         /// The setting.
         limit: u64,
     },
+    /// A notification was given for something else than a write.
+    #[error("a {kind} brings no notification, only a write does")]
+    NoNotification {
+        /// What the request does.
+        kind: &'static str,
+    },
     /// A receive has too many segments.
     #[error("receive has {got} segments after merging, allowed is {limit}")]
     TooManySegments {

@@ -194,7 +194,12 @@ impl EngineShared {
     }
 
     /// Enters an operation.
-    pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+    /// `notification`: instead of the request's own.
+    pub(crate) fn post(
+        self: &Arc<Self>,
+        prepared: &Arc<Prepared>,
+        notification: Option<Vec<u8>>,
+    ) -> Result<Arc<Op>, PostError> {
         if self.is_forked() {
             return Err(PostError::Forked);
         }
@@ -208,7 +213,7 @@ impl EngineShared {
         }
         prepared.check_regions()?;
         let busy = PostError::Busy { limit: self.pool.limit() };
-        let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
+        let op = Op::new(prepared.clone(), notification, &self.pool).ok_or_else(|| busy.clone())?;
         if let Some(copies) = &prepared.copies {
             self.post_copies(&op, copies);
             if self.is_closing() {
