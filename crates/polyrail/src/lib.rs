@@ -105,6 +105,7 @@ pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path_kind::{PathKind, TransferPath};
 pub use engine::peer_handle::Peer;
+pub use engine::totals::Totals;
 pub use memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 pub use memory::registry::{Mailbox, OpenMailbox};
 pub use polyrail_config::{Config, Progress};

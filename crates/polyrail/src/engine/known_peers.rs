@@ -34,6 +34,7 @@ use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
 use crate::engine::state::EngineShared;
 use crate::engine::state::FAREWELL;
+use crate::engine::totals::Totals;
 use crate::memory::tickets::wait_all;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -328,8 +329,10 @@ impl EngineShared {
         self.parted().end_session(peer);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
+        let moved = Totals::of(peer);
         let mut peers = self.peers.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
+        self.past.lock().add(&moved);
         drop(peers);
         // Nobody accepts it any more, if ever anybody does.
         self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));

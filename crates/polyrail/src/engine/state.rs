@@ -43,6 +43,7 @@ use crate::engine::prepared::{Kind, Prepared};
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Asked, Bells, question};
+use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
 use crate::engine::{local_engines, rail_selection};
 use crate::memory::registry::Registry;
@@ -85,6 +86,8 @@ pub(crate) struct EngineShared {
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
+    /// What moved with peers that are gone; added to while the list of peers is locked.
+    pub(crate) past: Mutex<Totals>,
     pub(crate) parted: Mutex<Parted>,
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
@@ -147,6 +150,7 @@ impl EngineShared {
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),
+            past: Mutex::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
