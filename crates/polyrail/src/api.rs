@@ -4,6 +4,7 @@
 pub(crate) mod builder;
 pub(crate) mod connecting;
 pub(crate) mod engine;
+pub(crate) mod gone;
 pub(crate) mod prepared;
 pub(crate) mod register;
 pub(crate) mod request;

@@ -8,6 +8,7 @@ const SOURCES: &[&str] = &[
     "api/builder.rs",
     "api/connecting.rs",
     "api/engine.rs",
+    "api/gone.rs",
     "api/prepared.rs",
     "api/register.rs",
     "api/request.rs",

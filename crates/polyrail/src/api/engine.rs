@@ -291,7 +291,7 @@ impl Engine {
 
     /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
     /// life, and given up if there is none for `peer_timeout_ms`. While transfers are under way
-    /// that is so anyway.
+    /// that is so anyway. To learn of its end, wait for [`Peer::gone`], which watches it as well.
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
         if !self.shared().is_forked() {
@@ -490,8 +490,9 @@ impl Engine {
         NextNotification::new(self)
     }
 
-    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, or
-    /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
+    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, a
+    /// peer is gone, or an attempt to connect has ended: for programs with a loop of their own.
+    /// [`Events`] says how.
     pub fn events(&self) -> Result<Events, EngineError> {
         let shared = self.shared();
         if shared.is_forked() {

@@ -27,7 +27,7 @@ use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
-use crate::engine::peer::{Layout, OpRef, PeerOptions, PeerShared};
+use crate::engine::peer::{Ending, Layout, OpRef, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
@@ -358,6 +358,7 @@ impl EngineShared {
             let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
             self.callbacks.call("observer", tell);
         }
+        peer.ending.come();
         self.help();
         true
     }
@@ -388,6 +389,7 @@ impl EngineShared {
             payload: self.settings.payload_for(card),
             rails: self.rails.len(),
             staging: &self.staging,
+            ending: Ending::new(self),
         };
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;
