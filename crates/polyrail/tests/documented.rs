@@ -10,6 +10,7 @@ const SOURCES: &[&str] = &[
     "api/engine.rs",
     "api/gone.rs",
     "api/prepared.rs",
+    "api/publish.rs",
     "api/register.rs",
     "api/request.rs",
     "api/tasks.rs",

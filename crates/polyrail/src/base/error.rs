@@ -108,6 +108,17 @@ pub enum PeerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file is of an engine of this host that is not there any more.
+    #[error(
+        "metadata file {}: the engine that published it has ended (process {process} of this host)",
+        path.display()
+    )]
+    Ended {
+        /// The file.
+        path: PathBuf,
+        /// The process that it ran in, which may run on without it.
+        process: u32,
+    },
     /// No rail of one side can reach a rail of the other.
     #[error("no rail pair: local rails {local}, rails of the peer {remote}: {why}")]
     NoRailPair {
@@ -402,6 +413,7 @@ impl Explain for PeerError {
                 }
                 _ => return None,
             },
+            Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
             Self::Forked => FORKED,
             Self::NotMetadata { .. }
