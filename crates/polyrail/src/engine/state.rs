@@ -348,6 +348,13 @@ impl EngineShared {
             return;
         }
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        if until.is_some_and(|until| Instant::now() >= until) {
+            // A look: one pass at most, and no wait for who drives just now.
+            if !over() {
+                self.help();
+            }
+            return;
+        }
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
             while !stop() {
