@@ -17,6 +17,7 @@ use crate::engine::tasks::TaskPlace;
 #[doc = include_str!("../../doc/two_engines.txt")]
 /// use polyrail::LostReason;
 ///
+/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
 /// let gone = peer.gone();
 /// assert_eq!(gone.try_wait(), None, "it is there");
 /// assert_eq!(gone.wait(Duration::from_millis(1)), None);
