@@ -255,11 +255,13 @@ settings! {
     /// the system's), `system`, or a name the kernel knows.
     congestion: String = "auto", Kind::Congestion;
 
-    /// Send buffer of each flow in the kernel.
-    send_buffer_bytes: u64 = 0, Kind::bytes(4 * KIB, GIB).or_zero("kernel autotuning");
+    /// Send buffer of each flow in the kernel. With less than a segment of the loopback interface
+    /// (64 KiB) each one waits for an acknowledgement that the other end delays.
+    send_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
 
-    /// Receive buffer of each flow in the kernel.
-    recv_buffer_bytes: u64 = 0, Kind::bytes(4 * KIB, GIB).or_zero("kernel autotuning");
+    /// Receive buffer of each flow in the kernel. With less than a segment of the loopback interface
+    /// (64 KiB) the window closes, and the sender only probes it now and then.
+    recv_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
 
     /// Unsent bytes a flow may hold in the kernel before it counts as full (TCP_NOTSENT_LOWAT).
     /// Less keeps a small message from queueing behind a large one.
@@ -277,8 +279,9 @@ settings! {
     /// How long one TCP connection may take to come up.
     connect_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
 
-    /// How long a new connection may take to identify itself.
-    hello_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
+    /// How long a new connection may take to identify itself: round trips, and time for the threads
+    /// of both ends to run.
+    hello_timeout_ms: u64 = 3000, Kind::millis(100, 600_000);
 
     /// How long a rail may make no progress while others do, before other rails send its chunks
     /// again.

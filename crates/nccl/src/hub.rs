@@ -185,11 +185,12 @@ impl Hub {
 }
 
 impl Observer for Hub {
-    fn notified(&self, peer: &Peer, data: Vec<u8>) {
+    fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         match Message::decode(&data) {
             Ok(message) => self.deliver(peer, message),
             Err(error) => log::warn(&format!("from {}: {error}", peer.name())),
         }
+        None
     }
 
     /// A lost express way ends no connection: its messages that have not arrived fail by

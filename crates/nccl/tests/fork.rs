@@ -11,7 +11,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use polyrail::{
-    Config, Engine, EngineError, Memory, PeerError, PostError, RegionError, Request, TransferError,
+    Config, Engine, EngineError, LostReason, Memory, PeerError, PostError, RegionError, Request,
+    TransferError,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -137,7 +138,7 @@ fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
         assert!(waits.is_pending());
         let is_refused = |posted: Result<_, _>| matches!(posted, Err(PostError::Forked));
         let is_nobody = |found: Result<_, _>| matches!(found, Err(PeerError::Forked));
-        let calls: [Call<'_>; 20] = [
+        let calls: [Call<'_>; 22] = [
             ("accept_peer", &|| a.accept_peer(LONG).is_none()),
             ("add_peer", &|| is_nobody(a.add_peer(&b.metadata()))),
             ("close", &|| matches!(a.close(), ())),
@@ -146,6 +147,8 @@ fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
             ("dump", &|| a.dump().contains("forked")),
             ("events", &|| matches!(a.events(), Err(EngineError::Forked))),
             ("find_peer", &|| a.find_peer(none, LONG).is_some_and(is_nobody)),
+            ("gone", &|| matches!(to_b.gone().join(), LostReason::Forked)),
+            ("post_with", &|| is_refused(prepared.post_with(Vec::new()))),
             ("peer", &|| a.peer(b.instance()).is_none()),
             ("peers", &|| a.peers().is_empty()),
             ("post", &|| is_refused(prepared.post())),

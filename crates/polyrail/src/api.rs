@@ -4,7 +4,9 @@
 pub(crate) mod builder;
 pub(crate) mod connecting;
 pub(crate) mod engine;
+pub(crate) mod gone;
 pub(crate) mod prepared;
+pub(crate) mod publish;
 pub(crate) mod register;
 pub(crate) mod request;
 pub(crate) mod tasks;

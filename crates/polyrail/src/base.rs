@@ -4,10 +4,12 @@
 pub(crate) mod callback;
 pub(crate) mod driving;
 pub(crate) mod error;
+pub(crate) mod handed_over;
 pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;
 pub(crate) mod pause;
+pub(crate) mod published;
 pub(crate) mod reason;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;

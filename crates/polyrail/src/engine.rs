@@ -33,4 +33,5 @@ pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
 pub(crate) mod tasks;
+pub(crate) mod totals;
 pub(crate) mod trace;

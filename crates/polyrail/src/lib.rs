@@ -11,9 +11,11 @@
 //!
 //! # Waiting
 //!
-//! What takes time is a handle: a [`Transfer`], a [`Connecting`]. `wait(timeout)` returns `None`
-//! while it is not over, which is no error; `join()` waits for the end; `try_wait()` only looks; and
-//! `.await` needs no runtime in particular. [`Engine::next_notification`] and [`Engine::accept`] are
+//! What takes time is a handle: a [`Transfer`], a [`Connecting`], the end of a peer ([`Gone`]).
+//! `wait(timeout)` returns `None` while it is not over, which is no error; `join()` waits for the end;
+//! `try_wait()` only looks; and `.await` needs no runtime in particular. A timeout of zero is a look,
+//! too, here and wherever else a timeout is given: it blocks for nobody, and may find that what it looks
+//! for is there. [`Engine::next_notification`] and [`Engine::accept`] are
 //! futures beside [`Engine::wait_notification`] and [`Engine::accept_peer`]. Loops of another kind
 //! poll [`Events`]. All types may be sent to other threads and used by several at a time, but for
 //! futures that are polled.
@@ -89,6 +91,7 @@ mod wake;
 pub use api::builder::EngineBuilder;
 pub use api::connecting::Connecting;
 pub use api::engine::{Engine, RailInfo, rails};
+pub use api::gone::Gone;
 pub use api::prepared::PreparedTransfer;
 pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
@@ -105,6 +108,7 @@ pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path_kind::{PathKind, TransferPath};
 pub use engine::peer_handle::Peer;
+pub use engine::totals::Totals;
 pub use memory::region::{Access, Region, RegionSlice, RemoteRegion, RemoteSlice};
 pub use memory::registry::{Mailbox, OpenMailbox};
 pub use polyrail_config::{Config, Progress};

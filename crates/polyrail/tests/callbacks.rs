@@ -26,7 +26,7 @@ impl<F: Fn(u64) + Send + Sync> OnEnd for Told<F> {
 struct Panicker;
 
 impl Observer for Panicker {
-    fn notified(&self, _peer: &Peer, _data: Vec<u8>) {
+    fn notified(&self, _peer: &Peer, _data: Vec<u8>) -> Option<Vec<u8>> {
         panic!("in notified");
     }
 

@@ -216,14 +216,13 @@ struct Doer {
 }
 
 impl Observer for Doer {
-    fn notified(&self, _peer: &Peer, _data: Vec<u8>) {
+    fn notified(&self, _peer: &Peer, _data: Vec<u8>) -> Option<Vec<u8>> {
         let begin = Instant::now();
         let what = self.what.lock().unwrap().take();
         what.unwrap()();
         *self.took.lock().unwrap() = Some(begin.elapsed());
+        None
     }
-
-    fn lost(&self, _peer: &Peer, _why: &polyrail::LostReason) {}
 }
 
 impl Doer {

@@ -44,6 +44,30 @@ fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
 }
 
 #[test]
+fn totals_keep_what_moved_with_peers_that_are_gone() {
+    let a = engine(&[]);
+    let source = filled(&a, 1 << 20, 1);
+    for count in 1..=3 {
+        let b = engine(&[]);
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let target = zeroed(&b, 1 << 20);
+        let there = remote(&a, &target).all();
+        a.write(&to_b, &source.all(), &there).unwrap().ended().unwrap();
+        let totals = a.stats().totals;
+        assert_eq!((totals.tx_bytes, totals.rx_bytes), (count << 20, 0));
+        assert_eq!(b.stats().totals.rx_bytes, 1 << 20);
+        let landed = b.stats();
+        let chunks: u64 = landed.peers[0].rails.iter().map(|rail| rail.rx_chunks).sum();
+        assert_eq!(landed.totals.rx_chunks, chunks);
+        a.remove_peer(&to_b);
+        let stats = a.stats();
+        assert_eq!((stats.peers.len(), stats.totals.tx_bytes), (0, count << 20));
+        assert!(stats.totals.tx_chunks >= totals.tx_chunks);
+        assert!(stats.to_string().starts_with("peers 0, 0 of 0 flows up, operations 0; sent "));
+    }
+}
+
+#[test]
 fn a_signal_appends_the_state_to_the_file_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state-%p.txt").display().to_string();

@@ -37,8 +37,9 @@ impl Diary {
 }
 
 impl Observer for Diary {
-    fn notified(&self, _peer: &Peer, data: Vec<u8>) {
+    fn notified(&self, _peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         self.add(format!("notified {}", String::from_utf8_lossy(&data)));
+        None
     }
 
     fn lost(&self, _peer: &Peer, why: &polyrail::LostReason) {
@@ -72,6 +73,45 @@ fn an_observer_gets_notifications_and_the_inbox_none() {
     assert!(b.take_notifications().is_empty());
     drop(a);
     diary.wait_for("lost it closed");
+}
+
+/// Is told of nothing but ends.
+#[derive(Default)]
+struct Mourner(Diary);
+
+impl Observer for Mourner {
+    fn lost(&self, peer: &Peer, why: &polyrail::LostReason) {
+        self.0.lost(peer, why);
+    }
+}
+
+/// Takes what is for it, and is told of no ends.
+struct Taker;
+
+impl Observer for Taker {
+    fn notified(&self, _peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
+        Some(data).filter(|data| data != b"for the observer")
+    }
+}
+
+#[test]
+fn what_an_observer_does_not_take_goes_to_the_inbox() {
+    let mourner = Arc::new(Mourner::default());
+    let a = engine(&[]);
+    let b = builder().config(config(&[])).observer(mourner.clone()).build().unwrap();
+    let c = builder().config(config(&[])).observer(Arc::new(Taker)).build().unwrap();
+    for (other, lines) in [(&b, 2), (&c, 1)] {
+        let peer = a.add_peer(&other.metadata()).unwrap();
+        for text in ["for the observer", "for whoever asks"] {
+            a.notify(&peer, text.as_bytes()).unwrap().ended().unwrap();
+        }
+        let taken: Vec<_> = (0..lines).map(|_| other.wait_notification(LONG).unwrap()).collect();
+        assert!(taken.iter().any(|one| one.data == b"for whoever asks"), "{taken:?}");
+        assert!(other.take_notifications().is_empty());
+        assert_eq!(other.stats().callback_panics, 0);
+    }
+    drop(a);
+    mourner.0.wait_for("lost it closed");
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Resource, getrlimit, pidfd_getfd, pidfd_open,
+    test_kill_process,
 };
 
 use crate::memory::Map;
@@ -29,6 +31,58 @@ pub fn descriptor_limit() -> u64 {
 /// `None` without `/proc`.
 pub fn namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
+/// A process of this machine, told from every other one that has had its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number, in its PID namespace.
+    pub number: u32,
+    /// Its PID namespace, by the kernel's number.
+    pub namespace: u64,
+    /// When it started, in the kernel's ticks since the machine did.
+    pub started: u64,
+}
+
+impl Process {
+    /// This process. `None` without `/proc`.
+    pub fn own() -> Option<Self> {
+        let (_, started) = state_of(std::process::id())?;
+        Some(Self { number: std::process::id(), namespace: namespace()?, started })
+    }
+
+    /// Whether it has ended, for certain: what is hidden from this process, or is in another PID
+    /// namespace, has not.
+    pub fn has_ended(&self) -> bool {
+        if namespace() != Some(self.namespace) {
+            return false;
+        }
+        let Some(number) = i32::try_from(self.number).ok().and_then(Pid::from_raw) else {
+            return false;
+        };
+        if test_kill_process(number) == Err(Errno::SRCH) {
+            return true;
+        }
+        match state_of(self.number) {
+            Some((_, started)) if started != self.started => true,
+            // Nobody has taken note of its end yet. Threads may outlive the first one.
+            Some((b'Z' | b'X', _)) => {
+                let threads = std::fs::read_dir(format!("/proc/{}/task", self.number));
+                threads.is_ok_and(|threads| threads.count() <= 1)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The state of a process, as the kernel's letter, and when it started.
+fn state_of(number: u32) -> Option<(u8, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    // The name, in brackets, may contain anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 /// Tells a process from its forked copies, at the price of one load.
@@ -79,6 +133,35 @@ mod tests {
         let text = std::process::Command::new("readlink").arg("/proc/self/ns/pid").output();
         let text = String::from_utf8(text.unwrap().stdout).unwrap();
         assert_eq!(text.trim(), format!("pid:[{}]", namespace().unwrap()));
+    }
+
+    #[test]
+    fn a_process_has_ended_when_it_has_and_its_number_may_be_another_s() {
+        let own = Process::own().unwrap();
+        assert!(!own.has_ended());
+        assert!(
+            Process { started: own.started + 1, ..own }.has_ended(),
+            "the number is used again"
+        );
+        assert!(!Process { namespace: own.namespace + 1, started: 0, ..own }.has_ended());
+        assert!(!Process { number: u32::MAX, ..own }.has_ended());
+
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let number = child.id();
+        let started = state_of(number).unwrap().1;
+        let process = Process { number, started, ..own };
+        assert!(!process.has_ended());
+        drop(child.stdin.take());
+        let begin = std::time::Instant::now();
+        // Nobody waits for it yet: the kernel keeps its number.
+        while !process.has_ended() {
+            assert!(begin.elapsed().as_secs() < 30, "{:?}", state_of(number));
+            std::thread::yield_now();
+        }
+        assert!(state_of(number).is_some());
+        child.wait().unwrap();
+        assert!(process.has_ended());
     }
 
     #[test]

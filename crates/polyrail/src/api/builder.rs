@@ -23,8 +23,9 @@ use crate::engine::admission::{Admission, Hook, Incoming};
 /// struct Inbox(Mutex<Vec<Vec<u8>>>);
 ///
 /// impl Observer for Inbox {
-///     fn notified(&self, _peer: &Peer, data: Vec<u8>) {
+///     fn notified(&self, _peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
 ///         self.0.lock().unwrap().push(data);
+///         None
 ///     }
 ///     fn lost(&self, peer: &Peer, why: &LostReason) {
 ///         eprintln!("{} is gone: {why}", peer.name());

@@ -1,27 +1,24 @@
 //! The engine as its users see it.
 
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use polyrail_proto::InstanceId;
-use polyrail_proto::hello::Metadata;
 
 use crate::api::builder::EngineBuilder;
 use crate::api::connecting::Connecting;
 use crate::api::error::{EngineError, PeerError, PostError, RegionError};
 use crate::api::observer::Watch;
 use crate::api::prepared::PreparedTransfer;
+use crate::api::publish;
 use crate::api::register::Registrable;
 use crate::api::request::{Operation, Request};
 use crate::api::tasks::{Accept, Events, NextNotification};
 use crate::api::transfer::Transfer;
 use crate::base::invitation::Invitation;
-use crate::base::metadata_file;
 use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
@@ -166,7 +163,7 @@ impl Engine {
     /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
     /// may be posted at once and wait for them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
-        let metadata = Metadata::decode(metadata)?;
+        let metadata = publish::decode_metadata(metadata)?;
         Ok(Peer { shared: self.shared().add_peer(metadata)? })
     }
 
@@ -203,48 +200,6 @@ impl Engine {
     pub fn connect_by(&self, address: SocketAddr, invitation: &Invitation) -> Connecting {
         let asked = self.shared().introduce(address, Some(invitation.clone()));
         Connecting::new(self.clone(), address, asked)
-    }
-
-    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
-    /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
-    /// when the engine ends: whoever reads it after that adds a peer that is gone.
-    pub fn publish(&self, path: &Path) -> io::Result<()> {
-        metadata_file::write(path, &self.metadata())
-    }
-
-    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
-    /// `None`: it is not there yet. Anything but a regular file is an error.
-    ///
-    /// ```
-    #[doc = include_str!("../../doc/two_engines.txt")]
-    /// # let folder = std::env::temp_dir();
-    /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
-    /// other.publish(&path)?;
-    /// assert_eq!(engine.find_peer(&path, soon).expect("it is there")?, peer);
-    /// # std::fs::remove_file(path)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Option<Result<Peer, PeerError>> {
-        const LOOK_EVERY: Duration = Duration::from_millis(20);
-        let start = Instant::now();
-        loop {
-            // Whoever waits for a file that never comes still hears of the end.
-            if self.shared().is_forked() {
-                return Some(Err(PeerError::Forked));
-            }
-            if self.shared().is_closed() {
-                return Some(Err(PeerError::Closed));
-            }
-            match metadata_file::read(path) {
-                Ok(Some(metadata)) => return Some(self.add_peer(&metadata)),
-                Err(source) => {
-                    return Some(Err(PeerError::File { path: path.to_owned(), source }));
-                }
-                Ok(None) => {}
-            }
-            let left = timeout.checked_sub(start.elapsed())?;
-            std::thread::sleep(left.min(LOOK_EVERY));
-        }
     }
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.
@@ -290,7 +245,7 @@ impl Engine {
 
     /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
     /// life, and given up if there is none for `peer_timeout_ms`. While transfers are under way
-    /// that is so anyway.
+    /// that is so anyway. To learn of its end, wait for [`Peer::gone`], which watches it as well.
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
         if !self.shared().is_forked() {
@@ -489,8 +444,9 @@ impl Engine {
         NextNotification::new(self)
     }
 
-    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, or
-    /// an attempt to connect has ended: for programs with a loop of their own. [`Events`] says how.
+    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, a
+    /// peer is gone, or an attempt to connect has ended: for programs with a loop of their own.
+    /// [`Events`] says how.
     pub fn events(&self) -> Result<Events, EngineError> {
         let shared = self.shared();
         if shared.is_forked() {

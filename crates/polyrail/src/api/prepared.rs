@@ -7,7 +7,7 @@ use crate::api::engine::Engine;
 use crate::api::error::PostError;
 use crate::api::transfer::Transfer;
 use crate::engine::path_kind::TransferPath;
-use crate::engine::prepared::Prepared;
+use crate::engine::prepared::{Kind, Prepared};
 
 /// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
 /// earlier post of it is under way.
@@ -35,7 +35,31 @@ impl PreparedTransfer {
     /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
     pub fn post(&self) -> Result<Transfer, PostError> {
         let shared = self.engine.shared();
-        Ok(Transfer::new(shared.post(&self.prepared)?, shared.clone()))
+        Ok(Transfer::new(shared.post(&self.prepared, None)?, shared.clone()))
+    }
+
+    /// Posts it with this notification, this once, instead of the request's own or none. Nothing is
+    /// prepared again. For writes only ([`PostError::NoNotification`]); at most `notification_bytes`.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// let prepared = engine.prepare(Request::write(&peer).segment(local.all(), remote.all()))?;
+    /// for step in 0..3u64 {
+    ///     local.write_at(0, &step.to_le_bytes())?;
+    ///     prepared.post_with(step.to_le_bytes().to_vec())?.join()?;
+    ///     let notification = other.wait_notification(soon).expect("it comes");
+    ///     assert_eq!(notification.data, step.to_le_bytes());
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn post_with(&self, notification: Vec<u8>) -> Result<Transfer, PostError> {
+        let shared = self.engine.shared();
+        let kind = self.prepared.kind;
+        if kind != Kind::Write {
+            return Err(PostError::NoNotification { kind: kind.name() });
+        }
+        shared.settings.request_limits().check_notification(&notification)?;
+        Ok(Transfer::new(shared.post(&self.prepared, Some(notification))?, shared.clone()))
     }
 
     /// Payload bytes of each post.

@@ -16,7 +16,7 @@ use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{Kind, Prepared, RequestLimits};
-use crate::memory::region::{RegionSlice, RemoteSlice};
+use crate::memory::region::{NOBODY, RegionSlice, RemoteSlice};
 use crate::memory::region_list::RegionList;
 
 /// A transfer to be prepared: a peer, what is done, and which bytes.
@@ -123,8 +123,9 @@ impl Request<Write> {
     }
 
     /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
-    /// the write are in place. At most `notification_bytes`. A request has one, the same for each post;
-    /// notifications have no order among each other.
+    /// the write are in place. At most `notification_bytes`. Each post brings it, unless
+    /// [`crate::PreparedTransfer::post_with`] gives another one. Notifications have no order among each
+    /// other.
     #[must_use]
     pub fn notification(mut self, bytes: Vec<u8>) -> Self {
         self.spec.notification = Some(bytes);
@@ -262,12 +263,8 @@ impl Prepared {
         (path, copies): (TransferPath, Option<Copies>),
         limits: &RequestLimits,
     ) -> Result<Self, PostError> {
-        let notify = request.notification.is_some();
-        let notification = request.notification.take().unwrap_or_default();
-        if notification.len() as u64 > limits.notification_bytes {
-            let (got, limit) = (notification.len(), limits.notification_bytes);
-            return Err(PostError::NotificationTooLong { got, limit });
-        }
+        let notification = request.notification.take();
+        limits.check_notification(notification.as_deref().unwrap_or_default())?;
         let touches_device = request.touches_device();
         let chunk_bytes = match touches_device {
             true => limits.gpu_chunk_bytes,
@@ -276,7 +273,7 @@ impl Prepared {
         let mut regions = RegionList::default();
         let segments = match request.kind {
             Kind::Write | Kind::Read => request.pair_segments(&mut regions)?,
-            Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions),
+            Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions)?,
         };
         let plan = Plan::for_rails(segments, chunk_bytes, request.peer.shared.layout.rails())?;
         if matches!(request.kind, Kind::Receive { .. })
@@ -290,7 +287,6 @@ impl Prepared {
             kind: request.kind,
             plan,
             regions: regions.into_vec(),
-            notify,
             notification,
             path,
             copies,
@@ -305,6 +301,7 @@ impl Spec {
     fn pair_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
         let mut segments = Vec::with_capacity(self.pairs.len());
         for (index, (local, remote)) in self.pairs.iter().enumerate() {
+            self.check_own(index, local)?;
             if local.len != remote.len {
                 let (local, remote) = (local.len, remote.len);
                 return Err(PostError::Lengths { index, local, remote });
@@ -326,10 +323,11 @@ impl Spec {
 
     /// Local slices one after the other; the remote side is filled in when the match is known, so
     /// it is given as one stretch.
-    fn local_segments(&self, regions: &mut RegionList) -> Vec<Segment> {
+    fn local_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
         let mut at = 0;
         let mut segments = Vec::with_capacity(self.locals.len());
-        for local in &self.locals {
+        for (index, local) in self.locals.iter().enumerate() {
+            self.check_own(index, local)?;
             segments.push(Segment {
                 local_region: regions.number(local),
                 local_offset: local.offset,
@@ -339,6 +337,17 @@ impl Spec {
             });
             at += local.len;
         }
-        segments
+        Ok(segments)
+    }
+
+    /// Bytes land by the key of a region of this engine, and no other engine's key leads there.
+    fn check_own(&self, index: usize, local: &RegionSlice) -> Result<(), PostError> {
+        let (owner, engine) = (local.region.owner, self.peer.shared.engine);
+        if owner == engine || owner == NOBODY && self.kind.sends() {
+            return Ok(());
+        }
+        let region = format!("{:?}", local.region);
+        let owner = Some(owner).filter(|owner| *owner != NOBODY);
+        Err(PostError::ForeignRegion { index, region, owner, engine })
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use polyrail_config::ConfigError;
 use polyrail_gpu::GpuError;
-use polyrail_proto::PlanError;
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::RefusalCode;
+use polyrail_proto::{InstanceId, PlanError};
 use thiserror::Error;
 
 use crate::base::reason::{ConnectReason, LostReason, TransferProgress};
@@ -83,6 +83,12 @@ pub enum PeerError {
     /// The metadata can't be read.
     #[error("metadata of the peer: {0}")]
     Metadata(#[from] HelloError),
+    /// The bytes are something else that an engine hands over.
+    #[error("these bytes are no metadata of a peer: {what}")]
+    NotMetadata {
+        /// What they are, and where they belong.
+        what: &'static str,
+    },
     /// The metadata is this engine's own.
     #[error("the metadata is this engine's own")]
     Myself,
@@ -101,6 +107,17 @@ pub enum PeerError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// The file is of an engine of this host that is not there any more.
+    #[error(
+        "metadata file {}: the engine that published it has ended (process {process} of this host)",
+        path.display()
+    )]
+    Ended {
+        /// The file.
+        path: PathBuf,
+        /// The process that it ran in, which may run on without it.
+        process: u32,
     },
     /// No rail of one side can reach a rail of the other.
     #[error("no rail pair: local rails {local}, rails of the peer {remote}: {why}")]
@@ -196,6 +213,22 @@ pub enum PostError {
         /// The peer of the request.
         peer: String,
     },
+    /// A local part of the request is memory of another engine, or private memory where bytes of the
+    /// peer are to land ([`crate::Region::private`]).
+    #[error(
+        "segment {index} is here in {region} of {}, and engine {engine} is to move it",
+        owner_name(*.owner)
+    )]
+    ForeignRegion {
+        /// Position in the request.
+        index: usize,
+        /// The region, as it describes itself for people.
+        region: String,
+        /// The engine that it is registered with, `None` if it is private.
+        owner: Option<InstanceId>,
+        /// The engine of the request.
+        engine: InstanceId,
+    },
     /// The peer of the request is a peer of another engine of this process.
     #[error("peer {peer} was added to another engine than the one that is to do this")]
     ForeignPeer {
@@ -209,6 +242,12 @@ pub enum PostError {
         got: usize,
         /// The setting.
         limit: u64,
+    },
+    /// A notification was given for something else than a write.
+    #[error("a {kind} brings no notification, only a write does")]
+    NoNotification {
+        /// What the request does.
+        kind: &'static str,
     },
     /// A receive has too many segments.
     #[error("receive has {got} segments after merging, allowed is {limit}")]
@@ -238,6 +277,10 @@ pub enum PostError {
     /// This process is a copy of the one that built the engine.
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,
+}
+
+fn owner_name(owner: Option<InstanceId>) -> String {
+    owner.map_or_else(|| "no engine".to_owned(), |owner| format!("engine {owner}"))
 }
 
 impl PostError {
@@ -370,11 +413,14 @@ impl Explain for PeerError {
                 }
                 _ => return None,
             },
+            Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
             Self::Forked => FORKED,
-            Self::Myself | Self::File { .. } | Self::NoRailPair { .. } | Self::Closed => {
-                return None;
-            }
+            Self::NotMetadata { .. }
+            | Self::Myself
+            | Self::File { .. }
+            | Self::NoRailPair { .. }
+            | Self::Closed => return None,
         };
         Some(help.to_owned())
     }
@@ -408,6 +454,7 @@ impl Explain for PostError {
             Self::WrongPeer { .. } | Self::PeerGone { .. } => {
                 "exchange metadata and region descriptions again"
             }
+            Self::ForeignRegion { .. } => "register the memory with the engine that is to move it",
             Self::ForeignPeer { .. } => "add the peer to this engine, or post to the other",
             Self::NotificationTooLong { .. } => "write the bytes, and notify the peer of them",
             Self::Forked => FORKED,

@@ -7,6 +7,8 @@ use polyrail_proto::InstanceId;
 use polyrail_secure::{CAPABILITY_BYTES, Capability};
 use thiserror::Error;
 
+use crate::base::handed_over::INVITATION_PREFIX as PREFIX;
+
 /// Lets whoever has it connect to one engine, by [`crate::Engine::connect_by`]: an engine's metadata
 /// without its addresses. Pass it on by private means only, as bytes or as text.
 ///
@@ -22,9 +24,6 @@ pub struct Invitation {
     pub(crate) instance: InstanceId,
     pub(crate) capability: Capability,
 }
-
-/// What every invitation begins with as a text.
-const PREFIX: &str = "pr2-";
 
 /// A text that is no invitation; [`Invitation`] has an example of one that is.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -8,8 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
+use crate::base::published::{EXTRA_MAX, Published};
+
+/// The most bytes of a file that is read: no engine writes more.
+const FILE_MAX: u64 = EXTRA_MAX as u64 + (1 << 20);
+
 /// Writes the file such that others see it whole or not at all. Only its owner may read it.
-pub(crate) fn write(path: &Path, metadata: &[u8]) -> io::Result<()> {
+pub(crate) fn write(path: &Path, published: &Published) -> io::Result<()> {
+    let got = published.extra.len();
+    if got > EXTRA_MAX {
+        let why = format!("extra has {got} bytes, allowed is 0 to {EXTRA_MAX}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     // Threads of one process may write the same file: each has a draft of its own.
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -23,15 +33,15 @@ pub(crate) fn write(path: &Path, metadata: &[u8]) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
     // Nobody else takes this name again, so nobody else would remove what is left under it.
-    file.write_all(metadata)
+    file.write_all(&published.encode())
         .and_then(|()| fs::rename(draft, path))
         .inspect_err(|_| drop(fs::remove_file(draft)))
 }
 
 /// What is in the file, `None` if it is not there yet. Never blocks on one that is no regular file.
-pub(crate) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read(path: &Path) -> io::Result<Option<Published>> {
     match read_regular(path) {
-        Ok(metadata) => Ok(Some(metadata)),
+        Ok(bytes) => Published::decode(bytes).map(Some).map_err(invalid),
         // What holds a lease on the file is asked to let go of it, and does so soon.
         Err(error) if is_early(error.kind()) => Ok(None),
         Err(error) => Err(error),
@@ -49,9 +59,17 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     // Somebody may have put another one in its place.
     check(file.metadata()?.file_type())?;
-    let mut metadata = Vec::new();
-    file.read_to_end(&mut metadata)?;
-    Ok(metadata)
+    let mut bytes = Vec::new();
+    (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(invalid(format!("it has more than {FILE_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// What is in the file is wrong.
+pub(crate) fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn check(kind: fs::FileType) -> io::Result<()> {
@@ -75,12 +93,29 @@ mod tests {
 
     use super::*;
 
+    fn published(extra: &[u8]) -> Published {
+        Published { process: None, metadata: b"metadata".to_vec(), extra: extra.to_vec() }
+    }
+
+    #[test]
+    fn no_more_is_written_than_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0");
+        let largest = published(&vec![7; EXTRA_MAX]);
+        write(&path, &largest).unwrap();
+        assert!(read(&path).unwrap() == Some(largest), "it is another one");
+        let error = write(&path, &published(&vec![7; EXTRA_MAX + 1])).unwrap_err().to_string();
+        assert_eq!(error, "extra has 16777217 bytes, allowed is 0 to 16777216");
+        fs::File::options().write(true).open(&path).unwrap().set_len(FILE_MAX + 1).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("more than"));
+    }
+
     #[test]
     fn a_draft_that_can_not_take_its_place_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("folder");
         fs::create_dir(&path).unwrap();
-        assert!(write(&path, b"metadata").is_err());
+        assert!(write(&path, &published(b"")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

@@ -62,6 +62,9 @@ pub enum LostReason {
     /// It has given this engine up and came again, as if for the first time.
     #[error("it has lost this engine and began anew")]
     Anew,
+    /// This process is a copy of the one whose peer it is, where it may be there yet.
+    #[error("the peer belongs to the process that this one was forked from")]
+    Forked,
     /// The user gave metadata that says something else than the peer itself did.
     #[error("the user gave other metadata for it")]
     OtherMetadata,

@@ -1,5 +1,7 @@
 //! Counters of an engine as its users see them.
 
+mod text;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
@@ -10,13 +12,29 @@ use serde::Serialize;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyHandle;
 use crate::engine::state::EngineShared;
+use crate::engine::totals::Totals;
 
 /// Counters of an engine since it started, by peer, rail and flow, and its proxies.
 ///
 /// Bytes are payload; times are nanoseconds. Taken without stopping anything, so figures of
 /// different flows may be microseconds apart.
+///
+/// As text it is a line for a log, which names trouble only if there was some; `{:#}` adds a line for
+/// each peer:
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
+/// let stats = engine.stats();
+/// assert_eq!(stats.totals.tx_bytes, 4096);
+/// assert!(stats.to_string().ends_with("operations 0; sent 4.10 kB, received 0 B"), "{stats}");
+/// println!("{stats:#}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
+    /// What moved in all, with peers that are gone, too.
+    pub totals: Totals,
     /// Each peer that is known now.
     pub peers: Vec<PeerStats>,
     /// Each proxy.
@@ -149,8 +167,15 @@ pub struct ProxyStats {
 
 impl EngineShared {
     pub(crate) fn stats(&self) -> Stats {
+        let (peers, mut totals) = {
+            let peers = self.peers.read();
+            // Under the lock: a peer is in the list, or in what is past.
+            (peers.clone(), *self.past.lock())
+        };
+        peers.iter().for_each(|peer| totals.add(&Totals::of(peer)));
         Stats {
-            peers: self.peers().iter().map(|peer| self.peer_stats(peer)).collect(),
+            totals,
+            peers: peers.iter().map(|peer| self.peer_stats(peer)).collect(),
             proxies: self.proxies.all.iter().map(|proxy| proxy.stats()).collect(),
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),

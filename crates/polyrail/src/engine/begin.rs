@@ -24,7 +24,7 @@ impl TxSide {
         }
         match op.prepared.kind {
             Kind::Write => {
-                let flags = if op.prepared.notify { Flags::NOTIFY } else { Flags::NONE };
+                let flags = if op.notifies() { Flags::NOTIFY } else { Flags::NONE };
                 let deadline = op.deadline;
                 let source = Outgoing::Write(op.clone());
                 let id = self.submit(now, WireOp::Write, flags, 0, source, deadline);
@@ -98,7 +98,7 @@ impl TxSide {
 
     /// Sends the notification of a write whose bytes are in place.
     pub(crate) fn submit_notification(&mut self, now: Time, op: &Arc<Op>) {
-        let (plan, meta) = (Plan::empty(), op.prepared.notification.clone());
+        let (plan, meta) = (Plan::empty(), op.notification().unwrap_or_default().to_vec());
         let purpose = Purpose::Notify(op.clone());
         let source = Outgoing::Made(Arc::new(Made { plan, regions: Vec::new(), meta, purpose }));
         let id = self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);

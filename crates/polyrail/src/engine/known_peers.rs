@@ -17,7 +17,7 @@ use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
-use crate::engine::peer::{Layout, PeerOptions, PeerShared};
+use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
@@ -243,6 +243,7 @@ impl EngineShared {
             payload: self.settings.payload_for(card),
             rails: self.rails.len(),
             staging: &self.staging,
+            ending: Ending::new(self),
         };
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;

@@ -22,17 +22,24 @@ thread_local! {
 }
 
 /// What an engine tells its user as it happens, for programs that can't wait for an answer to a
-/// question; given to [`crate::EngineBuilder::observer`].
+/// question; given to [`crate::EngineBuilder::observer`]. Each method may be left out: what it would be
+/// told is then found where it is found without an observer.
 ///
 /// Called on the thread where it happens, mostly a proxy, several of them at a time. Posting is
 /// fine here; waiting is not, since nothing else moves on that proxy meanwhile. A panic is caught,
 /// logged and counted ([`crate::Stats::callback_panics`]).
 pub trait Observer: Send + Sync {
-    /// A notification arrived. With an observer none goes to [`crate::Engine::take_notifications`].
-    fn notified(&self, peer: &Peer, data: Vec<u8>);
+    /// A notification arrived. What this returns goes to [`crate::Engine::take_notifications`] and its
+    /// like, by default all of it; `None`: nothing does, as this has taken it.
+    fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
+        let _ = peer;
+        Some(data)
+    }
 
     /// The peer is gone, for the reason given; transfers with it have ended or are about to.
-    fn lost(&self, peer: &Peer, why: &LostReason);
+    fn lost(&self, peer: &Peer, why: &LostReason) {
+        let _ = (peer, why);
+    }
 }
 
 /// Is told of the end of transfers; given to [`crate::Request::tell`], which has a closure for it in

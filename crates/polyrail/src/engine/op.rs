@@ -24,6 +24,8 @@ pub(crate) struct Op {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) posted: Time,
     pub(crate) deadline: Option<Time>,
+    /// What this post tells the peer instead of the request's own notification.
+    notification: Option<Vec<u8>>,
     state: AtomicU32,
     /// Parts that are not over; a read of many segments has several.
     parts: AtomicU32,
@@ -104,7 +106,11 @@ impl OpsPool {
 
 impl Op {
     /// An operation of `parts` parts, unless the pool is full.
-    pub(crate) fn new(prepared: Arc<Prepared>, pool: &Arc<OpsPool>) -> Option<Arc<Self>> {
+    pub(crate) fn new(
+        prepared: Arc<Prepared>,
+        notification: Option<Vec<u8>>,
+        pool: &Arc<OpsPool>,
+    ) -> Option<Arc<Self>> {
         if !pool.take() {
             return None;
         }
@@ -114,6 +120,7 @@ impl Op {
             prepared,
             posted,
             deadline,
+            notification,
             state: AtomicU32::new(0),
             parts: AtomicU32::new(1),
             bytes: AtomicU64::new(0),
@@ -128,6 +135,15 @@ impl Op {
 
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// What the peer is told when all bytes are in place, if anything.
+    pub(crate) fn notification(&self) -> Option<&[u8]> {
+        self.notification.as_deref().or(self.prepared.notification.as_deref())
+    }
+
+    pub(crate) fn notifies(&self) -> bool {
+        self.notification().is_some()
     }
 
     /// Whoever fetches it from the pool must not begin it: it is about to be over, which it is told
@@ -202,7 +218,7 @@ impl Op {
     /// Looks whether the copies are done, and if so ends the operation. One with a notification
     /// ends when that has arrived.
     pub(crate) fn end_if_copied(&self) {
-        if !self.prepared.notify && !self.is_over() && self.is_copied() {
+        if !self.notifies() && !self.is_over() && self.is_copied() {
             let bytes = self.prepared.plan.bytes();
             self.bytes.store(bytes, Ordering::Relaxed);
             self.end(Ok(Outcome { bytes, duration: self.age() }));
@@ -388,7 +404,7 @@ impl Source for Outgoing {
 
     fn meta(&self) -> &[u8] {
         match self {
-            Self::Write(op) => &op.prepared.notification,
+            Self::Write(op) => op.notification().unwrap_or_default(),
             Self::Made(made) => &made.meta,
         }
     }

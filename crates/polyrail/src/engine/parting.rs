@@ -18,6 +18,7 @@ use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
+use crate::engine::totals::Totals;
 use crate::memory::tickets::wait_all;
 
 /// How long a closing engine tries to tell its peers.
@@ -98,8 +99,10 @@ impl EngineShared {
         self.parted().end_session(peer);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
+        let moved = Totals::of(peer);
         let mut peers = self.peers.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
+        self.past.lock().add(&moved);
         drop(peers);
         // Nobody accepts it any more, if ever anybody does.
         self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
@@ -125,6 +128,7 @@ impl EngineShared {
             let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
             self.callbacks.call("observer", tell);
         }
+        peer.ending.come();
         self.help();
         true
     }

@@ -41,7 +41,12 @@ use crate::engine::sessions::first_epoch;
 use crate::engine::suspects::Suspects;
 use crate::wake::tx_proxies::{Asked, TxProxies};
 
+mod covering;
+mod ending;
 mod standing;
+
+pub(crate) use covering::covers;
+pub(crate) use ending::Ending;
 
 /// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
 /// never during a system call on a socket.
@@ -89,6 +94,7 @@ pub(crate) struct PeerShared {
     /// The state in `life`, for those who only look.
     state: AtomicU8,
     lost: OnceLock<LostReason>,
+    pub(crate) ending: Ending,
     last_problem: Mutex<Option<String>>,
     /// When it was last asked for a sign of life, by the monotonic clock.
     pub(crate) asked: AtomicU64,
@@ -398,6 +404,7 @@ impl PeerShared {
             }),
             spins: options.spins,
             lost: OnceLock::new(),
+            ending: options.ending,
             last_problem: Mutex::new(None),
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
@@ -645,6 +652,7 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) rails: usize,
     /// Pinned memory of all peers together.
     pub(crate) staging: &'a Arc<Budget>,
+    pub(crate) ending: Ending,
 }
 
 /// Why a peer with which nothing went on for `silence` is given up.
@@ -653,47 +661,5 @@ pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
     match flows.up {
         0 => LostReason::Unreachable { silence, last_problem },
         _ => LostReason::NoProgress { silence, flows, last_problem },
-    }
-}
-
-/// Whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have
-/// the same order if the peer is honest, so the search goes on where the last one was found.
-pub(crate) fn covers(own: &[Place], wanted: &[Place]) -> bool {
-    let mut at = 0;
-    wanted.iter().all(|place| {
-        let holds = |own: &Place| {
-            own.key == place.key
-                && own.offset <= place.offset
-                && place.offset + place.len <= own.offset + own.len
-        };
-        let (before, after) = own.split_at(at);
-        let found = after.iter().position(holds).map(|ahead| at + ahead);
-        let found = found.or_else(|| before.iter().position(holds));
-        at = found.unwrap_or(at);
-        found.is_some()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use polyrail_proto::RegionKey;
-
-    use super::*;
-
-    #[test]
-    fn only_what_lies_within_one_place_is_covered() {
-        let key = |slot| RegionKey { slot, generation: 1, nonce: 5 };
-        let place = |slot, offset, len| Place { key: key(slot), offset, len };
-        let own = [place(1, 100, 50), place(1, 150, 50), place(2, 0, 10)];
-        assert!(covers(&own, &[place(1, 100, 50), place(1, 160, 40), place(2, 9, 1)]));
-        assert!(covers(&own, &[place(2, 0, 10), place(1, 100, 1)]), "in another order");
-        assert!(covers(&own, &[]));
-        let outside =
-            [place(1, 99, 1), place(1, 140, 20), place(2, 5, 6), place(3, 0, 1), place(1, 200, 1)];
-        for one in outside {
-            assert!(!covers(&own, &[place(1, 100, 50), one]), "{one:?}");
-        }
-        let other = Place { key: RegionKey { nonce: 6, ..key(1) }, ..own[0] };
-        assert!(!covers(&own, &[other]));
     }
 }

@@ -28,7 +28,7 @@ impl EngineShared {
                 let proxy = self.watcher(&prepared.peer);
                 let command = ProxyCommand::Copying(op.clone());
                 // Whoever waits, or asks, looks for himself.
-                let is_told = prepared.notify || prepared.listener.is_some();
+                let is_told = op.notifies() || prepared.listener.is_some();
                 match is_told || self.bells.are_used() {
                     true => proxy.command(command),
                     false => proxy.leave(command),

@@ -41,7 +41,7 @@ impl Peer {
         self.shared.instance()
     }
 
-    /// Why it is gone, if it is.
+    /// Why it is gone, if it is. [`Peer::gone`] waits for that.
     pub fn lost(&self) -> Option<LostReason> {
         self.shared.is_gone().then(|| self.shared.lost_reason())
     }

@@ -28,9 +28,8 @@ pub(crate) struct Prepared {
     /// For a write: what the sender core sends. For the others: the local segments in order.
     pub(crate) plan: Plan,
     pub(crate) regions: Vec<Arc<RegionCore>>,
-    pub(crate) notification: Vec<u8>,
-    /// A write without notification has none, which differs from an empty one.
-    pub(crate) notify: bool,
+    /// An empty one is one, too.
+    pub(crate) notification: Option<Vec<u8>>,
     pub(crate) path: TransferPath,
     /// If it goes without the rails.
     pub(crate) copies: Option<Copies>,
@@ -46,6 +45,17 @@ pub(crate) struct RequestLimits {
     pub(crate) gpu_chunk_bytes: u64,
     pub(crate) notification_bytes: u64,
     pub(crate) transfer_timeout: Option<Duration>,
+}
+
+impl RequestLimits {
+    /// Whether peers are to get a notification of that length.
+    pub(crate) fn check_notification(&self, notification: &[u8]) -> Result<(), PostError> {
+        let (got, limit) = (notification.len(), self.notification_bytes);
+        if got as u64 > limit {
+            return Err(PostError::NotificationTooLong { got, limit });
+        }
+        Ok(())
+    }
 }
 
 impl Kind {

@@ -40,6 +40,7 @@ use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Asked, Bells, question};
+use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
 use crate::engine::{local_engines, rail_selection};
 use crate::memory::registry::Registry;
@@ -80,6 +81,8 @@ pub(crate) struct EngineShared {
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
+    /// What moved with peers that are gone; added to while the list of peers is locked.
+    pub(crate) past: Mutex<Totals>,
     pub(crate) parted: Mutex<Parted>,
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
@@ -142,6 +145,7 @@ impl EngineShared {
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),
+            past: Mutex::default(),
             parted: Mutex::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
@@ -189,7 +193,12 @@ impl EngineShared {
     }
 
     /// Enters an operation.
-    pub(crate) fn post(self: &Arc<Self>, prepared: &Arc<Prepared>) -> Result<Arc<Op>, PostError> {
+    /// `notification`: instead of the request's own.
+    pub(crate) fn post(
+        self: &Arc<Self>,
+        prepared: &Arc<Prepared>,
+        notification: Option<Vec<u8>>,
+    ) -> Result<Arc<Op>, PostError> {
         if self.is_forked() {
             return Err(PostError::Forked);
         }
@@ -203,7 +212,7 @@ impl EngineShared {
         }
         prepared.check_regions()?;
         let busy = PostError::Busy { limit: self.pool.limit() };
-        let op = Op::new(prepared.clone(), &self.pool).ok_or_else(|| busy.clone())?;
+        let op = Op::new(prepared.clone(), notification, &self.pool).ok_or_else(|| busy.clone())?;
         if let Some(copies) = &prepared.copies {
             self.post_copies(&op, copies);
             if self.is_closing() {
@@ -334,6 +343,13 @@ impl EngineShared {
             return;
         }
         let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        if until.is_some_and(|until| Instant::now() >= until) {
+            // A look: one pass at most, and no wait for who drives just now.
+            if !over() {
+                self.help();
+            }
+            return;
+        }
         if self.settings.caller_driven {
             let stop = || over() || self.is_closing();
             while !stop() {

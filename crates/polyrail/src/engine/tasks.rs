@@ -202,6 +202,15 @@ impl<T: Clone> Asked<T> {
         answer.map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// The future is dropped.
+    pub(crate) fn forget_task(&self, place: TaskPlace) {
+        let mut state = self.0.state();
+        let State::Open(tasks) = &mut *state else { return };
+        let waker = tasks.forget(place);
+        drop(state);
+        drop(waker);
+    }
+
     fn of(state: &State<T>) -> Option<Option<T>> {
         match state {
             State::Open(_) => None,
@@ -258,9 +267,7 @@ mod tests {
         assert!(asked.poll(&mut place, &old_waker).is_pending());
         assert!(asked.poll(&mut other, &gone_waker).is_pending());
         assert!(asked.poll(&mut place, &new_waker).is_pending());
-        if let State::Open(tasks) = &mut *asked.0.state() {
-            drop(tasks.forget(other));
-        }
+        asked.forget_task(other);
         answer.give(3);
         let woken = [&old, &new, &gone].map(|count| count.0.load(Ordering::SeqCst));
         assert_eq!(woken, [0, 1, 0]);

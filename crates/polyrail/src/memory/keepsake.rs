@@ -40,7 +40,7 @@ impl Kept {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use polyrail_proto::RegionKey;
+    use polyrail_proto::{InstanceId, RegionKey};
     use polyrail_sys::Memory;
 
     use super::*;
@@ -58,7 +58,10 @@ mod tests {
     #[test]
     fn what_is_kept_hears_of_the_end_and_after_that_nothing_is_kept() {
         let key = RegionKey { slot: 1, generation: 1, nonce: 1 };
-        let region = || Arc::new(RegionCore::new(key, Memory::from(vec![0]).into(), Access::ALL));
+        let region = || {
+            let memory = Memory::from(vec![0]).into();
+            Arc::new(RegionCore::new(InstanceId(1), key, memory, Access::ALL))
+        };
         let (kept, empty) = (region(), region());
         let count = || kept.kept.keep::<Counts>().unwrap().0.load(Ordering::Relaxed);
         assert_eq!(count(), 0);

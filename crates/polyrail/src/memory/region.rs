@@ -9,12 +9,14 @@ use polyrail_sys::{Memory, OutOfRange};
 
 use crate::base::callback::Users;
 use crate::base::error::RegionError;
+use crate::base::handed_over::{REGION_MAGIC, recognise};
 use crate::memory::gate::Gate;
 use crate::memory::keepsake::Kept;
 use crate::memory::region_memory::{LastCopies, RegionMemory};
 use crate::memory::registry::Registry;
 
-const DESCRIPTION_MAGIC: [u8; 4] = *b"PLYM";
+/// The owner of a private region.
+pub(crate) const NOBODY: InstanceId = InstanceId(0);
 const DESCRIPTION_VERSION: u8 = 1;
 const DESCRIPTION_BYTES: usize = 46;
 
@@ -133,6 +135,8 @@ pub(crate) enum Touch {
 
 /// What the data path knows of a region.
 pub(crate) struct RegionCore {
+    /// The engine that it is registered with, [`NOBODY`] for a private one.
+    pub(crate) owner: InstanceId,
     pub(crate) key: RegionKey,
     pub(crate) memory: Users<RegionMemory>,
     pub(crate) access: Access,
@@ -147,25 +151,20 @@ struct Registration {
     core: Arc<RegionCore>,
     /// None for a private one.
     registry: Option<Arc<Registry>>,
-    instance: InstanceId,
     has_ended: AtomicBool,
 }
 
 impl Region {
-    pub(super) fn new(
-        core: Arc<RegionCore>,
-        registry: Option<Arc<Registry>>,
-        instance: InstanceId,
-    ) -> Self {
-        Self { registration: Registration::new(core, registry, instance) }
+    pub(super) fn new(core: Arc<RegionCore>, registry: Option<Arc<Registry>>) -> Self {
+        Self { registration: Registration::new(core, registry) }
     }
 
     /// A region that no peer can reach by itself: for what a [`crate::Mailbox`] takes in.
     pub fn private(memory: Memory) -> Self {
         let key = RegionKey { slot: u32::MAX, generation: 0, nonce: 0 };
         let access = Access::LOCAL;
-        let core = Arc::new(RegionCore::new(key, memory.into(), access));
-        Self::new(core, None, InstanceId(0))
+        let core = Arc::new(RegionCore::new(NOBODY, key, memory.into(), access));
+        Self::new(core, None)
     }
 
     /// Size in bytes.
@@ -196,7 +195,7 @@ impl Region {
         let core = &self.registration.core;
         let is_on_device = core.memory.device().is_some();
         let len = core.memory.len();
-        describe(self.registration.instance, core.key, len, core.access, is_on_device)
+        describe(core.owner, core.key, len, core.access, is_on_device)
     }
 
     /// Ends the registration though there are clones: when this returns the memory is not touched
@@ -229,8 +228,13 @@ impl Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let core = &self.registration.core;
-        write!(f, "Region(slot {}, {:?}, {:?})", core.key.slot, &*core.memory, core.access)
+        self.registration.core.fmt(f)
+    }
+}
+
+impl fmt::Debug for RegionCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region(slot {}, {:?}, {:?})", self.key.slot, &*self.memory, self.access)
     }
 }
 
@@ -242,7 +246,7 @@ pub(super) fn describe(
     is_on_device: bool,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
-    out.extend_from_slice(&DESCRIPTION_MAGIC);
+    out.extend_from_slice(&REGION_MAGIC);
     out.push(DESCRIPTION_VERSION);
     let flags = [access.remote_read, access.remote_write, is_on_device];
     out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
@@ -276,15 +280,18 @@ impl RemoteRegion {
     /// Reads what [`Region::describe`] made.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RegionError> {
         let bad = |what| RegionError::Description { what };
+        if let Some(what) = recognise(bytes).filter(|_| !bytes.starts_with(&REGION_MAGIC)) {
+            return Err(bad(what));
+        }
         let bytes: &[u8; DESCRIPTION_BYTES] = bytes
             .try_into()
-            .map_err(|_| bad("it must have the 46 bytes that `describe()` returned"))?;
-        let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(bad("it is empty"))?;
-        if *magic != DESCRIPTION_MAGIC {
-            return Err(bad("it does not begin like one"));
+            .map_err(|_| bad("they must be the 46 bytes that `describe()` returned"))?;
+        let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(bad("there are none"))?;
+        if *magic != REGION_MAGIC {
+            return Err(bad("they do not begin like one"));
         }
         if rest[0] != DESCRIPTION_VERSION {
-            return Err(bad("it was made by another version"));
+            return Err(bad("they were made by another version"));
         }
         let access = Access { remote_read: rest[1] & 1 != 0, remote_write: rest[1] & 2 != 0 };
         let u64_at = |at: usize| {
@@ -346,12 +353,8 @@ impl RemoteSlice {
 }
 
 impl Registration {
-    fn new(
-        core: Arc<RegionCore>,
-        registry: Option<Arc<Registry>>,
-        instance: InstanceId,
-    ) -> Arc<Self> {
-        Arc::new(Self { core, registry, instance, has_ended: AtomicBool::new(false) })
+    fn new(core: Arc<RegionCore>, registry: Option<Arc<Registry>>) -> Arc<Self> {
+        Arc::new(Self { core, registry, has_ended: AtomicBool::new(false) })
     }
 
     fn end(&self) {
@@ -369,7 +372,7 @@ impl Registration {
         self.core.kept.end(&self.core);
         self.core.copies.wait();
         if let Some(registry) = &self.registry {
-            (registry.region_ended)(self.instance, &self.core);
+            (registry.region_ended)(&self.core);
         }
     }
 }
@@ -381,10 +384,15 @@ impl Drop for Registration {
 }
 
 impl RegionCore {
-    pub(crate) fn new(key: RegionKey, memory: RegionMemory, access: Access) -> Self {
+    pub(crate) fn new(
+        owner: InstanceId,
+        key: RegionKey,
+        memory: RegionMemory,
+        access: Access,
+    ) -> Self {
         let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
         let memory = Users::new(memory);
-        Self { key, memory, access, granted: None, gate, copies, kept }
+        Self { owner, key, memory, access, granted: None, gate, copies, kept }
     }
 
     /// Only for these peers, if any are given.
@@ -422,7 +430,7 @@ mod tests {
     use super::*;
 
     fn registry() -> Arc<Registry> {
-        Arc::new(Registry::new(Arc::default(), Arc::default(), |_, _| ()))
+        Arc::new(Registry::new(Arc::default(), Arc::default(), |_| ()))
     }
 
     fn place(region: &Region, offset: u64, len: u64) -> Place {

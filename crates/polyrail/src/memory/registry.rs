@@ -25,7 +25,7 @@ pub(crate) struct Registry {
     callbacks: Arc<Callbacks>,
     pub(super) original: Arc<Original>,
     /// A region of the engine has ended: nobody is to wait for it, or to keep its memory, any longer.
-    pub(super) region_ended: fn(InstanceId, &Arc<RegionCore>),
+    pub(super) region_ended: fn(&Arc<RegionCore>),
 }
 
 #[derive(Default)]
@@ -129,7 +129,7 @@ impl Registry {
     pub(crate) fn new(
         callbacks: Arc<Callbacks>,
         original: Arc<Original>,
-        region_ended: fn(InstanceId, &Arc<RegionCore>),
+        region_ended: fn(&Arc<RegionCore>),
     ) -> Self {
         Self { table: RwLock::default(), callbacks, original, region_ended }
     }
@@ -142,12 +142,12 @@ impl Registry {
         granted: Option<Arc<[InstanceId]>>,
     ) -> Result<Region, RegionError> {
         let make = |key| {
-            let core = Arc::new(RegionCore::new(key, memory, access).granted_to(granted));
+            let core = Arc::new(RegionCore::new(instance, key, memory, access).granted_to(granted));
             (Entry::Region(core.clone()), core)
         };
         let core = self.insert(make)?;
         let registry = Some(self.clone());
-        Ok(Region::new(core, registry, instance))
+        Ok(Region::new(core, registry))
     }
 
     pub(crate) fn open(

@@ -45,7 +45,8 @@ pub(crate) fn import(
                 return Err("the peer offered memory of another size".into());
             }
             let memory = RegionMemory::Device(memory);
-            let region = Arc::new(RegionCore::new(remote.key, memory, remote.access()));
+            let region =
+                Arc::new(RegionCore::new(remote.instance, remote.key, memory, remote.access()));
             open.push((uuid, region.clone()));
             Ok(region)
         }

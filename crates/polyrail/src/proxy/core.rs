@@ -480,7 +480,7 @@ impl AnyFlow {
 
 /// Ends the operation if devices have copied all of it; says whether they have not.
 fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
-    if !op.prepared.notify {
+    if !op.notifies() {
         op.end_if_copied();
         return !op.is_over();
     }

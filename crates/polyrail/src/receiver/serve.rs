@@ -50,12 +50,15 @@ fn take(
         WireOp::Write => {
             if landed.flags.contains(Flags::NOTIFY) {
                 let peer = Peer { shared: peer.clone() };
-                match &pass.engine.observer {
+                let left = match &pass.engine.observer {
                     Some(observer) => {
                         let tell = || observer.notified(&peer, landed.meta);
-                        pass.engine.callbacks.call("observer", tell);
+                        pass.engine.callbacks.call("observer", tell).flatten()
                     }
-                    None => pass.engine.inbox.push(Notification { peer, data: landed.meta }),
+                    None => Some(landed.meta),
+                };
+                if let Some(data) = left {
+                    pass.engine.inbox.push(Notification { peer, data });
                 }
             }
         }

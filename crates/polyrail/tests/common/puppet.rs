@@ -130,6 +130,10 @@ pub(crate) fn play() {
                 peer = Some(engine.add_peer(&unhex(argument)).unwrap());
                 say("added");
             }
+            "publish" => {
+                engine.publish(std::path::Path::new(argument)).unwrap();
+                say("published");
+            }
             "notify" => {
                 // More than one that reads nothing has room for.
                 let other = engine.add_peer(&unhex(argument)).unwrap();

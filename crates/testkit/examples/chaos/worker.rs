@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Config, Engine, InstanceId, LostReason, Memory, Observer, Outcome, Peer, Region, TransferError,
+    Config, Engine, InstanceId, Memory, Observer, Outcome, Peer, Region, TransferError,
 };
 use polyrail_testkit::Rng;
 
@@ -100,14 +100,11 @@ struct Awake {
 struct Ears(Mutex<Sender<Event>>);
 
 impl Observer for Ears {
-    fn notified(&self, peer: &Peer, data: Vec<u8>) {
+    fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         let event = Event::Notified { from: peer.instance(), data };
         // The loop ends before the engine does; what comes then interests nobody.
         let _ = self.0.lock().map(|sender| sender.send(event));
-    }
-
-    fn lost(&self, _: &Peer, _: &LostReason) {
-        // The loop looks at its peers anyway.
+        None
     }
 }
 

@@ -1,0 +1,136 @@
+//! Engines that find each other by a file.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use polyrail_proto::hello::{HelloError, Metadata};
+use polyrail_sys::process::Process;
+
+use crate::api::engine::{Engine, Peer};
+use crate::api::error::{EngineError, PeerError};
+use crate::base::handed_over::recognise;
+use crate::base::metadata_file::{self, invalid};
+use crate::base::published::Published;
+use crate::engine::local_engines::engine_here;
+
+impl Engine {
+    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
+    /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
+    /// when the engine ends: who reads it after that is told so on this host, and elsewhere adds a peer
+    /// that is gone.
+    pub fn publish(&self, path: &Path) -> io::Result<()> {
+        self.publish_with(path, &[])
+    }
+
+    /// The same with bytes of the program's own, at most 16 MiB, that the reader gets by
+    /// [`Engine::find_peer_with`]: descriptions of regions for instance, so that the file is all that the
+    /// other end needs.
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # let folder = std::env::temp_dir();
+    /// let path = folder.join(format!("rank2-{}.polyrail", std::process::id()));
+    /// other.publish_with(&path, &target.describe())?;
+    ///
+    /// let (found, description) = engine.find_peer_with(&path, soon).expect("it is there")?;
+    /// let there = engine.import(&description)?;
+    /// engine.write(&found, &local.all(), &there.all())?.join()?;
+    /// assert_eq!(found, peer);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn publish_with(&self, path: &Path, extra: &[u8]) -> io::Result<()> {
+        if self.shared().is_forked() {
+            return Err(io::Error::other(EngineError::Forked));
+        }
+        let (metadata, extra) = (self.metadata(), extra.to_vec());
+        metadata_file::write(path, &Published { process: Process::own(), metadata, extra })
+    }
+
+    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
+    /// `None`: it is not there yet. Anything but a regular file is an error, and so is on this host the
+    /// file of an engine that has ended ([`PeerError::Ended`]).
+    ///
+    /// ```
+    #[doc = include_str!("../../doc/two_engines.txt")]
+    /// # let folder = std::env::temp_dir();
+    /// let path = folder.join(format!("rank1-{}.polyrail", std::process::id()));
+    /// other.publish(&path)?;
+    /// assert_eq!(engine.find_peer(&path, soon).expect("it is there")?, peer);
+    /// other.close();
+    /// let error = engine.find_peer(&path, soon).expect("it is there yet").unwrap_err();
+    /// assert!(matches!(error, polyrail::PeerError::Ended { .. }));
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn find_peer(&self, path: &Path, timeout: Duration) -> Option<Result<Peer, PeerError>> {
+        self.find_peer_with(path, timeout).map(|found| found.map(|(peer, _)| peer))
+    }
+
+    /// The same, with what the peer has added to the file by [`Engine::publish_with`]; nothing, if it has
+    /// added nothing.
+    pub fn find_peer_with(
+        &self,
+        path: &Path,
+        timeout: Duration,
+    ) -> Option<Result<(Peer, Vec<u8>), PeerError>> {
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let start = Instant::now();
+        loop {
+            // Whoever waits for a file that never comes still hears of the end.
+            if self.shared().is_forked() {
+                return Some(Err(PeerError::Forked));
+            }
+            if self.shared().is_closed() {
+                return Some(Err(PeerError::Closed));
+            }
+            let failed = |source| PeerError::File { path: path.to_owned(), source };
+            match metadata_file::read(path) {
+                Ok(Some(published)) => return Some(self.add_published(path, published)),
+                Err(source) => return Some(Err(failed(source))),
+                Ok(None) => {}
+            }
+            let left = timeout.checked_sub(start.elapsed())?;
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+    }
+
+    fn add_published(
+        &self,
+        path: &Path,
+        published: Published,
+    ) -> Result<(Peer, Vec<u8>), PeerError> {
+        let path = path.to_owned();
+        let metadata = match Metadata::decode(&published.metadata) {
+            Ok(metadata) => metadata,
+            Err(error) => return Err(PeerError::File { path, source: invalid(error) }),
+        };
+        if let Some(process) = published.process
+            && has_ended(&metadata, &process, self.shared().card.host)
+        {
+            return Err(PeerError::Ended { path, process: process.number });
+        }
+        Ok((Peer { shared: self.shared().add_peer(metadata)? }, published.extra))
+    }
+}
+
+/// Whether the engine is gone that this process of `host` has published, as far as this host knows.
+fn has_ended(metadata: &Metadata, process: &Process, host: u128) -> bool {
+    // Elsewhere the number is another process's.
+    if metadata.card.host != host {
+        return false;
+    }
+    if Process::own() == Some(*process) {
+        return engine_here(metadata.card.instance).is_none_or(|engine| engine.is_closed());
+    }
+    process.has_ended()
+}
+
+/// Reads metadata, and says what else it was given if it knows that.
+pub(crate) fn decode_metadata(bytes: &[u8]) -> Result<Metadata, PeerError> {
+    Metadata::decode(bytes).map_err(|error| match (&error, recognise(bytes)) {
+        (HelloError::NotPolyrail { .. }, Some(what)) => PeerError::NotMetadata { what },
+        _ => error.into(),
+    })
+}

@@ -1,0 +1,110 @@
+//! What is in a file by which engines find each other:
+//!
+//! ```text
+//! 0  "PLYF"   4 version u16   6 process u32 (0: unknown)   10 its PID namespace u64   18 its start u64
+//! 26 metadata_len u32   30 extra_len u32   34 the metadata, the extra bytes
+//! ```
+
+use polyrail_proto::hello;
+use polyrail_sys::process::Process;
+
+/// What such a file begins with.
+pub(crate) const FILE_MAGIC: [u8; 4] = *b"PLYF";
+/// The most bytes that go along with the metadata.
+pub(crate) const EXTRA_MAX: usize = 16 << 20;
+const VERSION: u16 = 1;
+const HEAD_BYTES: usize = 34;
+
+/// What is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Published {
+    /// Who wrote it, if that is known.
+    pub(crate) process: Option<Process>,
+    pub(crate) metadata: Vec<u8>,
+    /// What the user has added.
+    pub(crate) extra: Vec<u8>,
+}
+
+impl Published {
+    /// The file. The caller has checked the length of the extra bytes, and metadata is short.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (metadata, extra) = (&self.metadata, &self.extra);
+        let mut out = Vec::with_capacity(HEAD_BYTES + metadata.len() + extra.len());
+        let unknown = Process { number: 0, namespace: 0, started: 0 };
+        let Process { number, namespace, started } = self.process.unwrap_or(unknown);
+        out.extend_from_slice(&FILE_MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&namespace.to_le_bytes());
+        out.extend_from_slice(&started.to_le_bytes());
+        out.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(extra.len() as u32).to_le_bytes());
+        out.extend_from_slice(metadata);
+        out.extend_from_slice(extra);
+        out
+    }
+
+    /// Reads what [`Self::encode`] made, or bare metadata; or says what is wrong.
+    pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, String> {
+        if bytes.starts_with(&hello::MAGIC) {
+            return Ok(Self { process: None, metadata: bytes, extra: Vec::new() });
+        }
+        if !bytes.starts_with(&FILE_MAGIC) {
+            return Err("it is not what `publish` writes".to_owned());
+        }
+        let mut rest = &bytes[FILE_MAGIC.len()..];
+        let version = u16::from_le_bytes(take(&mut rest)?);
+        if version != VERSION {
+            return Err(format!("it has version {version}, this engine reads {VERSION}"));
+        }
+        let number = u32::from_le_bytes(take(&mut rest)?);
+        let (namespace, started) =
+            (u64::from_le_bytes(take(&mut rest)?), u64::from_le_bytes(take(&mut rest)?));
+        let process = (number > 0).then_some(Process { number, namespace, started });
+        let metadata_len = u32::from_le_bytes(take(&mut rest)?) as usize;
+        let extra_len = u32::from_le_bytes(take(&mut rest)?) as usize;
+        let Some((metadata, extra)) =
+            rest.split_at_checked(metadata_len).filter(|(_, extra)| extra.len() == extra_len)
+        else {
+            let (got, want) = (rest.len(), metadata_len as u64 + extra_len as u64);
+            return Err(format!("it has {got} bytes behind its head, which says {want}"));
+        };
+        Ok(Self { process, metadata: metadata.to_vec(), extra: extra.to_vec() })
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], String> {
+    let (first, behind) = rest.split_first_chunk().ok_or("its head is cut off")?;
+    *rest = behind;
+    Ok(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_what_is_cut_or_longer_is_refused() {
+        let process = Some(Process { number: 7, namespace: 1 << 40, started: 9 });
+        let whole = Published { process, metadata: b"card".to_vec(), extra: b"regions".to_vec() };
+        let bytes = whole.encode();
+        assert_eq!(Published::decode(bytes.clone()), Ok(whole.clone()));
+        let none = Published { process: None, extra: Vec::new(), ..whole };
+        assert_eq!(Published::decode(none.encode()), Ok(none));
+        for len in 0..bytes.len() {
+            let error = Published::decode(bytes[..len].to_vec()).unwrap_err();
+            assert!(error.starts_with("it"), "{error}");
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        assert!(Published::decode(longer).unwrap_err().contains("12 bytes behind its head"));
+        let mut newer = bytes;
+        newer[4] = 9;
+        assert!(Published::decode(newer).unwrap_err().contains("version 9"));
+    }
+
+    #[test]
+    fn bare_metadata_is_read_as_well() {
+        let bare = [&hello::MAGIC[..], b"..."].concat();
+        assert_eq!(Published::decode(bare.clone()).unwrap().metadata, bare);
+    }
+}

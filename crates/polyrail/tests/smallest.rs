@@ -1,0 +1,45 @@
+//! The smallest values that settings allow do work.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+
+/// On a loaded machine; the values below take milliseconds, and smaller ones took a minute.
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn data_moves_with_the_smallest_buffers_and_the_shortest_hello() {
+    for setting in [
+        ("recv_buffer_bytes", "64KiB"),
+        ("send_buffer_bytes", "64KiB"),
+        ("hello_timeout_ms", "100"),
+    ] {
+        let settings = [("rails", "127.0.0.1"), ("channels", "1"), setting];
+        let p = pair(&settings);
+        let (source, target) = (filled(&p.a, 3 << 20, 1), zeroed(&p.b, 3 << 20));
+        let began = Instant::now();
+        p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().ended().unwrap();
+        assert!(began.elapsed() < SOON, "{setting:?}: {:?}", began.elapsed());
+        assert!(bytes(&target) == pattern(3 << 20, 1), "{setting:?}");
+    }
+}
+
+#[test]
+fn what_does_not_work_is_refused_with_what_does() {
+    let refused = |name: &str, value: &str| {
+        let builder = polyrail::Config::builder();
+        let set = builder.set(name, value).and_then(polyrail_config::ConfigBuilder::build);
+        set.unwrap_err().to_string()
+    };
+    for (name, value, range) in [
+        ("recv_buffer_bytes", "4KiB", "0 (kernel autotuning), or 64KiB to 1GiB"),
+        ("send_buffer_bytes", "63KiB", "0 (kernel autotuning), or 64KiB to 1GiB"),
+        ("hello_timeout_ms", "1", "100 to 600000 ms"),
+    ] {
+        let error = refused(name, value);
+        let parts = [name, value.trim_end_matches(char::is_alphabetic), range];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+}
