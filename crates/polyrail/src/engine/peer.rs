@@ -39,6 +39,7 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
+use crate::wake::spin::spin_while_locked;
 use crate::wake::tx_proxies::{Asked, TxProxies};
 
 mod standing;
@@ -280,15 +281,6 @@ impl RxSide {
         let receiver = &mut self.receiver;
         let over = self.failing.extract_if(.., |it| receiver.expel(it.wire_op, it.context));
         self.arrived.extend(over.map(|it| Arrived::Failed(it.op, it.error)));
-    }
-}
-
-/// Returns when the lock seems to be free, or no pauses are left.
-fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
-    // To look leaves the line with the lock to who holds it.
-    while *left > 0 && mutex.is_locked() {
-        std::hint::spin_loop();
-        *left -= 1;
     }
 }
 
