@@ -37,6 +37,7 @@ use crate::engine::life::{Attempts, State};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
+use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
 use crate::wake::spin::spin_while_locked;
@@ -51,6 +52,8 @@ pub(crate) struct PeerShared {
     pub(crate) card: Card,
     /// What this engine proves to it.
     pub(crate) capability: Capability,
+    /// Who it is, by its certificate.
+    pub(crate) names: Mutex<Names>,
     /// How payload for it is protected on the rails.
     pub(crate) payload: Payload,
     /// The engine whose peer it is.
@@ -399,6 +402,7 @@ impl PeerShared {
             watches: AtomicU32::new(0),
             card,
             capability,
+            names: Mutex::default(),
             payload: options.payload,
             layout,
         }

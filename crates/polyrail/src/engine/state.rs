@@ -40,6 +40,7 @@ use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, OpRef, PeerShared, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Asked, Bells, question};
@@ -86,6 +87,8 @@ pub(crate) struct EngineShared {
     pub(crate) page: Page,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     pub(crate) parted: Mutex<Parted>,
+    /// Whom certificates say that others are.
+    pub(crate) names: ProvenNames,
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
@@ -148,6 +151,7 @@ impl EngineShared {
             page: Page::new(),
             peers: RwLock::default(),
             parted: Mutex::default(),
+            names: ProvenNames::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
             closed: AtomicBool::new(false),

@@ -198,6 +198,7 @@ impl Stranger {
             capability: Capability::new(CAPABILITY).secret(),
             shared: Vec::new(),
             host: None,
+            certified: None,
             open: false,
         };
         let (_, first) = stranger.words();

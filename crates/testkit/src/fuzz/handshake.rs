@@ -27,7 +27,8 @@ fn ends() -> &'static Ends {
         let fresh = || Capability::fresh().expect("random bits").secret();
         let secret = fresh();
         let shared = [fresh(), fresh()].into();
-        let keyring = Keyring { capability: secret.clone(), shared, host: None, open: false };
+        let (capability, certified) = (secret.clone(), None);
+        let keyring = Keyring { capability, shared, host: None, certified, open: false };
         let identity = || Identity::fresh().expect("random bits");
         let first = Mutex::default();
         Ends { a: identity(), b: identity(), secret, keyring, first }
