@@ -61,7 +61,7 @@ impl CertificatesError {
             Self::Key(_) => "chmod 600 the file, and make a new key if others have read it",
             Self::Content { why, .. } => match why {
                 CertificateFileError::Key { .. } => {
-                    "`openssl pkcs8 -topk8 -nodes -in KEY -out FILE` writes a key as PKCS#8"
+                    "`openssl pkcs8 -topk8 -nocrypt -in KEY -out FILE` writes a key as PKCS#8"
                 }
                 CertificateFileError::OtherKey => "name the key that the certificate was made for",
                 CertificateFileError::Own(CertificateError::Expired { .. }) => {
