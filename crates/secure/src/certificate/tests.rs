@@ -340,7 +340,19 @@ fn what_is_shown_is_bounded_and_read_to_its_end() {
         changed[bit / 8] ^= 1 << (bit % 8);
         assert!(verify(&changed).is_err(), "bit {bit}");
     }
+    // What follows a leaf that holds is not looked at, but counts.
+    let followed = |others: &[&[u8]]| {
+        let Shown { chain, signature } = Shown::decode(&shown).unwrap();
+        let framed = |part: &[u8]| [&(part.len() as u16).to_le_bytes(), part].concat();
+        let mut out =
+            [framed(&signature), vec![1 + others.len() as u8], framed(&chain[0])].concat();
+        others.iter().for_each(|other| out.extend(framed(other)));
+        out
+    };
+    assert!(verify(&followed(&[&b"junk"[..]; shown::CHAIN_MAX - 1])).is_ok());
     for garbled in [
+        followed(&[&b"junk"[..]; shown::CHAIN_MAX]),
+        followed(&[&[0; 8 << 10][..]; 2]),
         [&shown[..], &[0]].concat(),
         vec![0; 3],
         [&[0, 0, 5][..], &[0; 12]].concat(),
