@@ -9,9 +9,10 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor};
 use thiserror::Error;
 use webpki::anchor_from_trusted_cert;
+use zeroize::Zeroizing;
 
-use super::CertificateError;
 use super::shown::{CHAIN_MAX, MAX_SHOWN_BYTES};
+use super::{CertificateError, name_of};
 
 /// Most CAs: each may cost a check of each stranger's certificate.
 const ANCHORS_MAX: usize = 32;
@@ -93,7 +94,7 @@ impl Files<'_> {
         let anchor =
             |(index, der): (usize, &CertificateDer<'_>)| match anchor_from_trusted_cert(der) {
                 Ok(anchor) => Ok(anchor.to_owned()),
-                Err(error) => Err(trust(format!("certificate {}: {error}", index + 1))),
+                Err(error) => Err(trust(format!("certificate {}: {}", index + 1, name_of(&error)))),
             };
         all.iter().enumerate().map(anchor).collect()
     }
@@ -101,14 +102,12 @@ impl Files<'_> {
     /// Signs with the private key, which is forgotten again.
     pub(super) fn sign(&self, text: &[u8]) -> Result<Vec<u8>, CertificateFileError> {
         let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
-        let der = PrivateKeyDer::from_pem_slice(self.key).map_err(|error| match error {
-            pem::Error::NoItemsFound => key("no private key"),
-            other => key(&other.to_string()),
-        })?;
+        let der = PrivateKeyDer::from_pem_slice(self.key).map_err(|error| key(fault_of(&error)))?;
+        let der = Zeroizing::new(der);
         let random = SystemRandom::new();
         let failed = |_| key("signing failed");
         let bytes = der.secret_der();
-        match &der {
+        match &*der {
             PrivateKeyDer::Pkcs8(_) => {}
             PrivateKeyDer::Pkcs1(_) => return sign_rsa(RsaKeyPair::from_der(bytes), &random, text),
             _ => return Err(key("a private key in the form SEC1 (\"EC PRIVATE KEY\")")),
@@ -142,5 +141,16 @@ fn sign_rsa(
 /// Every certificate of a text; what else is in it does not matter.
 fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
-    all.map_err(|error| error.to_string())
+    all.map_err(|error| fault_of(&error).to_owned())
+}
+
+/// What is wrong with a text, and nothing of it: that may be a part of a key.
+fn fault_of(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::NoItemsFound => "no private key",
+        pem::Error::MissingSectionEnd { .. } => "a section of PEM without its last line",
+        pem::Error::IllegalSectionStart { .. } => "a section of PEM with a wrong first line",
+        pem::Error::Base64Decode(_) => "a section of PEM with something else than Base64 in it",
+        _ => "no PEM",
+    }
 }
