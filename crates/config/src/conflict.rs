@@ -27,6 +27,9 @@ impl Explicit<'_> {
 
 const ASK_FOR_PROXIES: &str = "set progress to proxy, or leave the other one out";
 
+const ALL_OF_CERTIFICATES: &str = "give all of certificate_file, certificate_key_file, trust_file and allowed_names, or none of \
+     them";
+
 /// Every conflict there is, in the order of the checks.
 pub(crate) const RULES: &[Rule] = &[
     Rule {
@@ -198,6 +201,66 @@ pub(crate) const RULES: &[Rule] = &[
         is_broken: |settings, _| same_file(&settings.trace_file, &settings.dump_file),
         why: "a state dump would break the JSON of the trace",
         remedy: "give each a file of its own",
+    },
+    Rule {
+        first: "certificate_file",
+        second: "certificate_key_file",
+        when: "certificate_file is given and certificate_key_file is not",
+        is_broken: |settings, _| {
+            !settings.certificate_file.is_empty() && settings.certificate_key_file.is_empty()
+        },
+        why: "a certificate proves nothing without its private key",
+        remedy: ALL_OF_CERTIFICATES,
+    },
+    Rule {
+        first: "certificate_key_file",
+        second: "certificate_file",
+        when: "certificate_key_file is given and certificate_file is not",
+        is_broken: |settings, _| {
+            !settings.certificate_key_file.is_empty() && settings.certificate_file.is_empty()
+        },
+        why: "a private key tells nobody whose it is",
+        remedy: ALL_OF_CERTIFICATES,
+    },
+    Rule {
+        first: "certificate_file",
+        second: "trust_file",
+        when: "certificate_file is given and trust_file is not",
+        is_broken: |settings, _| {
+            !settings.certificate_file.is_empty() && settings.trust_file.is_empty()
+        },
+        why: "both ends show a certificate, and nobody vouches for that of the other",
+        remedy: ALL_OF_CERTIFICATES,
+    },
+    Rule {
+        first: "trust_file",
+        second: "certificate_file",
+        when: "trust_file is given and certificate_file is not",
+        is_broken: |settings, _| {
+            !settings.trust_file.is_empty() && settings.certificate_file.is_empty()
+        },
+        why: "both ends show a certificate, and this one has none",
+        remedy: ALL_OF_CERTIFICATES,
+    },
+    Rule {
+        first: "trust_file",
+        second: "allowed_names",
+        when: "trust_file is given and allowed_names is not",
+        is_broken: |settings, _| {
+            !settings.trust_file.is_empty() && settings.allowed_names.is_empty()
+        },
+        why: "a CA may vouch for many that are not meant to connect, so nobody is allowed by default",
+        remedy: "name who is, or set allowed_names to * if all are that these CAs vouch for",
+    },
+    Rule {
+        first: "allowed_names",
+        second: "trust_file",
+        when: "allowed_names is given and trust_file is not",
+        is_broken: |settings, _| {
+            !settings.allowed_names.is_empty() && settings.trust_file.is_empty()
+        },
+        why: "nobody vouches for these names",
+        remedy: ALL_OF_CERTIFICATES,
     },
 ];
 

@@ -4,6 +4,7 @@ use crate::bindings::parse_bindings;
 use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
 use crate::number::Unit;
+use crate::peer_names::parse_names;
 use crate::signal;
 use crate::subsystems::{self, SUBSYSTEMS};
 use crate::suggest;
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Cpus,
     /// CPUs per interface.
     Bindings,
+    /// Names on certificates.
+    PeerNames,
     Congestion,
     Signal,
     Subsystems,
@@ -117,6 +120,10 @@ impl Kind {
                 Ok(_) => Ok(Value::Text(text.to_owned())),
                 Err(error) => Err(Invalid { reason: error.to_string(), help: error.help() }),
             },
+            Self::PeerNames => match parse_names(text) {
+                Ok(_) => Ok(Value::Text(text.to_owned())),
+                Err(error) => Err(Invalid::because(error.to_string()).help(error.help())),
+            },
             Self::Congestion => congestion(text),
             Self::Signal => signal::parse(text).map(Value::Number),
             Self::Subsystems => {
@@ -144,6 +151,7 @@ impl Kind {
             (Self::Number { zero: Some(meaning), .. }, Value::Number(0)) => meaning,
             (Self::Signal, Value::Number(0)) => "off",
             (Self::Cpus | Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
+            (Self::PeerNames, Value::Text(text)) if text.is_empty() => "none",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
             _ => "",
         }
@@ -178,6 +186,11 @@ impl Kind {
             Self::Cpus => format!("empty (not pinned), or a list of CPUs 0 to {LAST_CPU}"),
             Self::Bindings => {
                 "empty (not pinned), or CPUs per interface like eth1:8-21,112-125;eth2:22-35"
+                    .to_owned()
+            }
+            Self::PeerNames => {
+                "empty (none), or a list of DNS names, `*.example.org`, SPIFFE IDs, \
+                                `spiffe://example.org/path/*`; `*` is any name"
                     .to_owned()
             }
             Self::Congestion => "auto, system, or a name the kernel knows".to_owned(),
@@ -273,9 +286,14 @@ mod tests {
     #[test]
     fn long_texts_and_control_characters_are_refused_everywhere() {
         let long = "x".repeat(LONGEST_TEXT_BYTES + 1);
-        for kind in
-            [Kind::Interfaces, Kind::Cpus, Kind::Bindings, Kind::FileName("off"), Kind::Flag]
-        {
+        for kind in [
+            Kind::Interfaces,
+            Kind::Cpus,
+            Kind::Bindings,
+            Kind::PeerNames,
+            Kind::FileName("off"),
+            Kind::Flag,
+        ] {
             assert_eq!(kind.parse(&long).unwrap_err().reason, "is longer than 4096 bytes");
             let reason = kind.parse("a\nb").unwrap_err().reason;
             assert_eq!(reason, "has a control character or a line break in it");

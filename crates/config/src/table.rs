@@ -304,14 +304,34 @@ settings! {
 
 "Security" {
     /// Whether who connects has to prove that it may: by the metadata of the engine it connects to,
-    /// by a secret of `secret_file`, or as a process of the same user on the same host. With `none`
-    /// anybody may who reaches the port; then both ends must be set to it, and the log says so.
+    /// by a certificate, by a secret of `secret_file`, or as a process of the same user on the same
+    /// host. With `none` anybody may who reaches the port; then both ends must be set to it, and the
+    /// log says so.
     auth: Auth = Auth::On, Kind::Choice(Auth::NAMES);
 
     /// File with secrets for connecting by address alone, one on each line, that only its owner may
     /// read (mode 0600). The first is for connecting, all are accepted. `polyrail secret new` makes
     /// one.
     secret_file: String = "", Kind::FileName("none");
+
+    /// File with this engine's certificate and those of the CAs between it and `trust_file`, in PEM,
+    /// its own first. With `certificate_key_file`, `trust_file` and `allowed_names` it lets engines
+    /// connect by address alone that have certificates, too. It is tried before a secret. A renewed
+    /// file is read again without a restart.
+    certificate_file: String = "", Kind::FileName("none");
+
+    /// File with the private key of the certificate, in PEM (PKCS#8), that only its owner may read
+    /// (mode 0600).
+    certificate_key_file: String = "", Kind::FileName("none");
+
+    /// File with the certificates of the CAs, in PEM, that vouch for the certificates of all engines,
+    /// also of this one. Each may vouch for any name.
+    trust_file: String = "", Kind::FileName("none");
+
+    /// Names of engines that may connect by certificate, and that this engine connects to. One of the
+    /// certificate's names has to be among them. There is no default: whoever has a certificate of
+    /// these CAs is let in only if this is `*`.
+    allowed_names: String = "", Kind::PeerNames;
 
     /// How payload is protected on its way over the rails: not at all, by a CRC-32C of each chunk
     /// (finds accidents), or encrypted and authenticated. The stronger of both ends' settings

@@ -36,6 +36,34 @@ fn a_value_out_of_range_names_field_value_range_and_origin() {
 }
 
 #[test]
+fn half_of_what_certificates_need_is_refused() {
+    let all = [
+        ("certificate_file", "cert.pem"),
+        ("certificate_key_file", "key.pem"),
+        ("trust_file", "ca.pem"),
+        ("allowed_names", "*.example.org, spiffe://example.org/ml/*"),
+    ];
+    set(&all).unwrap().build().unwrap();
+    for given in 1..(1 << all.len()) - 1 {
+        let some: Vec<_> =
+            all.into_iter().enumerate().filter(|(at, _)| given & (1 << at) != 0).collect();
+        let some: Vec<_> = some.into_iter().map(|(_, pair)| pair).collect();
+        let error = set(&some).unwrap().build().unwrap_err();
+        let text = error.to_string();
+        assert!(some.iter().any(|(name, value)| text.contains(&format!("{name} = `{value}`"))));
+        assert!(error.help().unwrap().contains("allowed_names"), "{text}");
+    }
+    let text = refusal("allowed_names", "a.example.org, b.*.org").to_string();
+    assert_eq!(
+        text,
+        "allowed_names = `a.example.org, b.*.org` (from an option or the program) has `b.*.org` with \
+         a `*` that is neither all, nor the first label, nor the last step (name 2); allowed: empty \
+         (none), or a list of DNS names, `*.example.org`, SPIFFE IDs, `spiffe://example.org/path/*`; \
+         `*` is any name"
+    );
+}
+
+#[test]
 fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
     for (name, low, high) in [
         ("channels", 0u64, 256u64),

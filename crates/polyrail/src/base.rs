@@ -2,6 +2,7 @@
 //! an engine.
 
 pub(crate) mod callback;
+pub(crate) mod certificate_files;
 pub(crate) mod driving;
 pub(crate) mod error;
 pub(crate) mod handed_over;

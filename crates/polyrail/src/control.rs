@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::WIRE_VERSION;
 use polyrail_proto::{FlowIndex, Time};
+use polyrail_secure::{CertificateError, HandshakeError, Proof};
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
@@ -195,7 +196,11 @@ impl Control {
         let Some(handshake) = self.handshakes.get_mut(key) else { return };
         match handshake.step(&self.engine.credentials) {
             Step::Waiting => {}
-            Step::Hello(hello) => self.receive(key, hello),
+            Step::Hello(hello) => {
+                let names = handshake.names().clone();
+                self.engine.note_names(hello.card().instance, names);
+                self.receive(key, hello);
+            }
             Step::Failed(why) => {
                 let handshake = self.handshakes.remove(key);
                 self.failed(handshake, why);
@@ -206,9 +211,9 @@ impl Control {
             }
             Step::Unproven(error) => {
                 let handshake = self.handshakes.remove(key);
-                let reason = "no proof that counts here: another secret, or none";
-                handshake.say_goodbye(RefusedCode::Unproven, reason);
-                self.failed(handshake, ConnectReason::Impostor(error));
+                let (code, reason) = refusal_of(&error);
+                handshake.say_goodbye(code, reason);
+                self.failed(handshake, error.into());
             }
             Step::Reply(reply) => {
                 let handshake = self.handshakes.remove(key);
@@ -271,5 +276,41 @@ impl Control {
 
     fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {
         self.engine.card.rails[peer.layout.pair_of(flow).0].name.clone()
+    }
+}
+
+/// What somebody is told whose proof does not hold: the reason, and nothing of what would.
+fn refusal_of(error: &HandshakeError) -> (RefusedCode, &'static str) {
+    let HandshakeError::Certificate(why) = error else {
+        return match error {
+            HandshakeError::NotAccepted(Proof::Certificate) => {
+                (RefusedCode::NoCertificates, "no certificates are taken here")
+            }
+            _ => (RefusedCode::Unproven, "no proof that counts here: another secret, or none"),
+        };
+    };
+    match why {
+        CertificateError::Untrusted { .. } => (
+            RefusedCode::CertificateUntrusted,
+            "no CA that is trusted here vouches for the certificate",
+        ),
+        CertificateError::Expired { .. } => {
+            (RefusedCode::CertificateExpired, "the certificate has expired, by the clock here")
+        }
+        CertificateError::NotYetValid { .. } => (
+            RefusedCode::CertificateNotYetValid,
+            "the certificate is not valid yet, by the clock here",
+        ),
+        CertificateError::Usage { .. } => {
+            (RefusedCode::CertificateUsage, "the certificate is not for an engine that connects")
+        }
+        CertificateError::Nameless | CertificateError::NotAllowed { .. } => {
+            (RefusedCode::NameNotAllowed, "the names on the certificate are not allowed here")
+        }
+        CertificateError::Statement => (
+            RefusedCode::CertificateStatement,
+            "the certificate is of somebody else than the engine that shows it",
+        ),
+        _ => (RefusedCode::CertificateMalformed, "the certificate can't be read"),
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod peer_copying;
 pub(crate) mod peer_handle;
 pub(crate) mod placement;
 pub(crate) mod prepared;
+pub(crate) mod proven_names;
 pub(crate) mod proxy_handle;
 pub(crate) mod quotas;
 pub(crate) mod rail_selection;

@@ -97,9 +97,10 @@ pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;
 pub use api::tasks::{Accept, Events, NextNotification};
 pub use api::transfer::Transfer;
+pub use base::certificate_files::CertificatesError;
 pub use base::error::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
 pub use base::invitation::{Invitation, InvitationError};
-pub use base::reason::{ConnectReason, Flows, LostReason, Refusal, TransferProgress};
+pub use base::reason::{ConnectReason, Flows, LostReason, Refusal, TransferProgress, Whose};
 pub use base::secret_file::SecretFileError;
 pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use engine::admission::{Admission, Incoming};
@@ -117,7 +118,10 @@ pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::InstanceId;
 pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::wire::RefusalCode;
-pub use polyrail_secure::{HandshakeError, SecretsError, new_secret};
+pub use polyrail_secure::{
+    CertificateError, CertificateFileError, HandshakeError, Role, SecretsError, UnixSeconds,
+    new_secret,
+};
 pub use polyrail_sys::Memory;
 
 /// What requests do: the operations in the type of a [`Request`].

@@ -98,6 +98,7 @@ fn who_answers_in_place_of_another_hears_no_hello_and_gets_no_flow() {
         capability: stolen.capability.secret(),
         shared: Vec::new(),
         host: None,
+        certified: None,
         open: false,
     };
     let peer = engine.add_peer(&stolen.encode()).unwrap();

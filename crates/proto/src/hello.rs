@@ -15,7 +15,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use polyrail_secure::{CAPABILITY_BYTES, Capability};
+use polyrail_secure::{CAPABILITY_BYTES, Capability, MAX_SHOWN_BYTES};
 use thiserror::Error;
 
 pub use crate::codec::DecodeError;
@@ -27,8 +27,10 @@ use crate::wire::WIRE_VERSION;
 pub const MAGIC: [u8; 4] = *b"PLYR";
 /// Bytes of the prefix.
 pub const PREFIX_BYTES: usize = 12;
-/// Most bytes after the prefix.
+/// Most bytes after the prefix, where no certificate is in them.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
+/// Most bytes after the prefix of a message that may show a certificate.
+pub const MAX_CERTIFIED_BYTES: usize = MAX_BODY_BYTES + MAX_SHOWN_BYTES;
 /// Most rails of an engine.
 pub const MAX_RAILS: usize = 64;
 
@@ -192,6 +194,22 @@ pub enum RefusedCode {
     Undecided = 11,
     /// No secret was proven that counts there.
     Unproven = 12,
+    /// It takes no certificates.
+    NoCertificates = 13,
+    /// No CA that it trusts vouches for the certificate.
+    CertificateUntrusted = 14,
+    /// The certificate has expired, by the clock there.
+    CertificateExpired = 15,
+    /// The certificate is not valid yet, by the clock there.
+    CertificateNotYetValid = 16,
+    /// The certificate is not for an engine that connects.
+    CertificateUsage = 17,
+    /// The names on the certificate are not allowed there.
+    NameNotAllowed = 18,
+    /// The certificate can't be read.
+    CertificateMalformed = 19,
+    /// The certificate is of somebody else than the engine that shows it.
+    CertificateStatement = 20,
 }
 
 impl RefusedCode {
@@ -209,6 +227,14 @@ impl RefusedCode {
             Self::NotAdmitted,
             Self::Undecided,
             Self::Unproven,
+            Self::NoCertificates,
+            Self::CertificateUntrusted,
+            Self::CertificateExpired,
+            Self::CertificateNotYetValid,
+            Self::CertificateUsage,
+            Self::NameNotAllowed,
+            Self::CertificateMalformed,
+            Self::CertificateStatement,
         ]
         .into_iter()
         .find(|known| *known as u16 == code)
@@ -239,10 +265,12 @@ pub enum HelloError {
         allowed: &'static str,
     },
     /// A hello that is larger than any can be.
-    #[error("hello of {got} bytes, allowed is {MAX_BODY_BYTES}")]
+    #[error("hello of {got} bytes, allowed is {max}")]
     TooLarge {
         /// The announced length.
         got: u32,
+        /// The most that it may be.
+        max: u32,
     },
     /// The body can't be read.
     #[error(transparent)]
@@ -297,14 +325,25 @@ impl Prefix {
             return Err(HelloError::Version { got: version });
         }
         let len = u32::from_le_bytes([l0, l1, l2, l3]);
-        if len as usize > MAX_BODY_BYTES {
-            return Err(HelloError::TooLarge { got: len });
-        }
         let got = u16::from_le_bytes([k0, k1]);
         let kinds = [Kind::First, Kind::Second, Kind::Third, Kind::Reply, Kind::Refusal];
         let kind = kinds.into_iter().find(|kind| *kind as u16 == got);
         let kind = kind.ok_or(HelloError::Kind { got, allowed: "1 to 5" })?;
-        Ok(Self { kind, body_bytes: len as usize })
+        let max = match kind {
+            Kind::Second | Kind::Third => MAX_CERTIFIED_BYTES,
+            Kind::First | Kind::Reply | Kind::Refusal => MAX_BODY_BYTES,
+        };
+        Self { kind, body_bytes: len as usize }.within(max)
+    }
+
+    /// The same, if no more bytes follow than these.
+    pub fn within(self, max: usize) -> Result<Self, HelloError> {
+        if self.body_bytes <= max {
+            return Ok(self);
+        }
+        // It was read as a u32, and no bound is larger.
+        let (got, max) = (self.body_bytes as u32, max as u32);
+        Err(HelloError::TooLarge { got, max })
     }
 
     /// What follows.
@@ -383,7 +422,7 @@ impl Reply {
             0 => Self::Accepted(Metadata::decode_from(&mut reader)?),
             got => Self::Refused {
                 code: RefusedCode::from_wire(got)
-                    .ok_or_else(|| reader.field("code", got.into(), "0 to 12"))?,
+                    .ok_or_else(|| reader.field("code", got.into(), "0 to 20"))?,
                 reason: reader.text("reason", MAX_REASON_BYTES)?,
             },
         };

@@ -6,13 +6,20 @@
 //! -> s, se, the initiator's words, tag  so does the initiator
 //! ```
 //!
+//! Where certificates are the proof, the responder's is in the second message, and the initiator's in
+//! front of its words (its length as u16). Who connects checks the one before it says anything; who is
+//! connected to checks the other before it gives the words to anybody.
+//!
 //! A first message can be repeated by whoever recorded it, but gains nothing: what follows needs the
 //! private half of `e`.
+
+use std::sync::Arc;
 
 use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use thiserror::Error;
 
+use crate::certificate::{CertificateError, Certified, Role};
 use crate::identity::{Identity, PublicKey};
 use crate::record::Keys;
 use crate::secret::{Keyring, Proof, Secret};
@@ -26,10 +33,10 @@ const OVERHEAD_BYTES: usize = 128;
 const MESSAGE_MAX: usize = 65_535;
 
 /// Why a handshake ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HandshakeError {
     /// The first byte names no proof.
-    #[error("handshake field proof is {got}, allowed is 1 to 4")]
+    #[error("handshake field proof is {got}, allowed is 1 to 5")]
     Proof {
         /// The byte.
         got: u8,
@@ -43,6 +50,9 @@ pub enum HandshakeError {
     /// The other side is proven to be somebody else than it says, or than was meant.
     #[error("it is another engine than it says, or than was meant")]
     OtherIdentity,
+    /// The certificate of the other end does not hold.
+    #[error("its certificate {0}")]
+    Certificate(#[from] CertificateError),
     /// The words are longer than a message can hold.
     #[error("{bytes} bytes of words, allowed are {max}", max = MESSAGE_MAX - OVERHEAD_BYTES)]
     TooLong {
@@ -55,12 +65,17 @@ pub enum HandshakeError {
 }
 
 /// The side that connects, between its first message and its last.
-pub struct Initiator(HandshakeState);
+pub struct Initiator {
+    state: HandshakeState,
+    certified: Option<Arc<Certified>>,
+    names: Vec<String>,
+}
 
 /// The side that was connected to, between the first message and the last.
 pub struct Responder {
     state: HandshakeState,
     proof: Proof,
+    certified: Option<Arc<Certified>>,
 }
 
 /// What a responder knows after the last message.
@@ -69,6 +84,8 @@ pub struct Proven {
     pub initiator: PublicKey,
     /// By which proof.
     pub proof: Proof,
+    /// The names on its certificate; none if it proved something else.
+    pub names: Vec<String>,
     /// What it said.
     pub words: Vec<u8>,
     /// For all that follows.
@@ -132,25 +149,55 @@ impl Initiator {
         let mut state = state(identity, proof, secret, true)?;
         let mut message = vec![proof as u8];
         message.extend_from_slice(&write(&mut state, &[])?);
-        Ok((Self(state), message))
+        Ok((Self { state, certified: None, names: Vec::new() }, message))
+    }
+
+    /// The same with certificates as the proof of both ends.
+    ///
+    /// # Errors
+    /// Only if the library fails.
+    pub fn by_certificate(
+        identity: &Identity,
+        certified: Arc<Certified>,
+    ) -> Result<(Self, Vec<u8>), HandshakeError> {
+        let (begun, first) = Self::new(identity, Proof::Certificate, &Secret::certificates())?;
+        Ok((Self { certified: Some(certified), ..begun }, first))
     }
 
     /// Reads the second message; tells who answered.
     ///
     /// # Errors
-    /// If the other side did not prove the secret.
+    /// If the other side did not prove the secret, or its certificate does not hold here.
     pub fn read(&mut self, second: &[u8]) -> Result<PublicKey, HandshakeError> {
-        read(&mut self.0, second)?;
-        other_end(&self.0)
+        let shown = read(&mut self.state, second)?;
+        let other = other_end(&self.state)?;
+        if let Some(certified) = &self.certified {
+            self.names = certified.verify(&shown, other, Role::Responder)?;
+        }
+        Ok(other)
+    }
+
+    /// The names on the certificate of who answered; none if there is none.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Ends with the third message, which carries `words`.
     ///
     /// # Errors
-    /// If the words are too long, or [`Self::read`] was not called.
+    /// If the words are too long, or [`Self::read`] was not called or failed.
     pub fn finish(mut self, words: &[u8]) -> Result<(Vec<u8>, Keys), HandshakeError> {
-        let third = write(&mut self.0, words)?;
-        let (ours, theirs) = self.0.dangerously_get_raw_split();
+        let third = match &self.certified {
+            None => write(&mut self.state, words)?,
+            // It was shown nothing that holds.
+            Some(_) if self.names.is_empty() => return Err(HandshakeError::Library),
+            Some(certified) => {
+                // It has at most `MAX_SHOWN_BYTES`.
+                let len = (certified.shown().len() as u16).to_le_bytes();
+                write(&mut self.state, &[&len, certified.shown(), words].concat())?
+            }
+        };
+        let (ours, theirs) = self.state.dangerously_get_raw_split();
         Ok((third, Keys::new(ours, theirs)))
     }
 }
@@ -171,30 +218,51 @@ impl Responder {
         if secrets.is_empty() {
             return Err(HandshakeError::NotAccepted(proof));
         }
+        let certified = keyring.certified.clone().filter(|_| proof == Proof::Certificate);
         for secret in &secrets {
             let mut state = state(identity, proof, secret, false)?;
             match read(&mut state, first) {
                 Err(HandshakeError::Unproven) => {}
                 Err(error) => return Err(error),
                 Ok(_) => {
-                    let second = write(&mut state, &[])?;
-                    return Ok((Self { state, proof }, second));
+                    let shown = certified.as_ref().map_or(&[][..], |certified| certified.shown());
+                    let second = write(&mut state, shown)?;
+                    return Ok((Self { state, proof, certified }, second));
                 }
             }
         }
         Err(HandshakeError::Unproven)
     }
 
+    /// By what the other side proves that it may connect.
+    pub fn proof(&self) -> Proof {
+        self.proof
+    }
+
     /// Reads the third message.
     ///
     /// # Errors
-    /// If it was not made by whoever made the first.
+    /// If it was not made by whoever made the first, or the certificate in it does not hold here.
     pub fn finish(mut self, third: &[u8]) -> Result<Proven, HandshakeError> {
-        let words = read(&mut self.state, third)?;
+        let mut words = read(&mut self.state, third)?;
         let initiator = other_end(&self.state)?;
+        let mut names = Vec::new();
+        if let Some(certified) = &self.certified {
+            let (shown, rest) = split(&words)?;
+            names = certified.verify(shown, initiator, Role::Initiator)?;
+            words = rest.to_vec();
+        }
         let (theirs, ours) = self.state.dangerously_get_raw_split();
-        Ok(Proven { initiator, proof: self.proof, words, keys: Keys::new(ours, theirs) })
+        let keys = Keys::new(ours, theirs);
+        Ok(Proven { initiator, proof: self.proof, names, words, keys })
     }
+}
+
+/// What is shown, and the words behind it.
+fn split(message: &[u8]) -> Result<(&[u8], &[u8]), CertificateError> {
+    let cut = || CertificateError::Malformed { why: "it is cut".to_owned() };
+    let (len, rest) = message.split_first_chunk::<2>().ok_or_else(cut)?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*len))).ok_or_else(cut)
 }
 
 #[cfg(test)]
@@ -215,6 +283,7 @@ mod tests {
             capability: capability.secret(),
             shared: vec![Secret::derived("s", b"old"), Secret::derived("s", b"new")],
             host: None,
+            certified: None,
             open: false,
         };
         Ends { a: Identity::fresh().unwrap(), b: Identity::fresh().unwrap(), capability, keyring }

@@ -67,6 +67,10 @@ impl PublicKey {
         u128::from_le_bytes(first)
     }
 
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }

@@ -3,6 +3,7 @@
 //! * [`Identity`]: the key pair of an engine, made when it starts. The engine's instance number is
 //!   the hash of the public key, so nobody else can claim it.
 //! * [`Secret`]: what somebody has to know to connect, and [`Keyring`]: those that an engine accepts.
+//! * [`Certified`]: a certificate of an organisation in place of a secret, and whom the engine trusts.
 //! * [`Initiator`], [`Responder`]: the handshake, `Noise_XXpsk0_25519_ChaChaPoly_SHA256`
 //!   (<https://noiseprotocol.org/noise.html>). The first message proves the secret, so a stranger
 //!   learns nothing; the next two prove both identities; each connection gets fresh keys.
@@ -11,11 +12,16 @@
 //! Bytes go in, bytes come out: whoever has the socket carries them.
 #![forbid(unsafe_code)]
 
+mod certificate;
 mod handshake;
 mod identity;
 mod record;
 mod secret;
 
+pub use certificate::{
+    CertificateError, CertificateFileError, Certified, Files, MAX_SHOWN_BYTES, Policy, Role,
+    UnixSeconds,
+};
 pub use handshake::{HandshakeError, Initiator, Proven, Responder};
 pub use identity::{Identity, PublicKey};
 pub use record::{

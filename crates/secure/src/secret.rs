@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use thiserror::Error;
 use zeroize::Zeroizing;
+
+use crate::certificate::Certified;
 
 /// Bytes of a [`Capability`].
 pub const CAPABILITY_BYTES: usize = 16;
@@ -30,12 +33,14 @@ pub enum Proof {
     Host = 3,
     /// Nothing: anybody may connect. Both ends have to be set to that.
     Nothing = 4,
+    /// A certificate of a CA that the other end trusts, at both ends.
+    Certificate = 5,
 }
 
 impl Proof {
     /// The proof with this number.
     pub fn from_wire(number: u8) -> Option<Self> {
-        [Self::Capability, Self::Secret, Self::Host, Self::Nothing]
+        [Self::Capability, Self::Secret, Self::Host, Self::Nothing, Self::Certificate]
             .into_iter()
             .find(|known| *known as u8 == number)
     }
@@ -48,6 +53,7 @@ impl fmt::Display for Proof {
             Self::Secret => "secret file",
             Self::Host => "same user on this host",
             Self::Nothing => "nothing",
+            Self::Certificate => "certificate",
         })
     }
 }
@@ -60,6 +66,11 @@ impl Secret {
     /// What everybody knows; for [`Proof::Nothing`].
     pub fn nothing() -> Self {
         Self::derived("polyrail nothing", &[])
+    }
+
+    /// What everybody knows, too; for [`Proof::Certificate`], where the certificates are the proof.
+    pub fn certificates() -> Self {
+        Self::derived("polyrail certificates", &[])
     }
 
     /// Made of what somebody was given. Two labels never make the same secret.
@@ -130,6 +141,8 @@ pub struct Keyring {
     pub shared: Vec<Secret>,
     /// That of its user on this host.
     pub host: Option<Secret>,
+    /// The engine's own certificate, and the CAs of those that it accepts.
+    pub certified: Option<Arc<Certified>>,
     /// Whether anybody may connect.
     pub open: bool,
 }
@@ -143,11 +156,15 @@ impl Keyring {
             Proof::Host => self.host.iter().cloned().collect(),
             Proof::Nothing if self.open => vec![Secret::nothing()],
             Proof::Nothing => Vec::new(),
+            Proof::Certificate => self.certified.iter().map(|_| Secret::certificates()).collect(),
         }
     }
 
     /// What to prove to an engine of which nothing but the address is known.
     pub fn to_stranger(&self) -> Option<(Proof, Secret)> {
+        if self.certified.is_some() {
+            return Some((Proof::Certificate, Secret::certificates()));
+        }
         if let Some(secret) = self.shared.first() {
             return Some((Proof::Secret, secret.clone()));
         }
@@ -252,9 +269,10 @@ mod tests {
             capability: Capability::new([1; CAPABILITY_BYTES]).secret(),
             shared: Vec::new(),
             host: None,
+            certified: None,
             open: false,
         };
-        for proof in [Proof::Secret, Proof::Host, Proof::Nothing] {
+        for proof in [Proof::Secret, Proof::Host, Proof::Nothing, Proof::Certificate] {
             assert!(ring.secrets(proof).is_empty(), "{proof}");
         }
         assert_eq!(ring.secrets(Proof::Capability), [ring.capability.clone()]);

@@ -10,6 +10,7 @@ use polyrail_proto::{FrameReader, Need, Piece, ReaderEvent};
 
 use crate::rng::Rng;
 
+mod certificates;
 mod handshake;
 mod quotas;
 mod receiver;
@@ -101,13 +102,14 @@ pub fn hello(data: &[u8]) {
 }
 
 /// Any bytes as the first message to a responder, the second to an initiator and the third to a
-/// responder; and messages of the real other end, changed. None panics, and none is accepted unless
-/// the other end made it.
+/// responder; as the certificate of who connects; and messages of the real other end, changed. None
+/// panics, and none is accepted unless the other end made it.
 ///
 /// # Panics
 /// If the property does not hold.
 pub fn handshake(data: &[u8]) {
     handshake::run(data);
+    certificates::run(data);
 }
 
 /// Any sequence of calls that a driver may make, on a receiver or a sender, with any peer.

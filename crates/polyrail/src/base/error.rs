@@ -10,9 +10,11 @@ use polyrail_gpu::GpuError;
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{InstanceId, PlanError};
+use polyrail_secure::CertificateError;
 use thiserror::Error;
 
-use crate::base::reason::{ConnectReason, LostReason, TransferProgress};
+use crate::base::certificate_files::CertificatesError;
+use crate::base::reason::{ConnectReason, LostReason, TransferProgress, Whose};
 use crate::base::secret_file::SecretFileError;
 
 /// An engine can't start.
@@ -63,6 +65,9 @@ pub enum EngineError {
     /// `secret_file` is not one that can be used.
     #[error("secret_file {0}")]
     Secrets(SecretFileError),
+    /// The files of the certificate are not ones that can be used.
+    #[error(transparent)]
+    Certificates(CertificatesError),
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {
@@ -374,11 +379,33 @@ const PEER: u8 = 4;
 
 /// What helps who can't prove that it may connect.
 const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give both ends the same secret_file \
-     (`polyrail secret new FILE` makes one); on one host under one user nothing is needed; with \
+     (`polyrail secret new FILE` makes one), or certificates; on one host under one user nothing is needed; with \
      auth=none at both ends anybody may connect";
 
 /// What helps a process that was forked.
 const FORKED: &str = "build an engine of its own in each process, after the fork";
+
+const ADD_CA: &str = "use certificates of one CA at both ends, or add its certificate to trust_file; CAs in \
+     between belong into certificate_file, behind the engine's own";
+const CLOCKS: &str = "renew the certificate; if it is valid, set the clocks of both hosts";
+const EXTENDED_USAGE: &str =
+    "make certificates with both clientAuth and serverAuth as extended key usage";
+
+fn certificate_help(of: Whose, why: &CertificateError) -> Option<String> {
+    let help = match (why, of) {
+        (CertificateError::Untrusted { .. }, _) => ADD_CA,
+        (CertificateError::Expired { .. }, Whose::ThisEngine) => {
+            "renew the file: the engine takes it up by itself"
+        }
+        (CertificateError::Expired { .. } | CertificateError::NotYetValid { .. }, _) => CLOCKS,
+        (CertificateError::Usage { .. }, _) => EXTENDED_USAGE,
+        (CertificateError::NotAllowed { .. }, _) => {
+            "add a name of it to allowed_names, if it is the engine that you mean"
+        }
+        _ => return None,
+    };
+    Some(help.to_owned())
+}
 
 impl Explain for EngineError {
     fn help(&self) -> Option<String> {
@@ -387,6 +414,7 @@ impl Explain for EngineError {
             Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
             Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
             Self::Secrets(error) => Some(error.help().to_owned()),
+            Self::Certificates(error) => Some(error.help().to_owned()),
             Self::Forked => Some(FORKED.to_owned()),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
@@ -394,7 +422,10 @@ impl Explain for EngineError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Congestion { .. } | Self::Secrets(_) => USAGE,
+            Self::Config(_)
+            | Self::Congestion { .. }
+            | Self::Secrets(_)
+            | Self::Certificates(_) => USAGE,
             _ => ENVIRONMENT,
         }
     }
@@ -408,9 +439,20 @@ impl Explain for PeerError {
                 ConnectReason::Version { .. } => "run the same version at both ends",
                 ConnectReason::Foreign(_) => "give an address that the engine there listens on",
                 ConnectReason::NoProof => NO_PROOF,
-                ConnectReason::Refused(refusal) if refusal.code == RefusedCode::Unproven => {
-                    NO_PROOF
-                }
+                ConnectReason::Refused(refusal) => match refusal.code {
+                    RefusedCode::Unproven => NO_PROOF,
+                    RefusedCode::NoCertificates => {
+                        "give both ends certificates, or the same secret_file"
+                    }
+                    RefusedCode::CertificateUntrusted => ADD_CA,
+                    RefusedCode::CertificateExpired | RefusedCode::CertificateNotYetValid => CLOCKS,
+                    RefusedCode::CertificateUsage => EXTENDED_USAGE,
+                    RefusedCode::NameNotAllowed => {
+                        "add a name of this engine's certificate to allowed_names there"
+                    }
+                    _ => return None,
+                },
+                ConnectReason::Certificate { of, why } => return certificate_help(*of, why),
                 _ => return None,
             },
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::WIRE_VERSION;
-use polyrail_secure::HandshakeError;
+use polyrail_secure::{CertificateError, HandshakeError};
 use thiserror::Error;
 
 /// Why a peer is gone; see [`crate::Peer::lost`].
@@ -87,6 +87,14 @@ pub enum ConnectReason {
     /// What answers does not prove that it is the engine that is meant.
     #[error("what answers there is not the engine that is meant: {0}")]
     Impostor(HandshakeError),
+    /// A certificate does not hold. That of this engine is checked before it connects.
+    #[error("the certificate of {of} {why}")]
+    Certificate {
+        /// Whose.
+        of: Whose,
+        /// What is wrong with it.
+        why: CertificateError,
+    },
     /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
     #[error("timed out waiting for {waiting_for}")]
     TimedOut {
@@ -122,6 +130,15 @@ pub enum ConnectReason {
     /// Nobody was there to take the answer, as in a callback on the thread that would.
     #[error("no answer")]
     NoAnswer,
+}
+
+/// Whose certificate it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// That of the engine that says so.
+    ThisEngine,
+    /// That of the other end.
+    OtherEngine,
 }
 
 /// What an engine says to one that it does not want.
@@ -165,6 +182,15 @@ impl Flows {
     }
 }
 
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ThisEngine => "this engine",
+            Self::OtherEngine => "the engine there",
+        })
+    }
+}
+
 impl fmt::Display for Flows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} flows", self.up, self.total)
@@ -185,6 +211,15 @@ impl fmt::Display for TransferProgress {
 impl From<io::Error> for ConnectReason {
     fn from(error: io::Error) -> Self {
         Self::System { kind: error.kind(), text: error.to_string() }
+    }
+}
+
+impl From<HandshakeError> for ConnectReason {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Certificate(why) => Self::Certificate { of: Whose::OtherEngine, why },
+            error => Self::Impostor(error),
+        }
     }
 }
 

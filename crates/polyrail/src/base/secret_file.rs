@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use polyrail_secure::{Secret, SecretsError, read_secrets};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 /// The most bytes of a file with secrets.
 const FILE_MAX: u64 = 64 << 10;
@@ -64,6 +65,16 @@ impl SecretFileError {
 
 /// Reads a secret file; see [`read_secrets`].
 pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
+    let bytes = read_private(path)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| SecretFileError::Read {
+        path: path.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text"),
+    })?;
+    read_secrets(text).map_err(|why| SecretFileError::Text { path: path.to_owned(), why })
+}
+
+/// Reads a file that nobody else may read or write.
+pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
     let failed = |source| SecretFileError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     // Of the opened file: nobody can put another one in its place any more.
@@ -74,9 +85,10 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
         let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
         return Err(SecretFileError::Exposed { path: path.to_owned(), mode, owner });
     }
-    let mut text = String::new();
-    file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
-    read_secrets(&text).map_err(|why| SecretFileError::Text { path: path.to_owned(), why })
+    // As large as it can become: it leaves no copy where it grows.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 1));
+    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }
 
 /// The user of this process, as files are owned by it.

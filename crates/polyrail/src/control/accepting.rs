@@ -55,6 +55,7 @@ impl Control {
     }
 
     pub(super) fn accept(&mut self, rail: usize) {
+        self.engine.credentials.renew();
         loop {
             let (socket, remote) = match self.accepting.listeners[rail].accept() {
                 Ok(accepted) => accepted,

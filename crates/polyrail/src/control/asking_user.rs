@@ -114,6 +114,7 @@ impl Control {
             card: card.clone(),
             address: handshake.remote,
             same_host: card.host == self.engine.card.host,
+            names: self.engine.names.of(card.instance),
         };
         let number = question.unwrap_or_else(|| {
             self.admissions.last_question += 1;

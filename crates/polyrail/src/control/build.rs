@@ -37,14 +37,14 @@ pub(crate) fn start(
     let interfaces = list().map_err(system("interfaces"))?;
     let rails = rail_selection::select(&config.rails, &interfaces)?;
     let settings = EngineSettings::new(&config, rails.len())?;
-    let credentials = credentials(&config)?;
+    let host = host_name();
+    let credentials = credentials(&config, &host)?;
     let listeners = listen_all(&rails, &settings, config.listen_port)?;
     let mut cards = Vec::with_capacity(rails.len());
     for (rail, listener) in rails.iter().zip(&listeners) {
         let address = listener.local_addr().map_err(system("listener"))?;
         cards.push(rail.card(address.as_socket().map_or(0, |address| address.port())));
     }
-    let host = host_name();
     let pid = std::process::id();
     let card = Card {
         instance: InstanceId(credentials.identity.public().instance()),

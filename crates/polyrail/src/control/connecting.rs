@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
 use polyrail_proto::hello::{Capabilities, FlowHello, Hello, Metadata, RefusedCode, Reply};
-use polyrail_proto::{FlowIndex, Time};
-use polyrail_secure::Proof;
+use polyrail_proto::{FlowIndex, InstanceId, Time};
+use polyrail_secure::{Proof, Secret};
 use polyrail_sys::tcp;
 use polyrail_sys::threads::monotonic_ns;
 
@@ -43,6 +43,27 @@ impl Control {
         invitation: Option<Invitation>,
         answer: Answer<Result<Metadata, ConnectReason>>,
     ) {
+        self.engine.credentials.renew();
+        let (to, proof) = match invitation {
+            Some(Invitation { instance, capability }) => {
+                (Some(instance), Some((Proof::Capability, capability.secret())))
+            }
+            None => (None, self.engine.credentials.keyring.read().to_stranger()),
+        };
+        match proof {
+            Some(proof) => self.introduce_by(address, to, proof, answer),
+            None => answer.give(Err(ConnectReason::NoProof)),
+        }
+    }
+
+    /// The same with this proof, to the engine with this number, if it is known.
+    fn introduce_by(
+        &mut self,
+        address: SocketAddr,
+        to: Option<InstanceId>,
+        (by, secret): (Proof, Secret),
+        answer: Answer<Result<Metadata, ConnectReason>>,
+    ) {
         let engine = self.engine.clone();
         let same_family = |rail: &&crate::engine::rail_selection::Rail| {
             rail.address.is_ipv4() == address.is_ipv4()
@@ -57,19 +78,7 @@ impl Control {
         }
         let own = &engine.credentials;
         let hello = Hello::Introduction(own.metadata(&engine.card));
-        let invited = invitation.is_some();
-        let greeting = match invitation {
-            Some(Invitation { instance, capability }) => {
-                let proof = (Proof::Capability, &capability.secret());
-                Greeting::new(own, proof, Some(instance), hello)
-            }
-            None => own
-                .keyring
-                .to_stranger()
-                .ok_or(ConnectReason::NoProof)
-                .and_then(|(proof, secret)| Greeting::new(own, (proof, &secret), None, hello)),
-        };
-        let greeting = match greeting {
+        let greeting = match Greeting::new(own, (by, &secret), to, hello) {
             Ok(greeting) => greeting,
             Err(why) => return answer.give(Err(why)),
         };
@@ -77,7 +86,7 @@ impl Control {
         match tcp::start_connect(source, None, address, &options) {
             Ok(socket) => {
                 let deadline = Instant::now() + engine.settings.connect_timeout;
-                let cause = Cause::Introduction { answer, invited };
+                let cause = Cause::Introduction { answer, by };
                 let times = (deadline, Duration::ZERO);
                 self.begin(Handshake::connecting(socket, cause, address, times, greeting));
             }
@@ -190,9 +199,9 @@ impl Control {
     pub(super) fn answered(&mut self, handshake: Handshake, reply: Reply) {
         let _ = self.engine.control.poller.remove(handshake.socket.as_fd());
         let Reply::Accepted(metadata) = reply else {
-            let proven = handshake.is_proven();
-            return self.refused(handshake.cause, reply, proven);
+            return self.refused(handshake, reply);
         };
+        self.engine.note_names(metadata.card.instance, handshake.names().clone());
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
             Cause::Introduction { answer, .. } => answer.give(Ok(metadata)),
@@ -228,12 +237,24 @@ impl Control {
         }
     }
 
-    /// `proven`: by the peer that was meant, and not by whoever can write to the connection.
-    fn refused(&mut self, cause: Cause, reply: Reply, proven: bool) {
+    fn refused(&mut self, handshake: Handshake, reply: Reply) {
         let Reply::Refused { code, reason } = reply else { return };
+        // By the peer that was meant, and not by whoever can write to the connection.
+        let proven = handshake.is_proven();
+        let Handshake { cause, remote, .. } = handshake;
         match cause {
-            Cause::Introduction { answer, invited } => {
-                let is_other = invited && code == RefusedCode::Unproven;
+            Cause::Introduction { answer, by } => {
+                // An engine of an older version does not know what was tried.
+                let takes_none = [RefusedCode::NoCertificates, RefusedCode::Unproven];
+                if by == Proof::Certificate
+                    && takes_none.contains(&code)
+                    && let Some(secret) = self.first_secret()
+                {
+                    tracing::info!(target: "polyrail::peer", %remote,
+                        "no certificates are taken there: tries secret_file");
+                    return self.introduce_by(remote, None, (Proof::Secret, secret), answer);
+                }
+                let is_other = by == Proof::Capability && code == RefusedCode::Unproven;
                 let text = if is_other { UNINVITED.to_owned() } else { reason };
                 answer.give(Err(ConnectReason::Refused(Refusal { code, text })));
             }
@@ -245,5 +266,10 @@ impl Control {
             }
             Cause::Accepted { .. } => {}
         }
+    }
+
+    /// What is proven where certificates are not taken.
+    fn first_secret(&self) -> Option<Secret> {
+        self.engine.credentials.keyring.read().shared.first().cloned()
     }
 }

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{
-    Hello, HelloError, Kind, Metadata, PREFIX_BYTES, Prefix, RefusedCode, Reply,
+    Hello, HelloError, Kind, MAX_BODY_BYTES, MAX_CERTIFIED_BYTES, Metadata, PREFIX_BYTES, Prefix,
+    RefusedCode, Reply,
 };
 use polyrail_proto::{FlowIndex, InstanceId};
-use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder, Secret};
+use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder, Role, Secret};
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
-use crate::base::reason::ConnectReason;
+use crate::base::reason::{ConnectReason, Whose};
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
+use crate::engine::proven_names::Names;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::tasks::Answer;
 
@@ -40,6 +42,8 @@ pub(crate) struct Handshake {
     output: Vec<u8>,
     input: Vec<u8>,
     prefix: Option<Prefix>,
+    /// The names on the certificate of the other side, once it holds.
+    names: Names,
     /// What it said, while the user is asked whether it may join, and the number of the question.
     awaiting: Option<(u64, Hello)>,
 }
@@ -72,8 +76,8 @@ pub(crate) enum Cause {
         /// How long to wait before the next try if this one fails.
         pause: Duration,
     },
-    /// We ask somebody who he is, perhaps by his invitation.
-    Introduction { answer: Answer<Result<Metadata, ConnectReason>>, invited: bool },
+    /// We ask somebody who he is.
+    Introduction { answer: Answer<Result<Metadata, ConnectReason>>, by: Proof },
 }
 
 /// The first words of the side that connects.
@@ -85,15 +89,24 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// To the engine with this number, if it is known.
+    /// To the engine with this number, if it is known. For a certificate, the own one has to hold.
     pub(crate) fn new(
         own: &Credentials,
         (proof, secret): (Proof, &Secret),
         to: Option<InstanceId>,
         hello: Hello,
     ) -> Result<Self, ConnectReason> {
-        let begun = Initiator::new(&own.identity, proof, secret);
-        let (initiator, first) = begun.map_err(ConnectReason::Impostor)?;
+        let certified = own.certified().filter(|_| proof == Proof::Certificate);
+        let begun = match certified {
+            None => Initiator::new(&own.identity, proof, secret),
+            Some(certified) => {
+                let of = Whose::ThisEngine;
+                let holds = certified.holds_as(Role::Initiator);
+                holds.map_err(|why| ConnectReason::Certificate { of, why })?;
+                Initiator::by_certificate(&own.identity, certified)
+            }
+        };
+        let (initiator, first) = begun?;
         Ok(Self { initiator, first, to, hello })
     }
 }
@@ -149,6 +162,19 @@ enum Fault {
     Failed(ConnectReason),
     Rejected(HelloError),
     Unproven(HandshakeError),
+}
+
+impl Talk {
+    /// Most bytes of the next message.
+    fn most_bytes(&self) -> usize {
+        match self {
+            Self::Greeting { .. } => MAX_CERTIFIED_BYTES,
+            Self::Answering(responder) if responder.proof() == Proof::Certificate => {
+                MAX_CERTIFIED_BYTES
+            }
+            _ => MAX_BODY_BYTES,
+        }
+    }
 }
 
 impl From<Fault> for Step {
@@ -237,6 +263,11 @@ impl Handshake {
         matches!(self.talk, Talk::Introduced { .. } | Talk::Proven(_))
     }
 
+    /// The names on the certificate of the other side; none if it proved something else.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
     /// What the flow goes on with.
     pub(crate) fn into_flow(self) -> Option<(Socket, Cause, Keys)> {
         match self.talk {
@@ -295,7 +326,7 @@ impl Handshake {
         talk: Talk,
     ) -> Self {
         let (output, input, patience) = (Vec::new(), Vec::new(), Duration::ZERO);
-        let (prefix, awaiting) = (None, None);
+        let (prefix, awaiting, names) = (None, None, Names::default());
         Self {
             socket,
             cause,
@@ -307,6 +338,7 @@ impl Handshake {
             output,
             input,
             prefix,
+            names,
             awaiting,
         }
     }
@@ -358,7 +390,9 @@ impl Handshake {
         }
         let Some(prefix) = self.prefix.take() else {
             let Some(prefix) = self.input.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
-            return match Prefix::decode(prefix) {
+            // Before there is room for it: so a stranger gets no more than it may need.
+            let max = self.talk.most_bytes();
+            return match Prefix::decode(prefix).and_then(|prefix| prefix.within(max)) {
                 Ok(prefix) => {
                     self.prefix = Some(prefix);
                     Ok(None)
@@ -398,8 +432,9 @@ impl Handshake {
         hello: &Hello,
         second: &[u8],
     ) -> Result<Option<Step>, Fault> {
-        let failed = |error| Fault::Failed(ConnectReason::Impostor(error));
+        let failed = |error: HandshakeError| Fault::Failed(error.into());
         let to = InstanceId(initiator.read(second).map_err(failed)?.instance());
+        self.names = initiator.names().into();
         if expected.is_some_and(|expected| expected != to) {
             return Err(failed(HandshakeError::OtherIdentity));
         }
@@ -416,7 +451,7 @@ impl Handshake {
         mut keys: Keys,
         record: &mut [u8],
     ) -> Result<Option<Step>, Fault> {
-        let failed = |error| Fault::Failed(ConnectReason::Impostor(error));
+        let failed = |error: HandshakeError| Fault::Failed(error.into());
         let words = keys.opener.open_whole(record).map_err(|_| failed(HandshakeError::Unproven))?;
         let reply = Reply::decode(words).map_err(Fault::Rejected)?;
         if matches!(&reply, Reply::Accepted(metadata) if metadata.card.instance != to) {
@@ -428,7 +463,7 @@ impl Handshake {
 
     /// There: somebody wants to prove that it may connect.
     fn answer(&mut self, own: &Credentials, first: &[u8]) -> Result<Option<Step>, Fault> {
-        let answered = Responder::new(&own.identity, &own.keyring, first);
+        let answered = Responder::new(&own.identity, &own.keyring.read(), first);
         let (responder, second) = answered.map_err(Fault::Unproven)?;
         self.say(Kind::Second, &second);
         self.talk = Talk::Answering(responder);
@@ -437,12 +472,13 @@ impl Handshake {
 
     /// There: it shows who it is, and says its hello.
     fn hear_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Step>, Fault> {
-        let Proven { initiator, words, keys, .. } =
+        let Proven { initiator, names, words, keys, .. } =
             responder.finish(third).map_err(Fault::Unproven)?;
         let hello = Hello::decode(&words).map_err(Fault::Rejected)?;
         if hello.card().instance.0 != initiator.instance() {
             return Err(Fault::Unproven(HandshakeError::OtherIdentity));
         }
+        self.names = names.into();
         self.talk = Talk::Proven(keys);
         Ok(Some(Step::Hello(hello)))
     }

@@ -112,6 +112,10 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         peer.rx_flows_up.load(Ordering::Relaxed),
         peer.posted.len()
     )?;
+    let names = peer.names.lock().join(", ");
+    if !names.is_empty() {
+        writeln!(out, "    by its certificate it is {names}")?;
+    }
     let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed) / 1_000_000;
     let copied = bytes(&peer.peer_copy_bytes);
     if copied > 0 {

@@ -59,6 +59,8 @@ pub struct Stats {
 pub struct PeerStats {
     /// Its name.
     pub name: String,
+    /// The names on its certificate; none if it proved something else.
+    pub proven_names: Vec<String>,
     /// Which run of which engine, shortened.
     pub instance: String,
     /// Whether it is on this host.
@@ -211,6 +213,7 @@ impl EngineShared {
         let refused = peer.rx().receiver.quota_refusals();
         PeerStats {
             name: peer.name().to_owned(),
+            proven_names: peer.names.lock().to_vec(),
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
             peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),

@@ -5,11 +5,14 @@ use std::net::SocketAddr;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 
+use crate::engine::proven_names::Names;
+
 /// The user's own code, which decides.
 pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
 
 /// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
-/// what the kernel says, and that it is this instance is proven; its name is its own word.
+/// what the kernel says. That it is this instance is proven, and so are the names on its certificate, if
+/// it has one. What it calls itself is its own word.
 ///
 /// ```
 /// use polyrail::{Admission, Incoming};
@@ -33,6 +36,7 @@ pub struct Incoming {
     pub(crate) card: Card,
     pub(crate) address: SocketAddr,
     pub(crate) same_host: bool,
+    pub(crate) names: Names,
 }
 
 /// What is said to a peer that wants to join; [`crate::EngineBuilder::admit`] has an example.
@@ -53,6 +57,12 @@ impl Incoming {
     /// What it calls itself.
     pub fn name(&self) -> &str {
         &self.card.name
+    }
+
+    /// The names on its certificate, which `allowed_names` allows one of: DNS names and SPIFFE IDs.
+    /// None if it proved something else than a certificate.
+    pub fn proven_names(&self) -> &[String] {
+        &self.names
     }
 
     /// The number of its run, as it says.

@@ -1,19 +1,39 @@
 //! Who an engine is, and whom it lets in.
 
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 use polyrail_proto::hello::{Card, Metadata};
-use polyrail_secure::{Capability, Identity, Keyring};
+use polyrail_secure::{Capability, Certified, Identity, Keyring};
+
+use crate::base::certificate_files::CertificateFiles;
 
 pub(crate) struct Credentials {
     pub(crate) identity: Identity,
     /// What its metadata carries.
     pub(crate) capability: Capability,
     /// Whom it lets in.
-    pub(crate) keyring: Keyring,
+    pub(crate) keyring: RwLock<Keyring>,
+    /// Where its certificate is from, if it has one.
+    pub(crate) certificates: Option<CertificateFiles>,
 }
 
 impl Credentials {
     /// The metadata of the engine with this card.
     pub(crate) fn metadata(&self, card: &Card) -> Metadata {
         Metadata { card: card.clone(), capability: self.capability.clone() }
+    }
+
+    /// Its certificate, if it has one.
+    pub(crate) fn certified(&self) -> Option<Arc<Certified>> {
+        self.keyring.read().certified.clone()
+    }
+
+    /// Takes up a certificate that was renewed.
+    pub(crate) fn renew(&self) {
+        let Some(files) = &self.certificates else { return };
+        if let Some(renewed) = files.renewed(self.certified().as_deref()) {
+            self.keyring.write().certified = Some(renewed);
+        }
     }
 }

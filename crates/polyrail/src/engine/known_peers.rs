@@ -19,6 +19,7 @@ use crate::base::reason::LostReason;
 use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
 use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
+use crate::engine::proven_names::Names;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::rail_selection;
@@ -37,6 +38,17 @@ impl EngineShared {
     /// Whether it is a peer of this engine, and not of another one in this process.
     pub(crate) fn is_own(&self, peer: &PeerShared) -> bool {
         peer.engine == self.card.instance
+    }
+
+    /// The engine of this instance has shown a certificate with these names, if there are any.
+    pub(crate) fn note_names(&self, instance: InstanceId, names: Names) {
+        if names.is_empty() {
+            return;
+        }
+        self.names.note(instance, names.clone());
+        if let Some(peer) = self.peer(instance) {
+            *peer.names.lock() = names;
+        }
     }
 
     /// Adds a peer by the user's will, or finds it: flows are connected at once.
@@ -248,6 +260,7 @@ impl EngineShared {
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;
         let peer = Arc::new(PeerShared::new(number, metadata.clone(), layout, tx, options));
+        *peer.names.lock() = self.names.of(card.instance);
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.write();
         // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.

@@ -36,9 +36,11 @@ use crate::engine::life::{Attempts, State};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
+use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
 use crate::engine::sessions::first_epoch;
 use crate::engine::suspects::Suspects;
+use crate::wake::spin::spin_while_locked;
 use crate::wake::tx_proxies::{Asked, TxProxies};
 
 mod covering;
@@ -55,6 +57,8 @@ pub(crate) struct PeerShared {
     pub(crate) card: Card,
     /// What this engine proves to it.
     pub(crate) capability: Capability,
+    /// Who it is, by its certificate.
+    pub(crate) names: Mutex<Names>,
     /// How payload for it is protected on the rails.
     pub(crate) payload: Payload,
     /// The engine whose peer it is.
@@ -289,15 +293,6 @@ impl RxSide {
     }
 }
 
-/// Returns when the lock seems to be free, or no pauses are left.
-fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
-    // To look leaves the line with the lock to who holds it.
-    while *left > 0 && mutex.is_locked() {
-        std::hint::spin_loop();
-        *left -= 1;
-    }
-}
-
 impl Layout {
     pub(crate) fn flows(&self) -> u32 {
         self.channels * self.sockets
@@ -414,6 +409,7 @@ impl PeerShared {
             watches: AtomicU32::new(0),
             card,
             capability,
+            names: Mutex::default(),
             payload: options.payload,
             layout,
         }

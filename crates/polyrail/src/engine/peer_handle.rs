@@ -31,6 +31,12 @@ impl Peer {
         self.shared.name()
     }
 
+    /// The names on its certificate, which `allowed_names` allows one of: DNS names and SPIFFE IDs.
+    /// None if it proved something else than a certificate.
+    pub fn proven_names(&self) -> Vec<String> {
+        self.shared.names.lock().to_vec()
+    }
+
     /// Whether it is on this host.
     pub fn is_same_host(&self) -> bool {
         self.shared.same_host

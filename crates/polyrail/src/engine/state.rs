@@ -36,6 +36,7 @@ use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
@@ -84,6 +85,8 @@ pub(crate) struct EngineShared {
     /// What moved with peers that are gone; added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
     pub(crate) parted: Mutex<Parted>,
+    /// Whom certificates say that others are.
+    pub(crate) names: ProvenNames,
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
@@ -147,6 +150,7 @@ impl EngineShared {
             peers: RwLock::default(),
             past: Mutex::default(),
             parted: Mutex::default(),
+            names: ProvenNames::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
             closed: AtomicBool::new(false),

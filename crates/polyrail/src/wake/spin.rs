@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 /// Waits up to this are worth polling through, and no longer does anybody poll.
 pub(crate) const POLL_NS: u64 = 50_000;
 /// Who was busy for longer than this was not busy with small messages: a wake-up is nothing to them.
@@ -79,6 +81,15 @@ impl Pollers {
 
     pub(crate) fn leave(&self) {
         self.free.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns when the lock seems to be free, or no pauses are left.
+pub(crate) fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
+    // To look leaves the line with the lock to who holds it.
+    while *left > 0 && mutex.is_locked() {
+        std::hint::spin_loop();
+        *left -= 1;
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod meddler;
+pub(crate) mod pki;
 pub(crate) mod puppet;
 pub(crate) mod relay;
 pub(crate) mod stranger;

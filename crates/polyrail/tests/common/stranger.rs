@@ -184,6 +184,11 @@ impl Stranger {
         self.keys = Some(keys);
     }
 
+    /// Both have proven who they are.
+    pub(crate) fn is_proven(&mut self, keys: Keys) {
+        self.keys = Some(keys);
+    }
+
     /// Takes the next connection that the engine makes.
     pub(crate) fn accept(listener: &TcpListener) -> (Self, Hello) {
         Self::with(listener.accept().unwrap().0)
@@ -198,6 +203,7 @@ impl Stranger {
             capability: Capability::new(CAPABILITY).secret(),
             shared: Vec::new(),
             host: None,
+            certified: None,
             open: false,
         };
         let (_, first) = stranger.words();

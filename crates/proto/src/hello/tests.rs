@@ -100,6 +100,41 @@ fn every_kind_of_message_has_its_prefix() {
 }
 
 #[test]
+fn messages_that_may_show_a_certificate_may_be_longer() {
+    for (kind, max) in [
+        (Kind::First, MAX_BODY_BYTES),
+        (Kind::Second, MAX_CERTIFIED_BYTES),
+        (Kind::Third, MAX_CERTIFIED_BYTES),
+        (Kind::Reply, MAX_BODY_BYTES),
+        (Kind::Refusal, MAX_BODY_BYTES),
+    ] {
+        let of = |bytes: usize| {
+            let mut framed = kind.framed(b"");
+            framed[8..].copy_from_slice(&(bytes as u32).to_le_bytes());
+            prefix(&framed)
+        };
+        assert_eq!(of(max).unwrap().body_bytes(), max);
+        let (got, limit) = (max as u32 + 1, max as u32);
+        assert_eq!(of(max + 1), Err(HelloError::TooLarge { got, max: limit }));
+        assert_eq!(of(max).unwrap().within(9), Err(HelloError::TooLarge { got: limit, max: 9 }));
+    }
+}
+
+#[test]
+fn every_reason_of_a_refusal_is_read_back() {
+    let decode = |code: u16| {
+        let mut bytes = Reply::Refused { code: RefusedCode::Limit, reason: String::new() }.encode();
+        bytes[..2].copy_from_slice(&code.to_le_bytes());
+        Reply::decode(&bytes)
+    };
+    for number in 1..=20 {
+        let Ok(Reply::Refused { code, .. }) = decode(number) else { panic!("{number}") };
+        assert_eq!(code as u16, number);
+    }
+    assert!(decode(21).unwrap_err().to_string().contains("0 to 20"));
+}
+
+#[test]
 fn the_largest_card_fits_in_a_hello() {
     let long = "n".repeat(500);
     let rail = RailCard { name: long.clone(), ..card().rails[1].clone() };

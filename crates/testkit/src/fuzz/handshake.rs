@@ -27,7 +27,8 @@ fn ends() -> &'static Ends {
         let fresh = || Capability::fresh().expect("random bits").secret();
         let secret = fresh();
         let shared = [fresh(), fresh()].into();
-        let keyring = Keyring { capability: secret.clone(), shared, host: None, open: false };
+        let (capability, certified) = (secret.clone(), None);
+        let keyring = Keyring { capability, shared, host: None, certified, open: false };
         let identity = || Identity::fresh().expect("random bits");
         let first = Mutex::default();
         Ends { a: identity(), b: identity(), secret, keyring, first }
@@ -36,7 +37,7 @@ fn ends() -> &'static Ends {
 
 /// What somebody on the path makes of a message: the first byte says where, the second what, the
 /// rest is turned into or put in.
-fn changed(message: &[u8], data: &[u8]) -> Vec<u8> {
+pub(super) fn changed(message: &[u8], data: &[u8]) -> Vec<u8> {
     let [at, what, rest @ ..] = data else { return message.to_vec() };
     let at = usize::from(*at) % message.len();
     let mut changed = message.to_vec();

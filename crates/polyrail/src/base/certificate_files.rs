@@ -1,0 +1,267 @@
+//! Certificates from files, read again when they were renewed.
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use polyrail_config::{NamePattern, Settings, expand_file_name, parse_names};
+use polyrail_secure::{
+    CertificateError, CertificateFileError, Certified, Files, Policy, PublicKey, Role, UnixSeconds,
+};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::base::secret_file::{SecretFileError, read_private};
+
+/// The most bytes of a file with certificates.
+const FILE_MAX: u64 = 256 << 10;
+/// How often files are looked at, at most: strangers cause it, too.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why the files of a certificate are not taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CertificatesError {
+    /// A file can't be read.
+    #[error("{setting} {}: {source}", path.display())]
+    Read {
+        /// `certificate_file` or `trust_file`.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The private key can't be read, or others could read it, too.
+    #[error("certificate_key_file {0}")]
+    Key(SecretFileError),
+    /// What is in a file.
+    #[error("{setting} {}: {why}", path.display())]
+    Content {
+        /// `certificate_file`, `certificate_key_file` or `trust_file`.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: CertificateFileError,
+    },
+}
+
+impl CertificatesError {
+    /// What to do about it.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Self::Read { .. } | Self::Key(SecretFileError::Read { .. }) => {
+                "name files that this user can read; docs/certificates.md makes some"
+            }
+            Self::Key(_) => "chmod 600 the file, and make a new key if others have read it",
+            Self::Content { why, .. } => match why {
+                CertificateFileError::Key { .. } => {
+                    "`openssl pkcs8 -topk8 -nocrypt -in KEY -out FILE` writes a key as PKCS#8"
+                }
+                CertificateFileError::OtherKey => "name the key that the certificate was made for",
+                CertificateFileError::Own(CertificateError::Expired { .. }) => {
+                    "renew the certificate, or see why that failed"
+                }
+                CertificateFileError::Own(CertificateError::NotYetValid { .. }) => {
+                    "set the clock, or wait"
+                }
+                CertificateFileError::Own(CertificateError::Untrusted { .. }) => {
+                    "trust_file holds the CA that all certificates lead to, the own one as well; the \
+                     CAs in between belong into certificate_file"
+                }
+                _ => "docs/certificates.md says what the files hold, and makes some",
+            },
+        }
+    }
+}
+
+/// Where an engine's certificate is, and what of it is known.
+pub(crate) struct CertificateFiles {
+    chain: PathBuf,
+    key: PathBuf,
+    trust: PathBuf,
+    /// The engine's key, which the certificate's owner vouches for.
+    engine: PublicKey,
+    policy: Arc<dyn Policy>,
+    /// Tells texts apart, and keeps none of them.
+    hasher: RandomState,
+    seen: Mutex<Seen>,
+}
+
+/// What was read last.
+struct Seen {
+    looked: Instant,
+    /// Of the files that are in use.
+    in_use: u64,
+    /// What was wrong when they were looked at last, and whether the log has it.
+    trouble: Option<(String, bool)>,
+    /// The log has it that the certificate does not hold any more.
+    told_of_end: bool,
+}
+
+/// The files as they are now.
+struct Texts {
+    chain: Vec<u8>,
+    key: Zeroizing<Vec<u8>>,
+    trust: Vec<u8>,
+}
+
+/// Who may connect, by the settings and the clock.
+struct Rules {
+    allowed: Vec<NamePattern>,
+}
+
+impl Policy for Rules {
+    fn now(&self) -> UnixSeconds {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        // Before 1970 nothing is valid yet.
+        UnixSeconds(since.unwrap_or_default().as_secs())
+    }
+
+    fn allows(&self, name: &str) -> bool {
+        self.allowed.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+impl CertificateFiles {
+    /// Those of the settings, if there are any, with what they hold.
+    pub(crate) fn open(
+        settings: &Settings,
+        engine: PublicKey,
+        host: &str,
+    ) -> Result<Option<(Self, Arc<Certified>)>, CertificatesError> {
+        // The configuration has all of them or none.
+        if settings.certificate_file.is_empty() {
+            return Ok(None);
+        }
+        let path = |name: &str| PathBuf::from(expand_file_name(name, host, std::process::id()));
+        let files = Self {
+            chain: path(&settings.certificate_file),
+            key: path(&settings.certificate_key_file),
+            trust: path(&settings.trust_file),
+            engine,
+            // The configuration has checked the list.
+            policy: Arc::new(Rules {
+                allowed: parse_names(&settings.allowed_names).unwrap_or_default(),
+            }),
+            hasher: RandomState::new(),
+            seen: Mutex::new(Seen {
+                looked: Instant::now(),
+                in_use: 0,
+                trouble: None,
+                told_of_end: false,
+            }),
+        };
+        let texts = files.read()?;
+        let certified = files.certified(&texts)?;
+        files.seen.lock().in_use = files.mark(&texts);
+        Ok(Some((files, certified)))
+    }
+
+    /// What the files hold now, if that is new and can be used. What can't leaves things as they are.
+    /// `current`: what is in use.
+    pub(crate) fn renewed(&self, current: Option<&Certified>) -> Option<Arc<Certified>> {
+        let mut seen = self.seen.lock();
+        if seen.looked.elapsed() < LOOK_AGAIN {
+            return None;
+        }
+        seen.looked = Instant::now();
+        let result = self.read().and_then(|texts| {
+            let mark = self.mark(&texts);
+            if mark == seen.in_use { Ok(None) } else { Ok(Some((mark, self.certified(&texts)?))) }
+        });
+        match result {
+            Ok(None) => {
+                seen.trouble = None;
+                if let Some(current) = current {
+                    seen.watch_end(current);
+                }
+                None
+            }
+            Ok(Some((mark, certified))) => {
+                let names = certified.names().join(", ");
+                tracing::info!(target: "polyrail::peer", names, "certificates renewed");
+                (seen.in_use, seen.trouble, seen.told_of_end) = (mark, None, false);
+                Some(certified)
+            }
+            Err(error) => {
+                seen.note(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn read(&self) -> Result<Texts, CertificatesError> {
+        Ok(Texts {
+            chain: read("certificate_file", &self.chain)?,
+            key: read_private(&self.key).map_err(CertificatesError::Key)?,
+            trust: read("trust_file", &self.trust)?,
+        })
+    }
+
+    fn certified(&self, texts: &Texts) -> Result<Arc<Certified>, CertificatesError> {
+        let files = Files { chain: &texts.chain, key: &texts.key, trust: &texts.trust };
+        let certified = Certified::new(&files, self.engine, self.policy.clone());
+        certified.map(Arc::new).map_err(|why| {
+            let (setting, path) = match why {
+                CertificateFileError::Key { .. } | CertificateFileError::OtherKey => {
+                    ("certificate_key_file", &self.key)
+                }
+                CertificateFileError::Trust { .. } => ("trust_file", &self.trust),
+                _ => ("certificate_file", &self.chain),
+            };
+            CertificatesError::Content { setting, path: path.clone(), why }
+        })
+    }
+
+    /// A number for these texts: other texts have another one.
+    fn mark(&self, texts: &Texts) -> u64 {
+        self.hasher.hash_one((&texts.chain, &*texts.key, &texts.trust))
+    }
+}
+
+impl Seen {
+    /// The files can't be used. They are not written all at once, so the first look may have come in
+    /// between.
+    fn note(&mut self, text: String) {
+        match &mut self.trouble {
+            Some((known, told)) if *known == text => {
+                if !*told {
+                    tracing::warn!(target: "polyrail::peer", why = text,
+                        "renewed certificates can't be used: the engine keeps the old ones");
+                    *told = true;
+                }
+            }
+            trouble => *trouble = Some((text, false)),
+        }
+    }
+
+    /// Tells once that the certificate in use does not hold any more.
+    fn watch_end(&mut self, current: &Certified) {
+        if self.told_of_end {
+            return;
+        }
+        if let Err(why @ CertificateError::Expired { .. }) = current.holds_as(Role::Responder) {
+            tracing::warn!(target: "polyrail::peer", names = current.names().join(", "),
+                "the certificate {why}: nobody connects by it any more");
+            self.told_of_end = true;
+        }
+    }
+}
+
+fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, CertificatesError> {
+    let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_MAX {
+        let why = format!("more than {} KiB", FILE_MAX >> 10);
+        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, why)));
+    }
+    Ok(text)
+}

@@ -1,0 +1,166 @@
+//! An organisation that vouches for engines, and files with what it made.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use polyrail::{Config, Engine};
+use polyrail_secure::{Certified, Files, Identity, Policy, UnixSeconds};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SanType, date_time_ymd,
+};
+use tempfile::TempDir;
+
+use super::{builder, config};
+
+pub(crate) const DAY: u64 = 86_400;
+
+pub(crate) struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) pem: String,
+}
+
+/// A certificate that is to be made: both usages, and an hour of validity on either side of now.
+pub(crate) struct Wanted<'a> {
+    pub(crate) names: &'a [&'a str],
+    /// Validity as seconds since 1970.
+    pub(crate) valid: (u64, u64),
+    pub(crate) usages: &'a [ExtendedKeyUsagePurpose],
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone)]
+pub(crate) struct Leaf {
+    pub(crate) chain: String,
+    pub(crate) key: String,
+}
+
+/// The files of an engine.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+pub(crate) const BOTH: &[ExtendedKeyUsagePurpose] =
+    &[ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+
+fn params(names: &[&str], (from, to): (u64, u64)) -> CertificateParams {
+    let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+    let san = |name: &&str| match name.contains("://") {
+        true => SanType::URI((*name).try_into().unwrap()),
+        false => SanType::DnsName((*name).try_into().unwrap()),
+    };
+    let mut params = CertificateParams::default();
+    (params.not_before, params.not_after) = (at(from), at(to));
+    params.subject_alt_names = names.iter().map(san).collect();
+    params
+}
+
+impl Ca {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = params(&[], (now() - 30 * DAY, now() + 30 * DAY));
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    pub(crate) fn makes(&self, wanted: Wanted<'_>) -> Leaf {
+        let mut params = params(wanted.names, wanted.valid);
+        params.extended_key_usages = wanted.usages.to_vec();
+        let key = KeyPair::generate().unwrap();
+        let chain = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Leaf { chain, key: key.serialize_pem() }
+    }
+
+    pub(crate) fn leaf(&self, name: &str) -> Leaf {
+        let valid = (now() - 3600, now() + 3600);
+        self.makes(Wanted { names: &[name], valid, usages: BOTH })
+    }
+
+    /// Files of an engine of that name.
+    pub(crate) fn place(&self, name: &str) -> Place {
+        Place::with(&self.leaf(name), &self.pem)
+    }
+
+    /// An engine of that name that takes any other.
+    pub(crate) fn engine(&self, name: &str) -> Engine {
+        self.place(name).engine("*")
+    }
+}
+
+impl Place {
+    pub(crate) fn with(leaf: &Leaf, trust: &str) -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        place.put(leaf, trust);
+        place
+    }
+
+    /// Makes other files of them.
+    pub(crate) fn put(&self, leaf: &Leaf, trust: &str) {
+        self.write("cert.pem", &leaf.chain);
+        self.write("key.pem", &leaf.key);
+        self.write("ca.pem", trust);
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The settings of an engine with these files and a single rail.
+    pub(crate) fn config(&self, allowed: &str, more: &[(&str, &str)]) -> Config {
+        config_of(&["cert.pem", "key.pem", "ca.pem"].map(|name| self.path(name)), allowed, more)
+    }
+
+    pub(crate) fn engine(&self, allowed: &str) -> Engine {
+        builder().config(self.config(allowed, &[])).build().unwrap()
+    }
+}
+
+/// The settings of an engine with these files: chain, key and CAs.
+pub(crate) fn config_of(files: &[PathBuf; 3], allowed: &str, more: &[(&str, &str)]) -> Config {
+    let [chain, key, trust] = files.each_ref().map(|path| Path::to_str(path).unwrap());
+    let own = [
+        ("rails", "127.0.0.1"),
+        ("certificate_file", chain),
+        ("certificate_key_file", key),
+        ("trust_file", trust),
+        ("allowed_names", allowed),
+    ];
+    config(&[&own, more].concat())
+}
+
+/// A clock that is wrong by so many seconds, and a list that has everybody on it.
+struct Liar(i64);
+
+impl Policy for Liar {
+    fn now(&self) -> UnixSeconds {
+        UnixSeconds(now().saturating_add_signed(self.0))
+    }
+
+    fn allows(&self, _: &str) -> bool {
+        true
+    }
+}
+
+impl Leaf {
+    /// As an engine has it whose clock is wrong by so many seconds.
+    pub(crate) fn certified(&self, key: &Identity, trust: &str, clock: i64) -> Arc<Certified> {
+        let (chain, private) = (self.chain.as_bytes(), self.key.as_bytes());
+        let files = Files { chain, key: private, trust: trust.as_bytes() };
+        Arc::new(Certified::new(&files, key.public(), Arc::new(Liar(clock))).unwrap())
+    }
+}

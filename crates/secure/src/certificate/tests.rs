@@ -1,0 +1,469 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose as Purpose,
+    IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
+    SignatureAlgorithm, date_time_ymd,
+};
+
+use super::*;
+use crate::{HandshakeError, Identity, Initiator, Keyring, Proof, Proven, Responder, Secret};
+
+/// 1 July 2026; certificates are valid in that year.
+const NOW: u64 = 1_782_864_000;
+const IN_2027: u64 = 1_798_761_600;
+
+struct Rules {
+    now: AtomicU64,
+    allowed: &'static str,
+}
+
+impl Policy for Rules {
+    fn now(&self) -> UnixSeconds {
+        UnixSeconds(self.now.load(Ordering::Relaxed))
+    }
+
+    fn allows(&self, name: &str) -> bool {
+        name.starts_with(self.allowed)
+    }
+}
+
+fn policy(allowed: &'static str) -> Arc<Rules> {
+    Arc::new(Rules { now: NOW.into(), allowed })
+}
+
+struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// A certificate with its key, as files have them.
+struct Leaf {
+    chain: String,
+    key: String,
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
+    params.subject_alt_names = names.iter().map(|name| san(name)).collect();
+    params.extended_key_usages = vec![Purpose::ServerAuth, Purpose::ClientAuth];
+    params
+}
+
+fn san(name: &str) -> SanType {
+    match name.contains("://") {
+        true => SanType::URI(name.try_into().unwrap()),
+        false => SanType::DnsName(name.try_into().unwrap()),
+    }
+}
+
+fn of_ca(name: &str) -> CertificateParams {
+    let mut params = params(&[]);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.extended_key_usages.clear();
+    params
+}
+
+impl Ca {
+    fn root(name: &str) -> Self {
+        let (key, params) = (KeyPair::generate().unwrap(), of_ca(name));
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn below(&self, name: &str) -> Self {
+        let (key, params) = (KeyPair::generate().unwrap(), of_ca(name));
+        let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn signs(&self, key: &KeyPair, params: CertificateParams) -> Certificate {
+        params.signed_by(key, &self.issuer).unwrap()
+    }
+
+    fn issues(&self, params: CertificateParams, kind: &'static SignatureAlgorithm) -> Leaf {
+        let key = KeyPair::generate_for(kind).unwrap();
+        Leaf { chain: self.signs(&key, params).pem(), key: key.serialize_pem() }
+    }
+
+    fn leaf(&self, names: &[&str]) -> Leaf {
+        self.issues(params(names), &PKCS_ECDSA_P256_SHA256)
+    }
+}
+
+impl Leaf {
+    fn certified(
+        &self,
+        trust: &str,
+        key: &Identity,
+        policy: &Arc<Rules>,
+    ) -> Result<Arc<Certified>, CertificateFileError> {
+        let (chain, private) = (self.chain.as_bytes(), self.key.as_bytes());
+        let files = Files { chain, key: private, trust: trust.as_bytes() };
+        Certified::new(&files, key.public(), policy.clone()).map(Arc::new)
+    }
+}
+
+/// Two engines with certificates of one CA.
+struct Ends {
+    a: Identity,
+    b: Identity,
+    ca: Ca,
+    of_a: Arc<Certified>,
+    of_b: Arc<Certified>,
+    rules: Arc<Rules>,
+}
+
+fn ends() -> Ends {
+    let (a, b) = (Identity::fresh().unwrap(), Identity::fresh().unwrap());
+    let (ca, rules) = (Ca::root("ca"), policy(""));
+    let of_a = ca.leaf(&["a.example"]).certified(&ca.pem, &a, &rules).unwrap();
+    let of_b = ca.leaf(&["spiffe://example/b"]).certified(&ca.pem, &b, &rules).unwrap();
+    Ends { a, b, ca, of_a, of_b, rules }
+}
+
+fn keyring(certified: &Arc<Certified>) -> Keyring {
+    let certified = Some(certified.clone());
+    let capability = Secret::derived("test", b"");
+    Keyring { capability, shared: Vec::new(), host: None, certified, open: false }
+}
+
+/// A whole handshake: which end refused, or what both know.
+fn run(
+    (a, of_a): (&Identity, &Arc<Certified>),
+    (b, of_b): (&Identity, &Arc<Certified>),
+) -> Result<(Vec<String>, Proven), (Role, HandshakeError)> {
+    let (mut initiator, first) = Initiator::by_certificate(a, of_a.clone()).unwrap();
+    let (responder, second) = Responder::new(b, &keyring(of_b), &first).unwrap();
+    assert_eq!(responder.proof(), Proof::Certificate);
+    initiator.read(&second).map_err(|error| (Role::Initiator, error))?;
+    let names = initiator.names().to_vec();
+    let (third, _) = initiator.finish(b"hello").unwrap();
+    let proven = responder.finish(&third).map_err(|error| (Role::Responder, error))?;
+    Ok((names, proven))
+}
+
+fn refusal(
+    a: (&Identity, &Arc<Certified>),
+    b: (&Identity, &Arc<Certified>),
+) -> (Role, CertificateError) {
+    match run(a, b) {
+        Err((by, HandshakeError::Certificate(why))) => (by, why),
+        Err((_, other)) => panic!("{other}"),
+        Ok(_) => panic!("nobody refused"),
+    }
+}
+
+#[test]
+fn both_ends_know_the_names_of_each_other() {
+    let Ends { a, b, of_a, of_b, .. } = ends();
+    let (names, proven) = run((&a, &of_a), (&b, &of_b)).unwrap();
+    assert_eq!(names, ["spiffe://example/b"]);
+    assert_eq!(proven.names, ["a.example"]);
+    assert_eq!((proven.initiator, proven.proof), (a.public(), Proof::Certificate));
+    assert_eq!(proven.words, b"hello");
+    assert_eq!(format!("{of_a:?} {of_b:?}"), "Certified(a.example) Certified(spiffe://example/b)");
+}
+
+#[test]
+fn every_kind_of_key_signs_statements_and_a_chain_may_have_steps() {
+    let Ends { a, b, ca, of_b, rules, .. } = ends();
+    let inner = ca.below("inner");
+    let innermost = inner.below("innermost");
+    let all = [&PKCS_ED25519, &PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384];
+    for kind in all {
+        let leaf = innermost.issues(params(&["A.Example", "other.example"]), kind);
+        let chain = [&leaf.chain[..], &inner.pem, &innermost.pem].concat();
+        let of_a = Leaf { chain, ..leaf }.certified(&ca.pem, &a, &rules).unwrap();
+        let (_, proven) = run((&a, &of_a), (&b, &of_b)).unwrap();
+        assert_eq!(proven.names, ["a.example", "other.example"], "{kind:?}");
+    }
+}
+
+#[test]
+fn a_certificate_of_another_ca_is_refused_by_either_end() {
+    let Ends { a, b, ca, of_b, rules, .. } = ends();
+    // Of the same name, but with another key.
+    let other = Ca::root("ca");
+    let leaf = other.leaf(&["a.example"]);
+    let distrusting = leaf.certified(&other.pem, &a, &rules).unwrap();
+    let (by, why) = refusal((&a, &distrusting), (&b, &of_b));
+    assert!(matches!(why, CertificateError::Untrusted { .. }), "{why}");
+    assert_eq!(by, Role::Initiator);
+    let both = [&other.pem[..], &ca.pem].concat();
+    let trusting = leaf.certified(&both, &a, &rules).unwrap();
+    let (by, why) = refusal((&a, &trusting), (&b, &of_b));
+    assert!(matches!(why, CertificateError::Untrusted { .. }), "{why}");
+    assert_eq!(by, Role::Responder);
+}
+
+#[test]
+fn a_certificate_holds_in_its_time_only() {
+    let Ends { a, b, ca, of_b, rules, .. } = ends();
+    let of_a = |not_before, not_after, own: &Arc<Rules>| {
+        let mut params = params(&["a.example"]);
+        (params.not_before, params.not_after) = (not_before, not_after);
+        ca.issues(params, &PKCS_ED25519).certified(&ca.pem, &a, own)
+    };
+    // Its clock is wrong, or it lies.
+    let (early, late) = (policy(""), policy(""));
+    early.now.store(NOW - 86_400 * 90, Ordering::Relaxed);
+    late.now.store(NOW + 86_400 * 90, Ordering::Relaxed);
+    let (march, august) = (date_time_ymd(2026, 3, 1), date_time_ymd(2026, 8, 1));
+    let expired = of_a(march, date_time_ymd(2026, 6, 1), &early).unwrap();
+    let (by, why) = refusal((&a, &expired), (&b, &of_b));
+    let at = UnixSeconds(1_780_272_000);
+    assert_eq!((by, why), (Role::Responder, CertificateError::Expired { at }));
+    assert_eq!(at.to_string(), "2026-06-01T00:00:00Z");
+    let (by, why) = refusal((&b, &of_b), (&a, &expired));
+    assert_eq!((by, why), (Role::Initiator, CertificateError::Expired { at }));
+    assert_eq!(expired.holds_as(Role::Initiator), Ok(()));
+    early.now.store(NOW, Ordering::Relaxed);
+    assert_eq!(expired.holds_as(Role::Initiator), Err(CertificateError::Expired { at }));
+
+    let future = of_a(august, date_time_ymd(2026, 12, 1), &late).unwrap();
+    let (_, why) = refusal((&b, &of_b), (&a, &future));
+    let from = UnixSeconds(1_785_542_400);
+    assert_eq!(why, CertificateError::NotYetValid { from });
+    // At build time, too.
+    let own = |result: Result<_, _>| match result {
+        Err(CertificateFileError::Own(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let refused = own(of_a(march, date_time_ymd(2026, 6, 1), &rules));
+    assert_eq!(refused, CertificateError::Expired { at });
+    assert_eq!(own(of_a(august, august, &rules)), CertificateError::NotYetValid { from });
+}
+
+#[test]
+fn a_certificate_is_for_what_its_extended_key_usage_says() {
+    let Ends { a, b, ca, of_b, rules, .. } = ends();
+    let with = |usages: &[Purpose]| {
+        let mut params = params(&["a.example"]);
+        params.extended_key_usages = usages.to_vec();
+        ca.issues(params, &PKCS_ED25519).certified(&ca.pem, &a, &rules)
+    };
+    let client = with(&[Purpose::ClientAuth]).unwrap();
+    let server = with(&[Purpose::ServerAuth]).unwrap();
+    run((&a, &client), (&b, &of_b)).unwrap();
+    run((&b, &of_b), (&a, &server)).unwrap();
+    let usage = |role| CertificateError::Usage { role };
+    let (by, why) = refusal((&b, &of_b), (&a, &client));
+    assert_eq!((by, why), (Role::Initiator, usage(Role::Responder)));
+    let (by, why) = refusal((&a, &server), (&b, &of_b));
+    assert_eq!((by, why), (Role::Responder, usage(Role::Initiator)));
+    assert_eq!(server.holds_as(Role::Initiator), Err(usage(Role::Initiator)));
+    // Without the extension it is for anything.
+    let any = with(&[]).unwrap();
+    run((&a, &any), (&b, &of_b)).unwrap();
+    let error = with(&[Purpose::CodeSigning]).err();
+    assert_eq!(error, Some(CertificateFileError::Own(usage(Role::Responder))));
+}
+
+#[test]
+fn names_are_dns_names_and_one_spiffe_id() {
+    let Ends { a, b, ca, of_b, rules, .. } = ends();
+    let of_a = |names: &[&str]| ca.leaf(names).certified(&ca.pem, &a, &rules);
+    let spiffe = "spiffe://example/ns/x";
+    for names in [&[spiffe][..], &["a.example", spiffe], &["https://a.example/", "a.example"]] {
+        let (_, proven) = run((&a, &of_a(names).unwrap()), (&b, &of_b)).unwrap();
+        let expected: Vec<&str> =
+            names.iter().copied().filter(|name| !name.starts_with("https")).collect();
+        assert_eq!(proven.names, expected);
+    }
+    let nameless = CertificateFileError::Own(CertificateError::Nameless);
+    for names in [
+        &[][..],
+        &["https://a.example/"],
+        &["spiffe://example/a", "spiffe://example/b"],
+        &["spiffe://example/a", "https://a.example/"],
+        &["a.example", "spiffe://example/../b"],
+        &["a.example", "SPIFFE://example/b"],
+    ] {
+        assert_eq!(of_a(names).err(), Some(nameless.clone()), "{names:?}");
+    }
+    // Only allowed names are welcome, at either end.
+    let strict = policy("spiffe://example/");
+    let strictly = ca.leaf(&["c.example"]).certified(&ca.pem, &b, &strict).unwrap();
+    run((&a, &of_a(&["a.example", spiffe]).unwrap()), (&b, &strictly)).unwrap();
+    let other = of_a(&["a.example"]).unwrap();
+    let not_allowed = CertificateError::NotAllowed { names: vec!["a.example".to_owned()] };
+    let expected = (Role::Responder, not_allowed.clone());
+    assert_eq!(refusal((&a, &other), (&b, &strictly)), expected);
+    assert_eq!(refusal((&b, &strictly), (&a, &other)), (Role::Initiator, not_allowed));
+}
+
+#[test]
+fn a_certificate_is_worth_nothing_in_the_hands_of_somebody_else() {
+    let Ends { a, b, ca, of_a, of_b, rules } = ends();
+    // Chain and statement of another engine, as they are, with a key pair of the thief's own.
+    let thief = Identity::fresh().unwrap();
+    let expected = (Role::Responder, CertificateError::Statement);
+    assert_eq!(refusal((&thief, &of_a), (&b, &of_b)), expected);
+    let expected = (Role::Initiator, CertificateError::Statement);
+    assert_eq!(refusal((&a, &of_a), (&thief, &of_b)), expected);
+    // A chain that everybody can see, with a signature of the thief's own.
+    let stolen = Shown::decode(of_a.shown()).unwrap();
+    let own = ca.leaf(&["thief.example"]).certified(&ca.pem, &thief, &rules).unwrap();
+    let Shown { signature, .. } = Shown::decode(own.shown()).unwrap();
+    let forged = Shown { signature, ..stolen }.encode().unwrap();
+    let verified = of_b.verify(&forged, thief.public(), Role::Initiator);
+    assert_eq!(verified, Err(CertificateError::Statement));
+    // A statement ends with its certificate, also if the next one has the same key.
+    let key = KeyPair::generate().unwrap();
+    let of_key =
+        || Leaf { chain: ca.signs(&key, params(&["a.example"])).pem(), key: key.serialize_pem() };
+    let old = of_key().certified(&ca.pem, &a, &rules).unwrap();
+    let new = of_key().certified(&ca.pem, &b, &rules).unwrap();
+    let Shown { signature, .. } = Shown::decode(old.shown()).unwrap();
+    let Shown { chain, .. } = Shown::decode(new.shown()).unwrap();
+    let mixed = Shown { chain, signature }.encode().unwrap();
+    let verified = of_b.verify(&mixed, a.public(), Role::Initiator);
+    assert_eq!(verified, Err(CertificateError::Statement));
+    assert!(of_b.verify(old.shown(), a.public(), Role::Initiator).is_ok());
+}
+
+#[test]
+fn what_is_shown_is_bounded_and_read_to_its_end() {
+    let Ends { a, of_a, of_b, .. } = ends();
+    let shown = of_a.shown().to_vec();
+    let verify = |shown: &[u8]| of_b.verify(shown, a.public(), Role::Initiator);
+    assert!(verify(&shown).is_ok());
+    for len in 0..shown.len() {
+        let why = verify(&shown[..len]).unwrap_err();
+        assert!(matches!(why, CertificateError::Malformed { .. }), "{len}: {why}");
+    }
+    for bit in 0..shown.len() * 8 {
+        let mut changed = shown.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(verify(&changed).is_err(), "bit {bit}");
+    }
+    // What follows a leaf that holds is not looked at, but counts.
+    let followed = |others: &[&[u8]]| {
+        let Shown { chain, signature } = Shown::decode(&shown).unwrap();
+        let framed = |part: &[u8]| [&(part.len() as u16).to_le_bytes(), part].concat();
+        let mut out =
+            [framed(&signature), vec![1 + others.len() as u8], framed(&chain[0])].concat();
+        others.iter().for_each(|other| out.extend(framed(other)));
+        out
+    };
+    assert!(verify(&followed(&[&b"junk"[..]; shown::CHAIN_MAX - 1])).is_ok());
+    for garbled in [
+        followed(&[&b"junk"[..]; shown::CHAIN_MAX]),
+        followed(&[&[0; 8 << 10][..]; 2]),
+        [&shown[..], &[0]].concat(),
+        vec![0; 3],
+        [&[0, 0, 5][..], &[0; 12]].concat(),
+        vec![0xff; MAX_SHOWN_BYTES + 1],
+        [&2000u16.to_le_bytes()[..], &[0; 2000], &[1, 1, 0, 0x30]].concat(),
+        [&[0, 0, 1, 4, 0][..], b"\x30\x82\xff\xff"].concat(),
+    ] {
+        let why = verify(&garbled).unwrap_err();
+        assert!(matches!(why, CertificateError::Malformed { .. }), "{why}");
+    }
+}
+
+#[test]
+fn a_chain_that_was_made_to_cost_is_refused() {
+    let Ends { a, ca, of_b, .. } = ends();
+    // Each could be below each other, and below the CA, but the CA has signed none of them.
+    let fake = Ca::root("ca");
+    let steps: Vec<Ca> = (1..shown::CHAIN_MAX).map(|_| fake.below("ca")).collect();
+    let leaf = fake.leaf(&["a.example"]);
+    let chain = steps.iter().fold(leaf.chain, |chain, step| chain + &step.pem);
+    let files = Files { chain: chain.as_bytes(), key: b"", trust: ca.pem.as_bytes() };
+    let chain = files.chain().unwrap();
+    let shown = Shown { chain, signature: vec![0; 64] }.encode().unwrap();
+    let why = of_b.verify(&shown, a.public(), Role::Initiator).unwrap_err();
+    assert!(matches!(why, CertificateError::Untrusted { .. }), "{why}");
+}
+
+#[test]
+fn who_has_no_certificates_hears_nothing_of_them() {
+    let Ends { a, b, of_a, of_b, .. } = ends();
+    let (_, first) = Initiator::by_certificate(&a, of_a).unwrap();
+    let without = Keyring { certified: None, ..keyring(&of_b) };
+    let refused = Responder::new(&b, &without, &first).err();
+    assert_eq!(refused, Some(HandshakeError::NotAccepted(Proof::Certificate)));
+    // Another proof does not show one.
+    let ring = keyring(&of_b);
+    let (mut initiator, first) = Initiator::new(&a, Proof::Capability, &ring.capability).unwrap();
+    let (responder, second) = Responder::new(&b, &ring, &first).unwrap();
+    assert!(second.len() < 128);
+    initiator.read(&second).unwrap();
+    let (third, _) = initiator.finish(b"hello").unwrap();
+    let proven = responder.finish(&third).unwrap();
+    assert_eq!((&proven.words[..], proven.names.len()), (&b"hello"[..], 0));
+}
+
+#[test]
+fn an_initiator_says_nothing_to_whom_it_has_not_verified() {
+    let Ends { a, b, of_a, of_b, .. } = ends();
+    let begin = || Initiator::by_certificate(&a, of_a.clone()).unwrap();
+    let thief = Identity::fresh().unwrap();
+    let (mut initiator, first) = begin();
+    let (_, second) = Responder::new(&thief, &keyring(&of_b), &first).unwrap();
+    assert!(initiator.read(&second).is_err());
+    assert_eq!(initiator.finish(b"hello").err(), Some(HandshakeError::Library));
+    // One that shows nothing, or not enough, is refused as well.
+    let (mut initiator, first) =
+        Initiator::new(&a, Proof::Certificate, &Secret::certificates()).unwrap();
+    let (responder, second) = Responder::new(&b, &keyring(&of_b), &first).unwrap();
+    initiator.read(&second).unwrap();
+    let (third, _) = initiator.finish(&[9, 0, 1, 2]).unwrap();
+    let refused = responder.finish(&third).err();
+    assert!(matches!(
+        refused,
+        Some(HandshakeError::Certificate(CertificateError::Malformed { .. }))
+    ));
+}
+
+#[test]
+fn files_that_can_not_be_used_are_refused_with_what_is_allowed() {
+    let Ends { a, ca, rules, .. } = ends();
+    let leaf = ca.leaf(&["a.example"]);
+    let (chain, key, trust) = (&leaf.chain[..], &leaf.key[..], &ca.pem[..]);
+    let refused = |chain: &str, key: &str, trust: &str| {
+        let leaf = Leaf { chain: chain.to_owned(), key: key.to_owned() };
+        leaf.certified(trust, &a, &rules).unwrap_err()
+    };
+    let cut = &chain[..chain.len() / 2];
+    assert!(matches!(refused(cut, key, trust), CertificateFileError::ChainText { .. }));
+    let none = CertificateFileError::Chain { count: 0, bytes: 0 };
+    assert_eq!(refused("", key, trust), none);
+    assert_eq!(refused(key, key, trust), none);
+    let why = refused(&chain.repeat(6), key, trust);
+    assert!(matches!(why, CertificateFileError::Chain { count: 6, .. }), "{why}");
+    for text in ["", chain, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+        let why = refused(chain, text, trust);
+        assert!(matches!(why, CertificateFileError::Key { .. }), "{why}");
+    }
+    let why = refused(chain, &key.replace("PRIVATE", "EC PRIVATE"), trust).to_string();
+    assert!(why.contains("SEC1") && why.contains("as PKCS#8"), "{why}");
+    assert!(!why.contains(&key[40..60]), "a secret in a message: {why}");
+    assert_eq!(refused(chain, &ca.leaf(&[]).key, trust), CertificateFileError::OtherKey);
+    for text in ["", key, &trust[..trust.len() / 2], &trust.repeat(33)] {
+        let why = refused(chain, key, text);
+        assert!(matches!(why, CertificateFileError::Trust { .. }), "{why}");
+    }
+    let why = refused(chain, key, &Ca::root("other").pem);
+    assert!(matches!(why, CertificateFileError::Own(CertificateError::Untrusted { .. })), "{why}");
+}
+
+#[test]
+fn times_are_written_as_people_read_them() {
+    for (seconds, text) in [
+        (0, "1970-01-01T00:00:00Z"),
+        (951_782_399, "2000-02-28T23:59:59Z"),
+        (951_782_400, "2000-02-29T00:00:00Z"),
+        (951_868_800, "2000-03-01T00:00:00Z"),
+        (IN_2027, "2027-01-01T00:00:00Z"),
+        (4_107_542_399, "2100-02-28T23:59:59Z"),
+        (4_107_542_400, "2100-03-01T00:00:00Z"),
+        (253_402_300_799, "9999-12-31T23:59:59Z"),
+    ] {
+        assert_eq!(UnixSeconds(seconds).to_string(), text);
+    }
+}
