@@ -4,9 +4,11 @@
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
+//! * [`crc32c`]: the checksum of bytes that come in pieces.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
+mod checksum;
 mod event_fd;
 pub mod interfaces;
 mod io;
@@ -17,6 +19,7 @@ mod shared_memory;
 pub mod tcp;
 pub mod threads;
 
+pub use checksum::crc32c;
 pub use event_fd::EventFd;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};

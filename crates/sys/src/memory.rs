@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::checksum::crc32c;
+
 /// Bytes copied at a time where a reference is needed: fits in the first-level cache.
-const BLOCK_BYTES: usize = 8 << 10;
+const BLOCK_BYTES: usize = 16 << 10;
 
 /// A range of bytes that peers and the kernel may change at any moment.
 ///
@@ -120,7 +122,7 @@ impl Memory {
         while done < len {
             let take = (len - done).min(BLOCK_BYTES as u64) as usize;
             self.read_at(offset + done, &mut block[..take])?;
-            crc = crc32c::crc32c_append(crc, &block[..take]);
+            crc = crc32c(crc, &block[..take]);
             done += take as u64;
         }
         Ok(crc)

@@ -14,7 +14,7 @@ use polyrail_gpu::Device;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode};
 use polyrail_proto::{FlowIndex, FrameReader, Need, ReaderEvent, Settled, Verdict};
 use polyrail_secure::Sealer;
-use polyrail_sys::{In, IoVecs, receive};
+use polyrail_sys::{In, IoVecs, crc32c, receive};
 use smallvec::SmallVec;
 use socket2::Socket;
 
@@ -501,8 +501,8 @@ impl RxFlow {
                     self.current.land = verdict == Verdict::Land;
                     self.current.began_ns = pass.now;
                     if header.flags.contains(Flags::CHECKSUM) {
-                        let crc = crc32c::crc32c(table);
-                        self.current.crc = crc32c::crc32c_append(crc, meta);
+                        let crc = crc32c(0, table);
+                        self.current.crc = crc32c(crc, meta);
                     }
                     if header.flags.contains(Flags::ACK_NOW) {
                         self.acks.hurry();

@@ -18,7 +18,7 @@ use polyrail_proto::{
 };
 use polyrail_secure::{Opener, Sealer};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
+use polyrail_sys::{In, IoVecs, MAX_IO_PIECES, Out, crc32c, receive, send};
 use smallvec::SmallVec;
 use socket2::Socket;
 
@@ -358,7 +358,7 @@ impl TxFlow {
         let len = header.payload_len;
         let staged = staged_at(body, &self.ring, &self.shared);
         if self.peer.payload == Payload::Crc32c {
-            let crc = crc32c::crc32c(&self.batch[head + CHUNK_HEADER_BYTES..]);
+            let crc = crc32c(0, &self.batch[head + CHUNK_HEADER_BYTES..]);
             let crc = match staged {
                 Some((ring, at)) => {
                     let continued = ring.memory().crc32c(crc, at, len.into());

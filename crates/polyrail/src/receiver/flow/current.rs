@@ -6,7 +6,7 @@ use std::sync::Arc;
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, InstanceId, Verdict};
-use polyrail_sys::Memory;
+use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
 
 use super::device_chunks::{Arrivals, End};
@@ -87,7 +87,7 @@ impl Current {
 
     fn continue_crc(&mut self, bytes: &[u8]) {
         if self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM)) {
-            self.crc = crc32c::crc32c_append(self.crc, bytes);
+            self.crc = crc32c(self.crc, bytes);
         }
     }
 
