@@ -3,6 +3,7 @@
 use crate::bindings::parse_bindings;
 use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
+use crate::metrics_listen::{self, MetricsListen};
 use crate::number::Unit;
 use crate::signal;
 use crate::subsystems::{self, SUBSYSTEMS};
@@ -38,6 +39,8 @@ pub(crate) enum Kind {
     Subsystems,
     /// A file name with marks; what the empty name means.
     FileName(&'static str),
+    /// Where metrics are served.
+    MetricsListen,
 }
 
 /// Why a text is no value: a phrase that follows the value, and a remedy.
@@ -126,6 +129,10 @@ impl Kind {
                 file_name::check(text)?;
                 Ok(Value::Text(text.to_owned()))
             }
+            Self::MetricsListen => {
+                MetricsListen::parse(text)?;
+                Ok(Value::Text(text.to_owned()))
+            }
         }
     }
 
@@ -145,6 +152,7 @@ impl Kind {
             (Self::Signal, Value::Number(0)) => "off",
             (Self::Cpus | Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
+            (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "off",
             _ => "",
         }
     }
@@ -192,6 +200,7 @@ impl Kind {
             Self::FileName(empty) => {
                 format!("empty ({empty}), or a file name; %h host, %p process")
             }
+            Self::MetricsListen => metrics_listen::FORMS.to_owned(),
         }
     }
 }
