@@ -28,5 +28,6 @@ pub(crate) mod rail_selection;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod tally;
 pub(crate) mod tasks;
 pub(crate) mod trace;

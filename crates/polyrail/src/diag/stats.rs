@@ -1,5 +1,6 @@
 //! Counters of an engine as its users see them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
@@ -149,8 +150,13 @@ pub struct ProxyStats {
 
 impl EngineShared {
     pub(crate) fn stats(&self) -> Stats {
+        self.stats_of(&self.peers())
+    }
+
+    /// The counters, with those of these peers.
+    pub(crate) fn stats_of(&self, peers: &[Arc<PeerShared>]) -> Stats {
         Stats {
-            peers: self.peers().iter().map(|peer| self.peer_stats(peer)).collect(),
+            peers: peers.iter().map(|peer| self.peer_stats(peer)).collect(),
             proxies: self.proxies.all.iter().map(|proxy| proxy.stats()).collect(),
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),
@@ -188,8 +194,8 @@ impl EngineShared {
             name: peer.name().to_owned(),
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
-            peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
-            shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
+            peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
+            shared_bytes: peer.tally.shared_bytes.get(),
             quota_refusals: refused + peer.quotas.flows_refused.get(),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
         }
