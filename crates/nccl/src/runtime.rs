@@ -75,6 +75,9 @@ pub(crate) fn init() -> Result<(), CallError> {
              {tx} and {rx} proxies ({layout})"
         ));
     }
+    if let Some(rank) = rank() {
+        polyrail_metrics::set_rank(rank);
+    }
     let nets = devices.iter().map(|_| None).collect();
     let attempts = HashMap::new();
     *slot = Some(Runtime { devices, nets, attempts, next_attempt: 1, users: 1 });
@@ -221,6 +224,13 @@ fn local_ranks() -> usize {
     ];
     let given = NAMES.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
     given.filter(|ranks| *ranks > 0).unwrap_or(1)
+}
+
+/// The number of this process among all ranks, as launchers tell.
+fn rank() -> Option<u32> {
+    const NAMES: [&str; 6] =
+        ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PALS_RANKID"];
+    NAMES.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
 /// The device's engine, which starts with its first use.
