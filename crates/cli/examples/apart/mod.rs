@@ -40,8 +40,14 @@ pub(crate) fn config() -> Result<Config, Failure> {
 
 impl Apart {
     pub(crate) fn start() -> Result<Self, Failure> {
+        Self::start_with(&[])
+    }
+
+    /// With these environment variables.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut command = Command::new(env::current_exe()?);
-        let command = command.arg(ENGINE).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command = command.arg(ENGINE).envs(variables.iter().copied());
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
         Ok(Self { child, output })
