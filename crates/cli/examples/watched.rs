@@ -13,12 +13,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
-use apart::{Apart, Failure, is_engine, numbers};
-use polyrail::{Config, Engine};
+use apart::{Apart, Failure, config, is_engine, numbers};
+use polyrail::Engine;
 use polyrail_metrics::Exporter;
 
-/// Tells a process its folder.
-const FOLDER: &str = "POLYRAIL_METRICS_LISTEN";
 /// Longer than the exporter uses a text again.
 const PAUSE: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -31,10 +29,12 @@ fn main() -> Result<(), Failure> {
     measure(engines, scrapes)
 }
 
-/// A process under test: says where it listens, connects to the address that it is told, and sleeps
-/// until its input ends.
+/// A process under test: is told where to serve its metrics, says where it listens, connects to the
+/// address that it is told, and sleeps until its input ends.
 fn engine() -> Result<(), Failure> {
-    let config = Config::builder().env().set("rails", "127.0.0.1")?.build()?;
+    let mut listen = String::new();
+    io::stdin().lock().read_line(&mut listen)?;
+    let config = config(&[("metrics_listen", listen.trim())])?;
     let engine = Engine::builder().config(config).build()?;
     println!("{}", engine.addresses().first().ok_or("no address")?);
     let mut line = String::new();
@@ -61,14 +61,14 @@ fn measure_in(folder: &Path, engines: u64, scrapes: u64) -> Result<(), Failure> 
     let mut processes = Vec::new();
     let mut addresses = Vec::new();
     for _ in 0..engines {
-        let mut process = Apart::start_with(&[(FOLDER, &listen)])?;
+        let mut process = Apart::start()?;
+        tell(&mut process, &listen)?;
         addresses.push(process.line()?);
         processes.push(process);
     }
     // Each connects to the next one, in a ring.
     for (index, process) in processes.iter_mut().enumerate() {
-        let input = process.child.stdin.as_mut().ok_or("no input")?;
-        writeln!(input, "{}", addresses[(index + 1) % addresses.len()])?;
+        tell(process, &addresses[(index + 1) % addresses.len()])?;
     }
     for process in &mut processes {
         process.line()?;
@@ -100,6 +100,11 @@ fn measure_in(folder: &Path, engines: u64, scrapes: u64) -> Result<(), Failure> 
     });
     println!("{found}");
     Ok(())
+}
+
+/// Writes a line to its input.
+fn tell(process: &mut Apart, line: &str) -> Result<(), Failure> {
+    Ok(writeln!(process.child.stdin.as_mut().ok_or("no input")?, "{line}")?)
 }
 
 fn scrape(address: SocketAddr) -> Result<String, Failure> {

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use polyrail::Config;
+use polyrail_config::ConfigBuilder;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
@@ -33,21 +34,17 @@ pub(crate) fn numbers(defaults: [u64; 2]) -> Result<[u64; 2], Failure> {
     Ok(numbers)
 }
 
-/// How engines at both ends are set up.
-pub(crate) fn config() -> Result<Config, Failure> {
-    Ok(Config::builder().env().set("rails", "127.0.0.1")?.build()?)
+/// How engines at both ends are set up, with these settings beside.
+pub(crate) fn config(settings: &[(&str, &str)]) -> Result<Config, Failure> {
+    let builder = Config::builder().env().set("rails", "127.0.0.1")?;
+    let set = |builder: ConfigBuilder, pair: &(&str, &str)| builder.set(pair.0, pair.1);
+    Ok(settings.iter().try_fold(builder, set)?.build()?)
 }
 
 impl Apart {
     pub(crate) fn start() -> Result<Self, Failure> {
-        Self::start_with(&[])
-    }
-
-    /// With these environment variables.
-    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut command = Command::new(env::current_exe()?);
-        let command = command.arg(ENGINE).envs(variables.iter().copied());
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command = command.arg(ENGINE).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
         Ok(Self { child, output })
