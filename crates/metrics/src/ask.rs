@@ -155,7 +155,7 @@ impl Question {
 }
 
 /// The text of an answer, if it is one.
-fn text_of(answer: &[u8]) -> Option<String> {
+pub(crate) fn text_of(answer: &[u8]) -> Option<String> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let Ok(httparse::Status::Complete(head)) = response.parse(answer) else { return None };

@@ -154,7 +154,7 @@ impl Connection {
 
 /// An answer that is known once the head of the request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Answer {
+pub(crate) struct Answer {
     status: &'static str,
     asked: Option<Asked>,
     /// HEAD asks for no body.
@@ -200,7 +200,7 @@ fn receive(stream: &mut Stream, read: &mut Vec<u8>) -> io::Result<Option<Answer>
     Ok(answer_to(read))
 }
 
-fn answer_to(read: &[u8]) -> Option<Answer> {
+pub(crate) fn answer_to(read: &[u8]) -> Option<Answer> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(read) {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod examine;
 mod exporter;
 mod exposition;
 pub mod families;
@@ -19,6 +20,8 @@ mod samples;
 mod server;
 mod sockets;
 
+#[doc(hidden)]
+pub use examine::examine;
 pub use exporter::{Exporter, ExporterError};
 pub use process::{Registration, ServeError, serve, set_rank};
 pub use samples::{Samples, Source};

@@ -157,6 +157,11 @@ fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
     assert!(error.to_string().contains("; allowed: a folder that exists"), "{error}");
     assert!(error.help().contains("mkdir -p"), "{}", error.help());
 
+    // Nobody can write there, whoever runs this.
+    let proc = MetricsListen::Folder("/proc".to_owned());
+    let error = serve(&proc, "host", Arc::new(Counting::default())).unwrap_err();
+    assert!(error.to_string().contains("metrics_listen = `dir:/proc`"), "{error}");
+
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = MetricsListen::Tcp(taken.local_addr().unwrap());
     let error = serve(&place, "host", Arc::new(Counting::default())).unwrap_err();

@@ -178,6 +178,25 @@ fn peers_beyond_the_limit_are_summed_up_and_the_sum_never_shrinks() {
 }
 
 #[test]
+fn scrapers_that_are_stuck_delay_no_transfer() {
+    let pair = served_pair();
+    let there = remote(&pair.b, &pair.to);
+    let ask = |_| {
+        let mut stream = UnixStream::connect(&pair.path).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    };
+    let stuck: Vec<UnixStream> = (0..200).map(ask).collect();
+    for _ in 0..20 {
+        finished(&pair.a.write(&pair.to_b, &pair.from.all(), &there.all()).unwrap());
+    }
+    assert_eq!(bytes(&pair.to), bytes(&pair.from));
+    let page = page(&pair.path);
+    assert!(sum(&page, "polyrail_rail_sent_bytes_total", &[]) > 0.0);
+    drop(stuck);
+}
+
+#[test]
 fn an_engine_that_is_gone_is_served_no_more() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");

@@ -1,6 +1,6 @@
 //! The figures of an engine for Prometheus: from counters to samples with labels.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -88,9 +88,9 @@ impl Source for Figures {
 
 impl Labels {
     fn forget_all_but(&mut self, peers: &[Arc<PeerShared>]) {
-        let is_known = |instance: &InstanceId| peers.iter().any(|it| it.instance() == *instance);
-        self.given.retain(|instance, _| is_known(instance));
-        self.others.retain(|instance, _| is_known(instance));
+        let known: HashSet<InstanceId> = peers.iter().map(|peer| peer.instance()).collect();
+        self.given.retain(|instance, _| known.contains(instance));
+        self.others.retain(|instance, _| known.contains(instance));
     }
 
     /// `None`: all labels are taken.
