@@ -13,7 +13,7 @@ use crate::server::timespec;
 use crate::sockets::{Called, call};
 
 /// Processes that are asked at a time.
-pub(crate) const AT_A_TIME: usize = 32;
+pub(crate) const AT_A_TIME: usize = 64;
 /// How long a process may take for its answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 /// The most bytes of one answer.

@@ -14,6 +14,7 @@ use common::{LONG, body, get, status, wait_for};
 use polyrail_config::MetricsListen;
 use polyrail_metrics::families::engine as families;
 use polyrail_metrics::{Registration, Samples, Source, serve};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A source that tells how often it was asked.
 #[derive(Default)]
@@ -83,6 +84,9 @@ fn garbage_gets_an_error_and_harms_nobody() {
 
 #[test]
 fn a_thousand_connections_that_say_nothing_keep_nobody_waiting() {
+    // Many systems begin with 1024, and other tests need some, too.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let (_source, _served, address) = serving(0);
     let idle: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(address).unwrap()).collect();
     let start = Instant::now();
