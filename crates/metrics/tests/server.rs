@@ -102,6 +102,20 @@ fn a_thousand_connections_that_say_nothing_keep_nobody_waiting() {
 }
 
 #[test]
+fn a_newcomer_takes_the_place_of_the_one_that_has_been_silent_for_longest() {
+    let (_source, _served, address) = serving(0);
+    let _idle: Vec<TcpStream> = (0..16).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut slow = TcpStream::connect(address).unwrap();
+    slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    // When this one is answered, the server has taken all that came before.
+    assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+    slow.write_all(b"\r\n").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert_eq!(status(&answer), 200);
+}
+
+#[test]
 fn scrapers_that_stop_reading_keep_nobody_waiting() {
     // More than sockets hold.
     let (source, _served, address) = serving(100_000);
