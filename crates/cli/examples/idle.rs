@@ -24,7 +24,7 @@ fn main() -> Result<(), Failure> {
 
 /// The process under test: says where it listens and sleeps until its input ends.
 fn engine() -> Result<(), Failure> {
-    let engine = Engine::builder().config(config()?).build()?;
+    let engine = Engine::builder().config(config(&[])?).build()?;
     println!("{}", engine.addresses().first().ok_or("no address")?);
     io::stdout().flush()?;
     io::stdin().read_to_end(&mut Vec::new())?;
@@ -37,7 +37,7 @@ fn measure(peers: u64, seconds: u64) -> Result<(), Failure> {
     let address: SocketAddr = process.line()?.parse()?;
     let mut engines = Vec::new();
     for _ in 0..peers {
-        let engine = Engine::builder().config(config()?).build()?;
+        let engine = Engine::builder().config(config(&[])?).build()?;
         let peer = engine.connect(address).join()?;
         // Data in both directions, so that every flow there can be is there.
         engine.notify(&peer, b"here")?.join()?;

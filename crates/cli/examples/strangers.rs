@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
 /// The process under test: says how it can be reached, and then how many peers it has, each time that it is
 /// asked.
 fn engine() -> Result<(), Failure> {
-    let engine = Engine::builder().config(config()?).build()?;
+    let engine = Engine::builder().config(config(&[])?).build()?;
     let region = engine.register(Memory::anonymous(BYTES)?)?;
     println!("{} {}", hex(&engine.metadata()), hex(&region.describe()));
     for line in io::stdin().lines() {
@@ -86,7 +86,7 @@ struct Honest {
 
 impl Honest {
     fn meet(target: &Target) -> Result<Self, Failure> {
-        let engine = Engine::builder().config(config()?).build()?;
+        let engine = Engine::builder().config(config(&[])?).build()?;
         let peer = engine.add_peer(&target.metadata)?;
         let local = engine.register(Memory::anonymous(BYTES)?)?;
         let remote = engine.import(&target.description)?;

@@ -7,6 +7,7 @@ pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod exporter;
 pub(crate) mod irq;
 pub(crate) mod lab;
 pub(crate) mod man;

@@ -39,6 +39,8 @@ enum Command {
     Config(cmd::config::Args),
     /// Find what is wrong with this host for fast TCP, and what mends it.
     Doctor(Box<cmd::doctor::Args>),
+    /// Serve the metrics of all engines of this host to Prometheus.
+    Exporter(cmd::exporter::Args),
     /// Show and choose which CPUs the interrupts of network interfaces go to.
     Irq(Box<cmd::irq::Args>),
     /// Network namespaces with shaped links: a multi-rail cluster on one machine.
@@ -88,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => cmd::completions::run(&args, command()),
         Command::Config(args) => cmd::config::run(args),
         Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Exporter(args) => cmd::exporter::run(&args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
         Command::Man(args) => cmd::man::run(&args, command()),

@@ -151,6 +151,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         topo --sysroot file
         secret new file
         nccl env --folder folder
+        exporter --dir missing
+        exporter --dir file
         analyze folder
         profile --resume folder
         profile --plan --gpus none --host 1

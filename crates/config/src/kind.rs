@@ -3,6 +3,7 @@
 use crate::bindings::parse_bindings;
 use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
+use crate::metrics_listen::{self, MetricsListen};
 use crate::number::Unit;
 use crate::peer_names::parse_names;
 use crate::signal;
@@ -41,6 +42,8 @@ pub(crate) enum Kind {
     Subsystems,
     /// A file name with marks; what the empty name means.
     FileName(&'static str),
+    /// Where metrics are served.
+    MetricsListen,
 }
 
 /// Why a text is no value: a phrase that follows the value, and a remedy.
@@ -133,6 +136,10 @@ impl Kind {
                 file_name::check(text)?;
                 Ok(Value::Text(text.to_owned()))
             }
+            Self::MetricsListen => {
+                MetricsListen::parse(text)?;
+                Ok(Value::Text(text.to_owned()))
+            }
         }
     }
 
@@ -153,6 +160,7 @@ impl Kind {
             (Self::Cpus | Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
             (Self::PeerNames, Value::Text(text)) if text.is_empty() => "none",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
+            (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "off",
             _ => "",
         }
     }
@@ -205,6 +213,7 @@ impl Kind {
             Self::FileName(empty) => {
                 format!("empty ({empty}), or a file name; %h host, %p process")
             }
+            Self::MetricsListen => metrics_listen::FORMS.to_owned(),
         }
     }
 }

@@ -374,6 +374,11 @@ settings! {
 }
 
 "Seeing inside" {
+    /// Where the process serves metrics for Prometheus, as HTTP at `/metrics`: on a TCP port, on a
+    /// Unix socket, or on a socket of its own in a folder, for `polyrail exporter`. All engines of a
+    /// process with the same value share one server. docs/metrics.md explains the metrics.
+    metrics_listen: String = "", Kind::MetricsListen;
+
     /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`.
     dump_signal: u32 = 0, Kind::Signal,
         [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::nccl_dump_signal, "-1 is off")];

@@ -76,6 +76,9 @@ pub(crate) fn init() -> Result<(), CallError> {
              {tx} and {rx} proxies ({layout})"
         ));
     }
+    if let Some(rank) = rank(|name| std::env::var(name).ok()) {
+        polyrail_metrics::set_rank(rank);
+    }
     let nets = devices.iter().map(|_| None).collect();
     let attempts = HashMap::new();
     *slot = Some(Runtime { devices, nets, attempts, next_attempt: 1, users: 1 });
@@ -224,6 +227,13 @@ fn local_ranks() -> usize {
     given.filter(|ranks| *ranks > 0).unwrap_or(1)
 }
 
+/// The number of this process among all ranks, as launchers tell.
+fn rank(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    const NAMES: [&str; 6] =
+        ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PALS_RANKID"];
+    NAMES.iter().find_map(|name| variable(name)?.parse().ok())
+}
+
 /// The device's engine, which starts with its first use.
 fn net(device: i32) -> Result<Arc<Net>, CallError> {
     with(|runtime| {
@@ -254,5 +264,24 @@ impl Runtime {
         let count = self.devices.len();
         let index = usize::try_from(device).ok().filter(|index| *index < count);
         index.ok_or(CallError::Device { got: device, count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rank_is_the_first_number_that_a_launcher_tells() {
+        assert_eq!(rank(|_| None), None);
+        assert_eq!(rank(|name| (name == "PMI_RANK").then(|| "7".to_owned())), Some(7));
+        let of_torch = |name: &str| match name {
+            "RANK" => Some("3".to_owned()),
+            "SLURM_PROCID" => Some("0".to_owned()),
+            _ => None,
+        };
+        assert_eq!(rank(of_torch), Some(3));
+        let odd = |name: &str| Some(if name == "RANK" { "x" } else { "5" }.to_owned());
+        assert_eq!(rank(odd), Some(5));
     }
 }

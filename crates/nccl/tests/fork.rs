@@ -2,8 +2,10 @@
 //! neither use nor disturb it. Here because this crate may call `fork`, which no safe code can.
 
 use std::future::Future;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,6 +114,45 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
         });
         assert_eq!(status, 0, "exit status or signal of the copy");
     }
+}
+
+/// The page of the metrics at this socket.
+fn page(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn a_forked_process_leaves_the_metrics_of_the_original_alone_and_serves_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = || -> Vec<_> {
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let watched = |name: &str| {
+        let listen = format!("dir:{}", folder.path().display());
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let config = config.set("metrics_listen", &listen).unwrap().build().unwrap();
+        Engine::builder().config(config).name(name).build().unwrap()
+    };
+    let original = watched("original");
+    let status = in_a_copy(COPY_SECONDS, || {
+        let before = sockets();
+        // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+        drop(unsafe { std::ptr::read(&raw const original) });
+        let own = watched("copy");
+        let new: Vec<_> = sockets().into_iter().filter(|path| !before.contains(path)).collect();
+        let page = page(&new[0]);
+        drop(own);
+        let is_good = page.contains("engine=\"copy\"") && !page.contains("original");
+        i32::from(!is_good || sockets() != before)
+    });
+    assert_eq!(status, 0, "exit status or signal of the copy");
+    assert!(page(&sockets()[0]).contains("engine=\"original\""));
+    drop(original);
+    assert_eq!(sockets().len(), 0);
 }
 
 /// A call in the copy, and whether it went as it should.

@@ -33,6 +33,7 @@ pub(crate) mod sessions;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod suspects;
+pub(crate) mod tally;
 pub(crate) mod tasks;
 pub(crate) mod totals;
 pub(crate) mod trace;

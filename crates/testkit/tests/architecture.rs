@@ -23,8 +23,8 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "analyze", "config", "doctor", "gpu", "host", "lab", "nccl-abi", "nccl-ref", "nic",
-            "polyrail", "profile", "profiler", "report", "sample", "sys", "tune",
+            "analyze", "config", "doctor", "gpu", "host", "lab", "metrics", "nccl-abi", "nccl-ref",
+            "nic", "polyrail", "profile", "profiler", "report", "sample", "sys", "tune",
         ],
         // Examples that play a stranger.
         for_tests: &["proto", "secure"],
@@ -32,7 +32,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "polyrail",
-        below: &["config", "gpu", "proto", "secure", "sys"],
+        below: &["config", "gpu", "metrics", "proto", "secure", "sys"],
         ..Rule::ORDINARY
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
@@ -43,7 +43,7 @@ const RULES: &[Rule] = &[
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",
-        below: &["config", "host", "nccl-abi", "polyrail", "sys"],
+        below: &["config", "host", "metrics", "nccl-abi", "polyrail", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
@@ -71,6 +71,8 @@ const RULES: &[Rule] = &[
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
+    // It serves what engines hand it, and knows of none, so that every engine can use it.
+    Rule { name: "metrics", below: &["config"], ..Rule::ORDINARY },
     Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
@@ -105,7 +107,7 @@ const FOR_ALL_TESTS: &str = "skip";
 
 /// What programs of others may build on, and what that needs. Nothing else is published.
 const PUBLIC: &[&str] =
-    &["config", "gpu", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml"];
+    &["config", "gpu", "metrics", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml"];
 
 /// Crates through which a pure crate could reach the operating system.
 const NOT_PURE: &[&str] = &[

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use polyrail::Config;
+use polyrail_config::ConfigBuilder;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
@@ -33,9 +34,11 @@ pub(crate) fn numbers(defaults: [u64; 2]) -> Result<[u64; 2], Failure> {
     Ok(numbers)
 }
 
-/// How engines at both ends are set up.
-pub(crate) fn config() -> Result<Config, Failure> {
-    Ok(Config::builder().env().set("rails", "127.0.0.1")?.build()?)
+/// How engines at both ends are set up, with these settings beside.
+pub(crate) fn config(settings: &[(&str, &str)]) -> Result<Config, Failure> {
+    let builder = Config::builder().env().set("rails", "127.0.0.1")?;
+    let set = |builder: ConfigBuilder, pair: &(&str, &str)| builder.set(pair.0, pair.1);
+    Ok(settings.iter().try_fold(builder, set)?.build()?)
 }
 
 impl Apart {

@@ -132,7 +132,9 @@ impl EngineBuilder {
     pub fn build(self) -> Result<Engine, EngineError> {
         let (shared, threads) =
             build::start(self.config, self.name, (self.observer, self.admit), self.apart)?;
-        Ok(Engine::new(shared, threads, self.strict))
+        let engine = Engine::new(shared, threads, self.strict);
+        engine.serve_metrics()?;
+        Ok(engine)
     }
 }
 

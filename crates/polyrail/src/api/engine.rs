@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
+use polyrail_metrics::Registration;
 use polyrail_proto::InstanceId;
 
 use crate::api::builder::EngineBuilder;
@@ -97,6 +98,8 @@ pub struct RailInfo {
 
 struct Handle {
     shared: Arc<EngineShared>,
+    /// Serves its metrics, if the settings ask for that.
+    metrics: OnceLock<Registration>,
     /// Threads to be joined.
     threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
     /// A test wants to hear of work that was left alone.
@@ -109,7 +112,17 @@ impl Engine {
         threads: Vec<std::thread::JoinHandle<()>>,
         strict: bool,
     ) -> Self {
-        Self { handle: Arc::new(Handle { shared, threads: OnceLock::from(threads), strict }) }
+        let (metrics, threads) = (OnceLock::new(), OnceLock::from(threads));
+        Self { handle: Arc::new(Handle { shared, metrics, threads, strict }) }
+    }
+
+    /// Serves its metrics, if the settings ask for that.
+    pub(crate) fn serve_metrics(&self) -> Result<(), EngineError> {
+        if let Some(registration) = crate::diag::metrics::serve(self.shared())? {
+            // Called once, before anybody else has the engine.
+            let _ = self.handle.metrics.set(registration);
+        }
+        Ok(())
     }
 
     /// Starts to build an engine, with default settings.
@@ -606,6 +619,7 @@ impl Drop for Handle {
             std::mem::forget(self.shared.clone());
             return;
         }
+        drop(self.metrics.take());
         self.shared.close();
         for thread in self.threads.take().into_iter().flatten() {
             // An observer may be the last to let go of an engine, on one of its own threads.

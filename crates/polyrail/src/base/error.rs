@@ -68,6 +68,18 @@ pub enum EngineError {
     /// The files of the certificate are not ones that can be used.
     #[error(transparent)]
     Certificates(CertificatesError),
+    /// Metrics can't be served where `metrics_listen` says.
+    #[error("metrics_listen = `{value}`: can't listen: {source}; allowed: {allowed}")]
+    Metrics {
+        /// The value of the setting.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+        /// What to do about it.
+        remedy: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {
@@ -413,6 +425,7 @@ impl Explain for EngineError {
             Self::Config(error) => error.help(),
             Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
             Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
+            Self::Metrics { remedy, .. } => Some(remedy.clone()),
             Self::Secrets(error) => Some(error.help().to_owned()),
             Self::Certificates(error) => Some(error.help().to_owned()),
             Self::Forked => Some(FORKED.to_owned()),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail_config::expand_file_name;
 use polyrail_proto::{FlowIndex, Time};
@@ -12,6 +12,7 @@ use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::reason::seconds;
+use crate::engine::counters::Counter;
 use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::state::EngineShared;
 
@@ -116,13 +117,13 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if !names.is_empty() {
         writeln!(out, "    by its certificate it is {names}")?;
     }
-    let bytes = |counter: &AtomicU64| counter.load(Ordering::Relaxed) / 1_000_000;
-    let copied = bytes(&peer.peer_copy_bytes);
+    let megabytes = |counter: &Counter| counter.get() / 1_000_000;
+    let copied = megabytes(&peer.tally.peer_copy_bytes);
     if copied > 0 {
         writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
     }
     if let Some(sharing) = peer.sharing.text() {
-        let left = bytes(&peer.shared_bytes);
+        let left = megabytes(&peer.tally.shared_bytes);
         writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
     }
     let tx = peer.tx();

@@ -2,6 +2,7 @@
 
 mod text;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
@@ -169,11 +170,19 @@ pub struct ProxyStats {
 
 impl EngineShared {
     pub(crate) fn stats(&self) -> Stats {
-        let (peers, mut totals) = {
-            let peers = self.peers.read();
-            // Under the lock: a peer is in the list, or in what is past.
-            (peers.clone(), *self.past.lock())
-        };
+        let (peers, past) = self.peers_and_past();
+        self.stats_of(&peers, past)
+    }
+
+    /// The peers of now, and what moved with those that are gone: each peer is in one of both.
+    pub(crate) fn peers_and_past(&self) -> (Vec<Arc<PeerShared>>, Totals) {
+        let peers = self.peers.read();
+        (peers.clone(), *self.past.lock())
+    }
+
+    /// The counters, with those of these peers. `past`: what moved with others before.
+    pub(crate) fn stats_of(&self, peers: &[Arc<PeerShared>], past: Totals) -> Stats {
+        let mut totals = past;
         peers.iter().for_each(|peer| totals.add(&Totals::of(peer)));
         Stats {
             totals,
@@ -216,8 +225,8 @@ impl EngineShared {
             proven_names: peer.names.lock().to_vec(),
             instance: peer.instance().to_string(),
             same_host: peer.same_host,
-            peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
-            shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
+            peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
+            shared_bytes: peer.tally.shared_bytes.get(),
             quota_refusals: refused + peer.quotas.flows_refused.get(),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
         }

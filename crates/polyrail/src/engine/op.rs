@@ -15,6 +15,7 @@ use crate::base::latch::Latch;
 use crate::engine::observer::End;
 use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::Prepared;
+use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;
 use crate::memory::region::RegionCore;
 use crate::memory::tickets::{Tickets, all_done};
@@ -53,8 +54,9 @@ pub struct Outcome {
 }
 
 /// How many operations are outstanding, and how many may be.
-#[derive(Debug)]
 pub(crate) struct OpsPool {
+    /// Where transfers are counted, if anybody is to see it.
+    pub(crate) durations: Option<Box<Durations>>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) bells: Arc<Bells>,
     used: AtomicU32,
@@ -73,8 +75,14 @@ const OVER: u32 = 4;
 const WITHDRAWN: u32 = 8;
 
 impl OpsPool {
-    pub(crate) fn new(limit: u32, callbacks: Arc<Callbacks>, bells: Arc<Bells>) -> Self {
-        Self { callbacks, bells, used: AtomicU32::new(0), untold: AtomicU32::new(0), limit }
+    pub(crate) fn new(
+        limit: u32,
+        durations: Option<Box<Durations>>,
+        callbacks: Arc<Callbacks>,
+        bells: Arc<Bells>,
+    ) -> Self {
+        let (used, untold) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { durations, callbacks, bells, used, untold, limit }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -281,6 +289,9 @@ impl Op {
     fn end(&self, result: Result<Outcome, TransferError>) {
         if self.result.set(result).is_err() {
             return;
+        }
+        if let (Some(durations), Some(result)) = (&self.pool.durations, self.result.get()) {
+            self.prepared.peer.tally.note(&self.prepared, result, durations);
         }
         let listener = self.prepared.listener.as_ref();
         if listener.is_some() {

@@ -40,6 +40,7 @@ use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
 use crate::engine::sessions::first_epoch;
 use crate::engine::suspects::Suspects;
+use crate::engine::tally::Tally;
 use crate::wake::spin::spin_while_locked;
 use crate::wake::tx_proxies::{Asked, TxProxies};
 
@@ -64,10 +65,8 @@ pub(crate) struct PeerShared {
     /// The engine whose peer it is.
     pub(crate) engine: InstanceId,
     pub(crate) same_host: bool,
-    /// Payload that devices were given to copy from end to end.
-    pub(crate) peer_copy_bytes: AtomicU64,
-    /// Payload that was left for it in memory that both have open.
-    pub(crate) shared_bytes: AtomicU64,
+    /// What was moved to and from it, beside the rails' own counters.
+    pub(crate) tally: Tally,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
     /// Pinned memory of the flows towards it, and of those from it.
@@ -355,8 +354,7 @@ impl PeerShared {
             number,
             engine: options.engine,
             same_host: options.same_host,
-            peer_copy_bytes: AtomicU64::new(0),
-            shared_bytes: AtomicU64::new(0),
+            tally: Tally::default(),
             sharing: Sharing::default(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),

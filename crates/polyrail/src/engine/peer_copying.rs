@@ -4,7 +4,6 @@
 //! `receiver/flow/device_chunks.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use polyrail_proto::wire::RefusalCode;
 
@@ -24,7 +23,7 @@ impl EngineShared {
                 op.set_copying(tickets);
                 let prepared = &op.prepared;
                 let bytes = prepared.plan.bytes();
-                prepared.peer.peer_copy_bytes.fetch_add(bytes, Ordering::Relaxed);
+                prepared.peer.tally.peer_copy_bytes.add(bytes);
                 let proxy = self.watcher(&prepared.peer);
                 let command = ProxyCommand::Copying(op.clone());
                 // Whoever waits, or asks, looks for himself.

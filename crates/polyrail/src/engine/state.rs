@@ -40,6 +40,7 @@ use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
+use crate::engine::tally::Durations;
 use crate::engine::tasks::{Asked, Bells, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
@@ -135,7 +136,12 @@ impl EngineShared {
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
-            pool: Arc::new(OpsPool::new(config.ops_pool, callbacks.clone(), bells.clone())),
+            pool: Arc::new(OpsPool::new(
+                config.ops_pool,
+                (!config.metrics_listen.is_empty()).then(Durations::new),
+                callbacks.clone(),
+                bells.clone(),
+            )),
             registry: Arc::new(Registry::new(
                 callbacks.clone(),
                 original.clone(),

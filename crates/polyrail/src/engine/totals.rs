@@ -1,7 +1,5 @@
 //! What an engine has moved in all.
 
-use std::sync::atomic::Ordering;
-
 use polyrail_sys::tcp;
 use serde::Serialize;
 
@@ -38,8 +36,8 @@ impl Totals {
     /// Of one peer, so far.
     pub(crate) fn of(peer: &PeerShared) -> Self {
         let mut sum = Self {
-            shared_bytes: peer.shared_bytes.load(Ordering::Relaxed),
-            peer_copy_bytes: peer.peer_copy_bytes.load(Ordering::Relaxed),
+            shared_bytes: peer.tally.shared_bytes.get(),
+            peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
             ..Self::default()
         };
         for rail in &peer.arrivals {

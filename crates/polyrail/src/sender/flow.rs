@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_config::Payload;
@@ -525,7 +524,7 @@ impl TxFlow {
         stats.tx_bytes.add(payload_bytes);
         stats.tx_chunks.add(chunks.into());
         if shared_bytes > 0 {
-            self.peer.shared_bytes.fetch_add(shared_bytes, Ordering::Relaxed);
+            self.peer.tally.shared_bytes.add(shared_bytes);
         }
         self.unreported += chunks;
     }

@@ -1,0 +1,70 @@
+//! `polyrail exporter`: the metrics of all engines of a host, for Prometheus.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use polyrail_metrics::Exporter;
+use polyrail_report::exit;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::stdout::{complain, refuse, tell};
+use crate::values::{folder_to_read, socket_address};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where Prometheus scrapes; port 0 is any that is free.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9754",
+        value_parser = socket_address)]
+    listen: SocketAddr,
+
+    /// Folder with the sockets of the processes: `metrics_listen=dir:FOLDER` there.
+    #[arg(long, value_name = "FOLDER", default_value = "/run/polyrail",
+        value_parser = folder_to_read())]
+    dir: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  POLYRAIL_METRICS_LISTEN=dir:/run/polyrail my-program
+  polyrail exporter --listen 0.0.0.0:9754 --dir /run/polyrail
+  curl http://127.0.0.1:9754/metrics
+
+docs/metrics.md describes the metrics, and how to set up Prometheus and Grafana.";
+
+/// Runs the subcommand until Ctrl-C.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let stopped = match stopped() {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            complain(&format!("signals: {error}"), None);
+            return ExitCode::from(exit::ENVIRONMENT);
+        }
+    };
+    let exporter = match Exporter::start(args.listen, &args.dir, env!("CARGO_PKG_VERSION")) {
+        Ok(exporter) => exporter,
+        Err(error) => return refuse(&error, Some(error.help()), exit::ENVIRONMENT),
+    };
+    tell!("metrics are at http://{}/metrics", exporter.address());
+    // A byte comes with a signal; nothing else ends it.
+    match io::Read::read(&mut &stopped, &mut [0]) {
+        Ok(_) => ExitCode::from(exit::OK),
+        Err(error) => {
+            complain(&format!("signals: {error}"), None);
+            ExitCode::from(exit::ENVIRONMENT)
+        }
+    }
+}
+
+/// Is readable once somebody asks for the end.
+fn stopped() -> io::Result<std::os::unix::net::UnixStream> {
+    let (stopped, stop) = std::os::unix::net::UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, stop.try_clone()?)?;
+    }
+    Ok(stopped)
+}

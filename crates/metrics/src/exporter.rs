@@ -1,0 +1,156 @@
+//! One for a host: the metrics of all processes with a socket in a folder.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::ask::{Silence, ask_all};
+use crate::exposition::{Exposition, Format};
+use crate::families::exporter as families;
+use crate::http::Listener;
+use crate::samples::Samples;
+use crate::server::Running;
+use crate::sockets::{on_port, pid_in, remove_dead, sockets_in};
+
+/// Sockets of a folder that are asked.
+const MOST_SOCKETS: usize = 256;
+
+/// Serves the metrics of all processes with a socket in a folder, until it is dropped.
+#[derive(Debug)]
+pub struct Exporter {
+    address: SocketAddr,
+    _running: Running,
+}
+
+/// The exporter can't listen.
+#[derive(Debug, Error)]
+#[error(
+    "--listen `{address}`: can't listen: {source}; allowed: an address of this host and a free port"
+)]
+pub struct ExporterError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+impl ExporterError {
+    /// What to do about it.
+    pub fn help(&self) -> String {
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => {
+                "one exporter serves all processes of a host; choose another port for a second one"
+            }
+            _ => "`ip addr` lists the addresses of this host",
+        }
+        .to_owned()
+    }
+}
+
+impl Exporter {
+    /// Starts to serve there; port 0 is any that is free. `version`: what the exporter is called in its
+    /// own metrics.
+    ///
+    /// # Errors
+    /// If it can't listen there.
+    pub fn start(address: SocketAddr, folder: &Path, version: &str) -> Result<Self, ExporterError> {
+        let failed = |source| ExporterError { address, source };
+        let bound = on_port(address).map_err(failed)?;
+        let bound_address = match &bound.listener {
+            Listener::Tcp(listener) => listener.local_addr().map_err(failed)?,
+            Listener::Unix(_) => address,
+        };
+        let mut round = Round {
+            folder: folder.to_owned(),
+            version: version.to_owned(),
+            failures: [0; Silence::ALL.len()],
+            removed: 0,
+        };
+        let render = Box::new(move || round.text());
+        let running = Running::start(bound.listener, render).map_err(failed)?;
+        Ok(Self { address: bound_address, _running: running })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// What stays from round to round.
+struct Round {
+    folder: PathBuf,
+    version: String,
+    failures: [u64; Silence::ALL.len()],
+    removed: u64,
+}
+
+impl Round {
+    fn text(&mut self) -> String {
+        let start = Instant::now();
+        let listed = sockets_in(&self.folder);
+        let is_readable = listed.is_ok();
+        let mut sockets = listed.unwrap_or_default();
+        let ignored = sockets.len().saturating_sub(MOST_SOCKETS);
+        sockets.truncate(MOST_SOCKETS);
+        let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.into_iter().unzip();
+        let answers = ask_all(&paths);
+        let mut all = Exposition::default();
+        let mut own = Samples::default();
+        for ((name, path), answer) in names.iter().zip(&paths).zip(answers) {
+            let result = match answer {
+                Ok(text) => add(&mut all, name, &text).map_err(|()| Silence::Garbage),
+                Err(Silence::Dead) if remove_dead(path) => {
+                    self.removed += 1;
+                    continue;
+                }
+                Err(silence) => Err(silence),
+            };
+            if let Err(silence) = result {
+                self.failures[silence as usize] += 1;
+                let reason = silence.name();
+                tracing::warn!(target: "polyrail::engine", socket = name, reason, "no metrics");
+            }
+            let pid = pid_in(name).unwrap_or_default();
+            own.count(&families::UP, &[pid, name], result.is_ok().into());
+        }
+        own.info(&families::INFO, &[&self.version]);
+        own.count(&families::PROCESSES, &[], names.len() as u64);
+        own.count(&families::SOCKETS_IGNORED, &[], ignored as u64);
+        own.count(&families::FOLDER_READABLE, &[], is_readable.into());
+        own.number(&families::GATHER_TIME, &[], start.elapsed().as_secs_f64());
+        for reason in Silence::ALL {
+            own.count(&families::FAILURES, &[reason.name()], self.failures[reason as usize]);
+        }
+        own.count(&families::SOCKETS_REMOVED, &[], self.removed);
+        // No process may have these families, so they are new.
+        if let Err(error) = all.add(&own.text(), &[], |_| true) {
+            tracing::error!(target: "polyrail::engine", %error, "the exporter's own metrics");
+        }
+        all.text(Format::OpenMetrics)
+    }
+}
+
+/// Adds what a process said, with labels that tell it from others.
+fn add(all: &mut Exposition, name: &str, text: &str) -> Result<(), ()> {
+    let labels = match pid_in(name) {
+        Some(pid) => ("pid", pid),
+        None => ("socket", name),
+    };
+    let added = all.add(text, &[labels], is_of_engines).or_else(|garbage| {
+        // In two containers two processes have the same number, and engines of the same name.
+        let is_again = garbage.is_again() && labels.0 == "pid";
+        let both = [labels, ("socket", name)];
+        if is_again { all.add(text, &both, is_of_engines) } else { Err(garbage) }
+    });
+    added.map_err(|error| {
+        tracing::warn!(target: "polyrail::engine", socket = name, %error, "what it says is no metrics");
+    })
+}
+
+/// Processes tell about engines, and neither about others nor about the exporter.
+fn is_of_engines(family: &str) -> bool {
+    let own = |name: &str| name == "polyrail_up" || name.starts_with("polyrail_exporter");
+    family.starts_with("polyrail_") && !own(family)
+}

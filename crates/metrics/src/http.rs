@@ -1,0 +1,328 @@
+//! One request on one connection, step by step and never waiting.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+
+use crate::exposition::Format;
+
+/// The most bytes of a request's head.
+pub(crate) const HEAD_BYTES: usize = 8 << 10;
+const MOST_HEADERS: usize = 64;
+/// What is read of a peer that goes on sending after its answer.
+const MOST_IGNORED: usize = 64 << 10;
+
+/// Where to accept connections.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection with its request.
+pub(crate) struct Connection {
+    stream: Stream,
+    stage: Stage,
+    pub(crate) since: Instant,
+}
+
+enum Stage {
+    Reading(Vec<u8>),
+    Writing {
+        head: Vec<u8>,
+        body: Arc<[u8]>,
+        done: usize,
+    },
+    /// Everything is written; the peer closes. Closing first would take the answer away from a peer
+    /// that has not read it yet and still sends.
+    Closing {
+        ignored: usize,
+    },
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It waits for the peer.
+    Waits,
+    /// It is over.
+    Over,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Metrics(Format),
+    /// The page that says where the metrics are.
+    Root,
+}
+
+impl Listener {
+    pub(crate) fn accept(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
+            Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
+        };
+        match &stream {
+            Stream::Tcp(stream) => stream.set_nonblocking(true)?,
+            Stream::Unix(stream) => stream.set_nonblocking(true)?,
+        }
+        Ok(stream)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self { stream, stage: Stage::Reading(Vec::new()), since: Instant::now() }
+    }
+
+    /// What to wait for.
+    pub(crate) fn awaits(&self) -> PollFlags {
+        match self.stage {
+            Stage::Reading(_) | Stage::Closing { .. } => PollFlags::IN,
+            Stage::Writing { .. } => PollFlags::OUT,
+        }
+    }
+
+    /// How readily it gives its place to a newcomer: one that has its answer first, one that waits for
+    /// its answer last.
+    pub(crate) fn rank(&self) -> u8 {
+        match self.stage {
+            Stage::Closing { .. } => 0,
+            Stage::Reading(_) => 1,
+            Stage::Writing { .. } => 2,
+        }
+    }
+
+    /// Goes on as far as it can without waiting. `body` makes what is asked for; `None`: it failed.
+    pub(crate) fn step(&mut self, body: &mut dyn FnMut(Asked) -> Option<Arc<[u8]>>) -> Step {
+        loop {
+            let result = match &mut self.stage {
+                Stage::Reading(read) => receive(&mut self.stream, read).map(|whole| {
+                    whole.map(|answer| {
+                        let (head, body) = answer.write(body);
+                        Stage::Writing { head, body, done: 0 }
+                    })
+                }),
+                Stage::Writing { head, body, done } => send(&mut self.stream, head, body, done)
+                    .map(|()| {
+                        let _ = self.stream.end();
+                        Some(Stage::Closing { ignored: 0 })
+                    }),
+                Stage::Closing { ignored } => return drain(&mut self.stream, ignored),
+            };
+            match result {
+                Ok(Some(next)) => self.stage = next,
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Step::Over,
+            }
+        }
+    }
+}
+
+/// An answer that is known once the head of the request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    status: &'static str,
+    asked: Option<Asked>,
+    /// HEAD asks for no body.
+    has_body: bool,
+}
+
+impl Answer {
+    const fn error(status: &'static str) -> Self {
+        Self { status, asked: None, has_body: true }
+    }
+
+    fn write(self, make: &mut dyn FnMut(Asked) -> Option<Arc<[u8]>>) -> (Vec<u8>, Arc<[u8]>) {
+        let (status, body) = match self.asked {
+            None => (self.status, Arc::from(format!("{}\n", self.status).as_bytes())),
+            Some(asked) => match make(asked) {
+                Some(body) => (self.status, body),
+                None => ("500 Internal Server Error", Arc::from(&b"no metrics\n"[..])),
+            },
+        };
+        let format = match self.asked {
+            Some(Asked::Metrics(format)) => format,
+            Some(Asked::Root) | None => Format::Classic,
+        };
+        let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}\
+             Connection: close\r\n\r\n",
+            format.content_type(),
+            body.len()
+        );
+        (head.into_bytes(), if self.has_body { body } else { Arc::from(&[][..]) })
+    }
+}
+
+/// Reads more of the head; the answer once it is there.
+fn receive(stream: &mut Stream, read: &mut Vec<u8>) -> io::Result<Option<Answer>> {
+    let mut part = [0; 2048];
+    let room = (HEAD_BYTES - read.len()).min(part.len());
+    match stream.read(&mut part[..room])? {
+        0 => return Err(ErrorKind::UnexpectedEof.into()),
+        count => read.extend_from_slice(&part[..count]),
+    }
+    Ok(answer_to(read))
+}
+
+pub(crate) fn answer_to(read: &[u8]) -> Option<Answer> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(read) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if read.len() < HEAD_BYTES => return None,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Some(Answer::error("431 Request Header Fields Too Large"));
+        }
+        Err(_) => return Some(Answer::error("400 Bad Request")),
+    }
+    let method = request.method.unwrap_or_default();
+    if method != "GET" && method != "HEAD" {
+        return Some(Answer::error("405 Method Not Allowed"));
+    }
+    let accepts = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case("accept"));
+    let accepts = accepts.filter_map(|header| std::str::from_utf8(header.value).ok());
+    let accept = accepts.collect::<Vec<_>>().join(",");
+    let path = request.path.unwrap_or_default();
+    let asked = match path.split('?').next().unwrap_or_default() {
+        "/metrics" => Asked::Metrics(Format::accepted(&accept)),
+        "/" => Asked::Root,
+        _ => return Some(Answer::error("404 Not Found")),
+    };
+    Some(Answer { status: "200 OK", asked: Some(asked), has_body: method == "GET" })
+}
+
+fn send(stream: &mut Stream, head: &[u8], body: &[u8], done: &mut usize) -> io::Result<()> {
+    while *done < head.len() + body.len() {
+        let part = match head.get(*done..).filter(|rest| !rest.is_empty()) {
+            Some(rest) => rest,
+            None => &body[*done - head.len()..],
+        };
+        match stream.write(part)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            count => *done += count,
+        }
+    }
+    Ok(())
+}
+
+/// Reads what the peer still sends.
+fn drain(stream: &mut Stream, ignored: &mut usize) -> Step {
+    let mut part = [0; 2048];
+    while *ignored < MOST_IGNORED {
+        match stream.read(&mut part) {
+            Ok(0) => return Step::Over,
+            Ok(count) => *ignored += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Waits,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return Step::Over,
+        }
+    }
+    Step::Over
+}
+
+impl Stream {
+    fn end(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(into),
+            Self::Unix(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(from),
+            Self::Unix(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(request: &str) -> Option<&'static str> {
+        answer_to(request.as_bytes()).map(|answer| answer.status)
+    }
+
+    #[test]
+    fn a_request_is_answered_once_its_head_is_whole() {
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), Some("200 OK"));
+        assert_eq!(status("HEAD /metrics?x=1 HTTP/1.0\r\n\r\n"), Some("200 OK"));
+        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), Some("200 OK"));
+        assert_eq!(status("GET /other HTTP/1.1\r\n\r\n"), Some("404 Not Found"));
+        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), Some("405 Method Not Allowed"));
+        assert_eq!(status("\u{1}\u{2}garbage\r\n\r\n"), Some("400 Bad Request"));
+    }
+
+    #[test]
+    fn a_head_without_an_end_is_refused() {
+        let long = format!("GET /metrics HTTP/1.1\r\nx: {}", "x".repeat(HEAD_BYTES));
+        let refused = Some("431 Request Header Fields Too Large");
+        assert_eq!(status(&long[..HEAD_BYTES]), refused);
+        let many = format!("GET / HTTP/1.1\r\n{}", "a: b\r\n".repeat(MOST_HEADERS + 1));
+        assert_eq!(status(&many), refused);
+    }
+
+    #[test]
+    fn the_format_follows_the_accept_of_the_request() {
+        let asked = |accept: &str| {
+            let request = format!("GET /metrics HTTP/1.1\r\naCCept: {accept}\r\n\r\n");
+            answer_to(request.as_bytes()).and_then(|answer| answer.asked)
+        };
+        let open = asked("application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+        assert_eq!(open, Some(Asked::Metrics(Format::OpenMetrics)));
+        assert_eq!(asked("*/*"), Some(Asked::Metrics(Format::Classic)));
+    }
+}

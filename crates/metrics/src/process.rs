@@ -1,0 +1,211 @@
+//! The servers of this process. Engines with the same setting share one.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use polyrail_config::{MetricsListen, expand_file_name};
+use thiserror::Error;
+
+use crate::samples::{Samples, Source};
+use crate::server::Running;
+use crate::sockets::{self, Bound, SocketFile};
+
+static SERVERS: Mutex<Option<Servers>> = Mutex::new(None);
+/// One more than the number of this process among those that work together; 0 if it is not known.
+static RANK: AtomicU64 = AtomicU64::new(0);
+
+/// The longest name of an engine in a label, in characters.
+const LONGEST_NAME: usize = 100;
+
+struct Servers {
+    /// The process that they are of.
+    pid: u32,
+    by_place: HashMap<MetricsListen, Server>,
+    next: u64,
+}
+
+struct Server {
+    sources: Arc<Mutex<Vec<Registered>>>,
+    running: Running,
+    file: Option<SocketFile>,
+}
+
+struct Registered {
+    number: u64,
+    /// Its label.
+    engine: String,
+    source: Arc<dyn Source>,
+}
+
+/// Metrics can't be served.
+#[derive(Debug, Error)]
+#[error("metrics_listen = `{value}`: can't listen: {source}; allowed: {allowed}")]
+pub struct ServeError {
+    /// The setting's value.
+    pub value: String,
+    /// What it may be.
+    pub allowed: &'static str,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+impl ServeError {
+    /// What to do about it.
+    pub fn help(&self) -> String {
+        let share = "several processes of a host share dir:FOLDER, which `polyrail exporter` reads";
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => format!("give each process a place of its own; {share}"),
+            io::ErrorKind::NotFound => "make the folder: `mkdir -p` with its name".to_owned(),
+            io::ErrorKind::PermissionDenied => {
+                "name a folder that this user can write to, or change its permissions".to_owned()
+            }
+            _ => format!("name another place; {share}"),
+        }
+    }
+}
+
+/// A source whose figures are served until this is dropped.
+#[derive(Debug)]
+#[must_use = "the metrics are served until this is dropped"]
+pub struct Registration {
+    pid: u32,
+    place: MetricsListen,
+    number: u64,
+}
+
+/// Tells the number of this process among those that work together, for the label `rank`.
+pub fn set_rank(rank: u32) {
+    RANK.store(u64::from(rank) + 1, Ordering::Relaxed);
+}
+
+/// Serves the figures of a source there, together with those of all sources of this process that are
+/// served at the same place.
+///
+/// # Errors
+/// If nobody can listen there.
+pub fn serve(
+    place: &MetricsListen,
+    host: &str,
+    source: Arc<dyn Source>,
+) -> Result<Registration, ServeError> {
+    let pid = std::process::id();
+    let mut guard = servers();
+    if guard.as_ref().is_some_and(|servers| servers.pid != pid) {
+        // This process is a copy of theirs, without their threads.
+        forget(guard.take());
+    }
+    let servers = guard.get_or_insert_with(|| Servers { pid, by_place: HashMap::new(), next: 0 });
+    let number = servers.next;
+    if !servers.by_place.contains_key(place) {
+        let server = Server::start(place, host, pid)?;
+        servers.by_place.insert(place.clone(), server);
+    }
+    servers.next += 1;
+    if let Some(server) = servers.by_place.get(place) {
+        server.register(number, source);
+    }
+    Ok(Registration { pid, place: place.clone(), number })
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a copy of the process it is not ours to end.
+        if std::process::id() != self.pid {
+            return;
+        }
+        let mut guard = servers();
+        let Some(servers) = guard.as_mut().filter(|servers| servers.pid == self.pid) else {
+            return;
+        };
+        let Some(server) = servers.by_place.get(&self.place) else { return };
+        let mut sources = lock(&server.sources);
+        sources.retain(|one| one.number != self.number);
+        let is_last = sources.is_empty();
+        drop(sources);
+        let ended = if is_last { servers.by_place.remove(&self.place) } else { None };
+        drop(guard);
+        // Its thread is waited for, which must not be with the lock.
+        drop(ended);
+    }
+}
+
+impl Server {
+    fn start(place: &MetricsListen, host: &str, pid: u32) -> Result<Self, ServeError> {
+        let expand = |path: &str| expand_file_name(path, host, pid);
+        let (value, allowed, bound) = match place {
+            MetricsListen::Tcp(address) => (
+                address.to_string(),
+                "an address of this host and a port that is free",
+                sockets::on_port(*address),
+            ),
+            MetricsListen::Unix(path) => (
+                format!("unix:{path}"),
+                "a name in a folder that exists and can be written to, of 107 bytes at most",
+                sockets::on_path(Path::new(&expand(path))),
+            ),
+            MetricsListen::Folder(path) => (
+                format!("dir:{path}"),
+                "a folder that exists and can be written to, of 70 bytes at most",
+                sockets::in_folder(Path::new(&expand(path))),
+            ),
+            _ => ("?".to_owned(), "a port or a path", Err(io::ErrorKind::Unsupported.into())),
+        };
+        let failed = |source| ServeError { value: value.clone(), allowed, source };
+        let Bound { listener, file } = bound.map_err(failed)?;
+        let sources = Arc::<Mutex<Vec<Registered>>>::default();
+        let rendered = sources.clone();
+        let render = Box::new(move || render(&rendered));
+        let running = Running::start(listener, render).map_err(failed)?;
+        Ok(Self { sources, running, file })
+    }
+
+    fn register(&self, number: u64, source: Arc<dyn Source>) {
+        let mut sources = lock(&self.sources);
+        let name: String = source.name().chars().take(LONGEST_NAME).collect();
+        let mut engine = name.clone();
+        for again in 2.. {
+            if !sources.iter().any(|one| one.engine == engine) {
+                break;
+            }
+            engine = format!("{name} #{again}");
+        }
+        sources.push(Registered { number, engine, source });
+    }
+}
+
+fn render(sources: &Mutex<Vec<Registered>>) -> String {
+    let mut samples = Samples::default();
+    let rank = RANK.load(Ordering::Relaxed).checked_sub(1);
+    // Not with the lock: what ends here may end another source.
+    let sources: Vec<_> =
+        lock(sources).iter().map(|one| (one.engine.clone(), one.source.clone())).collect();
+    for (engine, source) in sources {
+        let mut common = vec![("engine", engine)];
+        common.extend(rank.map(|rank| ("rank", rank.to_string())));
+        samples.of(common);
+        source.collect(&mut samples);
+    }
+    samples.text()
+}
+
+fn forget(servers: Option<Servers>) {
+    for (_, server) in servers.into_iter().flat_map(|servers| servers.by_place) {
+        let Server { sources, running, file } = server;
+        std::mem::forget(sources);
+        running.forget();
+        if let Some(file) = file {
+            file.forget();
+        }
+    }
+}
+
+fn servers() -> MutexGuard<'static, Option<Servers>> {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock(sources: &Mutex<Vec<Registered>>) -> MutexGuard<'_, Vec<Registered>> {
+    sources.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,243 @@
+//! A server with a bound on everything: one thread, a few connections, small heads, deadlines.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::exposition::{Exposition, Format};
+use crate::http::{Asked, Connection, Listener, Step};
+
+/// Connections at a time. One more takes the place of the one that needs its place least.
+pub(crate) const MOST_CONNECTIONS: usize = 16;
+/// How long a connection may take altogether.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// A text is used again for this long, so that scrapers can't keep the engine busy.
+const FRESH: Duration = Duration::from_millis(100);
+/// And for as many times as long as it took to make.
+const FRESH_TIMES: u32 = 4;
+/// Connections accepted before those that are there have their turn again.
+const MOST_ACCEPTED: usize = 64;
+/// How long to accept nobody when the system has no room for another connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const ROOT: &str = "Metrics are at /metrics.\n";
+
+/// Makes the text of all metrics, in the format of OpenMetrics.
+pub(crate) type Render = Box<dyn FnMut() -> String + Send>;
+
+/// A server that runs; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    thread: Option<JoinHandle<()>>,
+    /// A byte here wakes it.
+    wake: UnixStream,
+    stop: Arc<AtomicBool>,
+}
+
+impl Running {
+    pub(crate) fn start(listener: Listener, render: Render) -> io::Result<Self> {
+        match &listener {
+            Listener::Tcp(listener) => listener.set_nonblocking(true)?,
+            Listener::Unix(listener) => listener.set_nonblocking(true)?,
+        }
+        let (wake, woken) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let server = Server {
+            listener,
+            woken,
+            stop: stop.clone(),
+            connections: Vec::new(),
+            pages: Pages { render, fresh: None },
+            paused_until: None,
+        };
+        let builder = thread::Builder::new().name("pr-metrics".to_owned());
+        let thread = builder.spawn(move || server.run())?;
+        Ok(Self { thread: Some(thread), wake, stop })
+    }
+
+    /// Gives the server up without a word to it: this process is a copy that does not have its thread.
+    pub(crate) fn forget(mut self) {
+        std::mem::forget(self.thread.take());
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // If the pipe were full it would be awake.
+        let _ = (&self.wake).write(&[0]);
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!(target: "polyrail::engine", "the thread of the metrics panicked");
+        }
+    }
+}
+
+struct Server {
+    listener: Listener,
+    woken: UnixStream,
+    stop: Arc<AtomicBool>,
+    connections: Vec<Connection>,
+    pages: Pages,
+    paused_until: Option<Instant>,
+}
+
+/// The text, kept for a moment.
+struct Pages {
+    render: Render,
+    fresh: Option<Fresh>,
+}
+
+struct Fresh {
+    until: Instant,
+    open_metrics: Arc<[u8]>,
+    classic: Option<Arc<[u8]>>,
+}
+
+impl Server {
+    fn run(mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            if let Err(error) = self.turn() {
+                tracing::error!(target: "polyrail::engine", %error, "the metrics are no longer served");
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let (is_called, ready) = self.wait(now)?;
+        let Self { connections, pages, .. } = self;
+        let mut ready = ready.into_iter();
+        connections.retain_mut(|connection| {
+            let is_ready = ready.next().unwrap_or(false);
+            let step = match is_ready {
+                true => connection.step(&mut |asked| pages.of(asked)),
+                false => Step::Waits,
+            };
+            step == Step::Waits && now.duration_since(connection.since) < DEADLINE
+        });
+        if is_called {
+            self.accept();
+        }
+        Ok(())
+    }
+
+    /// Waits for something to do: whether somebody calls, and which connections can go on.
+    fn wait(&mut self, now: Instant) -> io::Result<(bool, Vec<bool>)> {
+        self.paused_until = self.paused_until.filter(|until| *until > now);
+        let deadlines = self.connections.iter().map(|connection| connection.since + DEADLINE);
+        let next = deadlines.chain(self.paused_until).min();
+        let timeout = next.map(|next| timespec(next.saturating_duration_since(now)));
+        let calls = if self.paused_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds =
+            vec![PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&self.listener, calls)];
+        fds.extend(self.connections.iter().map(|one| PollFd::new(one, one.awaits())));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok((false, Vec::new())),
+            Err(error) => return Err(error.into()),
+        }
+        let has_event: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if has_event[0] {
+            let _ = (&self.woken).read(&mut [0; 16]);
+        }
+        Ok((has_event[1], has_event[2..].to_vec()))
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..MOST_ACCEPTED {
+            let stream = match self.listener.accept() {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Who called has hung up.
+                Err(error)
+                    if [ErrorKind::ConnectionAborted, ErrorKind::Interrupted]
+                        .contains(&error.kind()) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(target: "polyrail::engine", %error, "can't accept a scraper");
+                    self.paused_until = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            };
+            let mut connection = Connection::new(stream);
+            // Mostly the request is there already, and the answer fits into the socket.
+            let pages = &mut self.pages;
+            if connection.step(&mut |asked| pages.of(asked)) == Step::Over {
+                continue;
+            }
+            if self.connections.len() >= MOST_CONNECTIONS {
+                self.make_room();
+            }
+            self.connections.push(connection);
+        }
+    }
+
+    fn make_room(&mut self) {
+        let places = self.connections.iter().enumerate();
+        let least = places.min_by_key(|(_, one)| (one.rank(), one.since)).map(|(place, _)| place);
+        if let Some(place) = least {
+            self.connections.swap_remove(place);
+        }
+    }
+}
+
+impl Pages {
+    fn of(&mut self, asked: Asked) -> Option<Arc<[u8]>> {
+        let Asked::Metrics(format) = asked else { return Some(Arc::from(ROOT.as_bytes())) };
+        let now = Instant::now();
+        if self.fresh.as_ref().is_none_or(|fresh| fresh.until <= now) {
+            let text = (self.render)();
+            self.fresh = Some(Fresh {
+                until: until(now),
+                open_metrics: Arc::from(text.as_bytes()),
+                classic: None,
+            });
+        }
+        let fresh = self.fresh.as_mut()?;
+        if format == Format::OpenMetrics {
+            return Some(fresh.open_metrics.clone());
+        }
+        if fresh.classic.is_none() {
+            fresh.classic = classic(&fresh.open_metrics);
+            fresh.until = fresh.until.max(until(now));
+        }
+        fresh.classic.clone()
+    }
+}
+
+/// Until when to use again what was begun then.
+fn until(begun: Instant) -> Instant {
+    Instant::now() + FRESH.max(begun.elapsed() * FRESH_TIMES)
+}
+
+fn classic(open_metrics: &[u8]) -> Option<Arc<[u8]>> {
+    let text = std::str::from_utf8(open_metrics).ok()?;
+    let mut all = Exposition::default();
+    if let Err(error) = all.add(text, &[], |_| true) {
+        tracing::error!(target: "polyrail::engine", %error, "the metrics can't be read");
+        return None;
+    }
+    Some(Arc::from(all.text(Format::Classic).as_bytes()))
+}
+
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    // Rounded up, or the thread would look again and again shortly before a deadline.
+    let time = time + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}

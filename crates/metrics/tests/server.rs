@@ -1,0 +1,206 @@
+//! A server and scrapers that mean no good.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{LONG, body, get, status, wait_for};
+use polyrail_config::MetricsListen;
+use polyrail_metrics::families::engine as families;
+use polyrail_metrics::{Registration, Samples, Source, serve};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// A source that tells how often it was asked.
+#[derive(Default)]
+struct Counting {
+    asked: AtomicU64,
+    /// How many further rows it has.
+    rows: usize,
+}
+
+impl Source for Counting {
+    fn name(&self) -> String {
+        "engine".to_owned()
+    }
+
+    fn collect(&self, samples: &mut Samples) {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        samples.count(&families::REGIONS, &[], asked);
+        for row in 0..self.rows {
+            let peer = format!("peer {row}");
+            samples.count(&families::QUOTA_REFUSALS, &[&peer], 1);
+        }
+    }
+}
+
+/// Serves a source with that many rows on a port that was free.
+fn serving(rows: usize) -> (Arc<Counting>, Registration, SocketAddr) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let source = Arc::new(Counting { rows, ..Counting::default() });
+    let served = serve(&MetricsListen::Tcp(address), "host", source.clone()).unwrap();
+    (source, served, address)
+}
+
+fn at(path: &Path) -> MetricsListen {
+    MetricsListen::Unix(path.display().to_string())
+}
+
+#[test]
+fn a_scraper_gets_the_format_that_it_asks_for() {
+    let (_source, _served, address) = serving(0);
+    let open = get(TcpStream::connect(address).unwrap(), "application/openmetrics-text");
+    assert_eq!(status(&open), 200);
+    assert!(open.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(body(&open).contains("\npolyrail_regions{engine=\"engine\"} "), "{open}");
+    assert!(open.ends_with("# EOF\n"), "{open}");
+    let classic = get(TcpStream::connect(address).unwrap(), "text/plain");
+    assert!(classic.contains("Content-Type: text/plain; version=0.0.4"), "{classic}");
+    assert!(!classic.contains("# EOF"), "{classic}");
+}
+
+#[test]
+fn garbage_gets_an_error_and_harms_nobody() {
+    let (_source, _served, address) = serving(0);
+    for (request, expected) in [
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n".to_vec(), 400),
+        (b"POST /metrics HTTP/1.1\r\n\r\n".to_vec(), 405),
+        (b"GET /secrets HTTP/1.1\r\n\r\n".to_vec(), 404),
+        ([b"GET / HTTP/1.1\r\nx: ".to_vec(), vec![b'x'; 9 << 10]].concat(), 431),
+    ] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&request).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(status(&String::from_utf8_lossy(&answer)), expected);
+    }
+    assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+}
+
+#[test]
+fn a_thousand_connections_that_say_nothing_keep_nobody_waiting() {
+    // Many systems begin with 1024, and other tests need some, too.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let (_source, _served, address) = serving(0);
+    let idle: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let start = Instant::now();
+    assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+    // Long before the deadline of those that are silent.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let is_open = |stream: &&TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        stream.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    let open = idle.iter().filter(is_open).count();
+    assert!(open <= 16, "{open} connections are open");
+}
+
+#[test]
+fn a_newcomer_takes_the_place_of_the_one_that_has_been_silent_for_longest() {
+    let (_source, _served, address) = serving(0);
+    let _idle: Vec<TcpStream> = (0..16).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut slow = TcpStream::connect(address).unwrap();
+    slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    // When this one is answered, the server has taken all that came before.
+    assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+    slow.write_all(b"\r\n").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert_eq!(status(&answer), 200);
+}
+
+#[test]
+fn scrapers_that_stop_reading_keep_nobody_waiting() {
+    // More than sockets hold.
+    let (source, _served, address) = serving(100_000);
+    let stuck: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    wait_for("a stuck scraper to be answered", || source.asked.load(Ordering::Relaxed) > 0);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(status(&answer), 200);
+    drop(stuck);
+}
+
+#[test]
+fn many_scrapes_ask_the_engine_a_few_times_a_second() {
+    let (source, _served, address) = serving(0);
+    let start = Instant::now();
+    for _ in 0..200 {
+        assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+    }
+    let (asked, most) = (source.asked.load(Ordering::Relaxed), start.elapsed().as_millis() / 100);
+    assert!(u128::from(asked) <= most + 1, "{asked} times in {:?}", start.elapsed());
+}
+
+#[test]
+fn engines_share_a_socket_and_have_labels_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("all.sock");
+    let first = serve(&at(&path), "host", Arc::new(Counting::default())).unwrap();
+    let second = serve(&at(&path), "host", Arc::new(Counting::default())).unwrap();
+    let page = get(UnixStream::connect(&path).unwrap(), "");
+    for engine in ["engine", "engine #2"] {
+        assert!(page.contains(&format!("polyrail_regions{{engine=\"{engine}\"}} 1")), "{page}");
+    }
+    drop(first);
+    wait_for("the first to be gone", || {
+        let page = get(UnixStream::connect(&path).unwrap(), "");
+        page.contains("engine=\"engine #2\"") && !page.contains("engine=\"engine\"")
+    });
+    drop(second);
+    assert!(!path.exists(), "the last one takes the socket with it");
+}
+
+#[test]
+fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = MetricsListen::Folder(folder.path().join("missing").display().to_string());
+    let error = serve(&missing, "host", Arc::new(Counting::default())).unwrap_err();
+    assert!(error.to_string().starts_with("metrics_listen = `dir:/"), "{error}");
+    assert!(error.to_string().contains("; allowed: a folder that exists"), "{error}");
+    assert!(error.help().contains("mkdir -p"), "{}", error.help());
+
+    // Nobody can write there, whoever runs this.
+    let proc = MetricsListen::Folder("/proc".to_owned());
+    let error = serve(&proc, "host", Arc::new(Counting::default())).unwrap_err();
+    assert!(error.to_string().contains("metrics_listen = `dir:/proc`"), "{error}");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = MetricsListen::Tcp(taken.local_addr().unwrap());
+    let error = serve(&place, "host", Arc::new(Counting::default())).unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(error.help().contains("dir:FOLDER"), "{}", error.help());
+    drop(taken);
+    // The refusal has left nothing behind.
+    drop(serve(&place, "host", Arc::new(Counting::default())).unwrap());
+
+    let long = folder.path().join("x".repeat(200));
+    let error = serve(&at(&long), "host", Arc::new(Counting::default())).unwrap_err();
+    assert!(error.to_string().contains("107 bytes"), "{error}");
+}
+
+#[test]
+fn a_scraper_that_hangs_up_in_the_middle_harms_nobody() {
+    let (_source, _served, address) = serving(10_000);
+    for _ in 0..30 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
+}

@@ -1,0 +1,307 @@
+//! What became of transfers: how many, how large, how long they took, and why others failed. Only
+//! engines whose metrics are served keep it, but for two sums.
+
+use std::array::from_fn;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use polyrail_proto::wire::RefusalCode;
+
+use crate::base::error::TransferError;
+use crate::engine::counters::Counter;
+use crate::engine::op::Outcome;
+use crate::engine::path_kind::PathKind;
+use crate::engine::prepared::{Kind, Prepared};
+
+/// Transfers with a peer.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Payload that devices were given to copy from end to end.
+    pub(crate) peer_copy_bytes: Counter,
+    /// Payload that was left for it in memory that both have open.
+    pub(crate) shared_bytes: Counter,
+    /// By operation and path.
+    complete: [[Complete; PATHS]; KINDS],
+    failed: [Counter; REASONS.len()],
+}
+
+/// Transfers that are complete.
+#[derive(Default)]
+struct Complete {
+    transfers: Counter,
+    bytes: Counter,
+}
+
+/// How long transfers took, by path and size.
+///
+/// Several threads count at once, so there are several of everything, and each thread mostly has its
+/// own.
+pub(crate) struct Durations {
+    shards: [Shard; SHARDS],
+}
+
+/// On lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    histograms: [[Histogram; SIZES.len()]; PATHS],
+}
+
+#[derive(Default)]
+struct Histogram {
+    sum_ns: Counter,
+    buckets: [Counter; BOUNDS_NS.len() + 1],
+}
+
+/// Transfers of one path and size.
+pub(crate) struct Distribution {
+    pub(crate) path: &'static str,
+    pub(crate) size: &'static str,
+    pub(crate) sum_ns: u64,
+    /// Upper bound, infinite for the last one, and how many took no longer and more than the bound
+    /// before.
+    pub(crate) buckets: Vec<(f64, u64)>,
+}
+
+const KINDS: usize = 4;
+const KIND_NAMES: [&str; KINDS] = ["write", "read", "send", "receive"];
+const PATHS: usize = 3;
+const PATH_NAMES: [&str; PATHS] = ["tcp", "shared", "peer_copy"];
+const SHARDS: usize = 8;
+
+/// The largest transfer of each class, and what to call the class.
+const SIZES: [(u64, &str); 6] = [
+    (4 << 10, "4KiB"),
+    (64 << 10, "64KiB"),
+    (1 << 20, "1MiB"),
+    (16 << 20, "16MiB"),
+    (256 << 20, "256MiB"),
+    (u64::MAX, "more"),
+];
+
+/// The longest time of each bucket but the last one.
+const BOUNDS_NS: [u64; 22] = [
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    25_000_000_000,
+    100_000_000_000,
+];
+
+/// Why transfers fail. Refusals of the peer have the number of their code.
+const REASONS: [&str; 23] = [
+    "deadline",
+    "refused_unknown_region",
+    "refused_stale_key",
+    "refused_out_of_bounds",
+    "refused_access_denied",
+    "refused_region_dropped",
+    "refused_not_expected",
+    "refused_checksum",
+    "refused_busy",
+    "refused_device",
+    "refused_no_ring",
+    "refused_no_staging",
+    "refused_transfer_over",
+    "refused_transfer_quota",
+    "refused_message_quota",
+    "refused_read_quota",
+    "refused_receive_quota",
+    "cancelled",
+    "peer_lost",
+    "region_dropped",
+    "device",
+    "too_long",
+    "send_failed",
+];
+
+impl Tally {
+    /// A transfer of this request is over.
+    pub(crate) fn note(
+        &self,
+        request: &Prepared,
+        result: &Result<Outcome, TransferError>,
+        durations: &Durations,
+    ) {
+        match result {
+            Ok(outcome) => {
+                let path = place_of(request.path.kind);
+                let complete = &self.complete[kind_place(request.kind)][path];
+                complete.transfers.add(1);
+                complete.bytes.add(outcome.bytes);
+                // A receive waits for whoever sends, which tells nothing of the way.
+                if !matches!(request.kind, Kind::Receive { .. }) {
+                    durations.note(path, outcome.bytes, outcome.duration);
+                }
+            }
+            Err(error) => {
+                if let Some(reason) = reason_place(error) {
+                    self.failed[reason].add(1);
+                }
+            }
+        }
+    }
+
+    /// Operation, path, transfers and bytes of what is complete.
+    pub(crate) fn complete(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, &'static str, u64, u64)> + '_ {
+        let of_kind = |(kind, paths): (&'static str, &'static [&'static str; PATHS])| {
+            paths.iter().map(move |path| (kind, *path))
+        };
+        let names = KIND_NAMES.into_iter().map(|kind| (kind, &PATH_NAMES)).flat_map(of_kind);
+        let counted = names.zip(self.complete.iter().flatten());
+        let counted =
+            counted.map(|((kind, path), it)| (kind, path, it.transfers.get(), it.bytes.get()));
+        counted.filter(|(_, _, transfers, _)| *transfers > 0)
+    }
+
+    /// Reasons and how many transfers failed for them.
+    pub(crate) fn failed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counted = REASONS.into_iter().zip(self.failed.iter().map(Counter::get));
+        counted.filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Durations {
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self { shards: from_fn(|_| Shard::default()) })
+    }
+
+    fn note(&self, path: usize, bytes: u64, duration: Duration) {
+        // Below 500 years.
+        let ns = duration.as_nanos() as u64;
+        let size = SIZES.iter().position(|(most, _)| bytes <= *most).unwrap_or(SIZES.len() - 1);
+        let histogram = &self.shards[shard()].histograms[path][size];
+        histogram.sum_ns.add(ns);
+        histogram.buckets[BOUNDS_NS.partition_point(|bound| *bound < ns)].add(1);
+    }
+
+    /// Every path and size that there was.
+    pub(crate) fn distributions(&self) -> Vec<Distribution> {
+        let of = |path: usize, size: usize| {
+            let shards = || self.shards.iter().map(|shard| &shard.histograms[path][size]);
+            let count = |bucket: usize| shards().map(|it| it.buckets[bucket].get()).sum();
+            let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / 1e9).chain([f64::INFINITY]);
+            Distribution {
+                path: PATH_NAMES[path],
+                size: SIZES[size].1,
+                sum_ns: shards().map(|it| it.sum_ns.get()).sum(),
+                buckets: bounds.enumerate().map(|(place, bound)| (bound, count(place))).collect(),
+            }
+        };
+        let all = (0..PATHS).flat_map(|path| (0..SIZES.len()).map(move |size| (path, size)));
+        let all = all.map(|(path, size)| of(path, size));
+        all.filter(|it| it.buckets.iter().any(|(_, count)| *count > 0)).collect()
+    }
+}
+
+/// Which shard this thread counts in.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let own = OWN.get();
+    if own < SHARDS {
+        return own;
+    }
+    let own = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    OWN.set(own);
+    own
+}
+
+fn kind_place(kind: Kind) -> usize {
+    match kind {
+        Kind::Write => 0,
+        Kind::Read => 1,
+        Kind::Send { .. } => 2,
+        Kind::Receive { .. } => 3,
+    }
+}
+
+fn place_of(path: PathKind) -> usize {
+    match path {
+        PathKind::Tcp => 0,
+        PathKind::Shared => 1,
+        PathKind::PeerCopy => 2,
+    }
+}
+
+/// `None` for what no transfer of this process ends with.
+fn reason_place(error: &TransferError) -> Option<usize> {
+    // The first code is 1.
+    const AFTER_CODES: usize = 1 + RefusalCode::ALL.len();
+    Some(match error {
+        TransferError::Deadline { .. } => 0,
+        TransferError::Refused { code, .. } => *code as usize,
+        TransferError::Cancelled => AFTER_CODES,
+        TransferError::PeerLost { .. } => AFTER_CODES + 1,
+        TransferError::RegionDropped => AFTER_CODES + 2,
+        TransferError::Device { .. } => AFTER_CODES + 3,
+        TransferError::TooLong { .. } => AFTER_CODES + 4,
+        TransferError::SendFailed { .. } => AFTER_CODES + 5,
+        TransferError::Forked => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_the_name_of_its_error() {
+        let peer = || "x".to_owned();
+        for code in RefusalCode::ALL {
+            let error = TransferError::Refused { peer: peer(), code };
+            let name = REASONS[reason_place(&error).unwrap()].replace('_', "");
+            assert_eq!(name, format!("refused{code:?}").to_lowercase());
+        }
+        for (error, name) in [
+            (TransferError::Cancelled, "cancelled"),
+            (TransferError::RegionDropped, "region_dropped"),
+            (TransferError::Device { why: peer() }, "device"),
+            (TransferError::TooLong { len: 2, capacity: 1 }, "too_long"),
+            (TransferError::SendFailed { peer: peer() }, "send_failed"),
+        ] {
+            assert_eq!(REASONS[reason_place(&error).unwrap()], name);
+        }
+    }
+
+    #[test]
+    fn a_time_is_in_the_bucket_that_it_does_not_exceed() {
+        let durations = Durations::new();
+        for (bytes, ns) in [(8, 5_000), (4096, 5_001), (4097, 1), (u64::MAX, u64::MAX / 2)] {
+            durations.note(0, bytes, Duration::from_nanos(ns));
+        }
+        let found = durations.distributions();
+        let sizes: Vec<_> = found.iter().map(|it| (it.path, it.size)).collect();
+        assert_eq!(sizes, [("tcp", "4KiB"), ("tcp", "64KiB"), ("tcp", "more")]);
+        assert_eq!(found[0].buckets[..2], [(5e-6, 1), (1e-5, 1)]);
+        assert_eq!(found[0].sum_ns, 10_001);
+        assert_eq!(found[2].buckets.last(), Some(&(f64::INFINITY, 1)));
+    }
+
+    #[test]
+    fn bounds_grow() {
+        assert!(BOUNDS_NS.is_sorted() && SIZES.is_sorted());
+    }
+}
