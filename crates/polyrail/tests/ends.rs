@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 fn runtime() -> Runtime {
-    Builder::new_current_thread().build().unwrap()
+    Builder::new_current_thread().enable_time().build().unwrap()
 }
 
 /// A peer in another process that has just been used, and is not any more.
@@ -90,14 +90,11 @@ fn a_task_that_awaits_the_end_is_woken_and_a_dropped_one_leaves_nothing() {
             let mut early = pin!(p.to_b.gone());
             assert!(early.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
-        let why = runtime().block_on(async {
-            let waits = p.to_b.gone();
-            std::thread::scope(|scope| {
-                scope.spawn(|| p.b.close());
-            });
-            waits.await
+        let why = std::thread::scope(|scope| {
+            scope.spawn(|| p.b.close());
+            runtime().block_on(async { tokio::time::timeout(LONG, p.to_b.gone()).await })
         });
-        assert_eq!(why, LostReason::Closed);
+        assert_eq!(why.expect("the task is woken"), LostReason::Closed);
     }
 }
 
