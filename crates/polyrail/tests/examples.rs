@@ -80,5 +80,5 @@ fn two_hosts_finds_the_other_by_the_line_that_it_prints() {
     let rest: Vec<String> = said.collect();
     let status = server.wait_with_output().unwrap();
     assert!(status.status.success(), "{rest:?} {}", String::from_utf8_lossy(&status.stderr));
-    assert!(rest.iter().any(|line| line == "reader is gone: it closed"), "{rest:?}");
+    assert!(rest.iter().any(|line| line.starts_with("reader is gone: ")), "{rest:?}");
 }
