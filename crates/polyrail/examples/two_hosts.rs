@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polyrail::{Access, Config, Engine, Invitation, Memory, Registrable};
 
-const BYTES: usize = 64 << 20;
+const BYTES: usize = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant};
 
 use common::pki::{BOTH, Ca, DAY, Leaf, Place, Wanted, config_of, now};
 use common::stranger::{Stranger, card, metadata};
@@ -412,6 +413,16 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
     assert_eq!(name(), "old.example.org");
     place.put(&ca.leaf("new.example.org"), &ca.pem);
     wait_for("the new certificate", || name() == "new.example.org");
+    // Nobody would tell it of a look at files that are as before: engines look once a second.
+    let looks = || {
+        let since = Instant::now();
+        wait_for("two looks", || {
+            assert_eq!(name(), "new.example.org");
+            since.elapsed() > Duration::from_millis(2200)
+        });
+    };
+    looks();
+    assert_eq!(logged("certificates renewed", "new.example.org"), 1, "nothing was new since");
 
     // Files that don't belong together, or are none.
     let key = place.path("key.pem").display().to_string();
@@ -421,12 +432,13 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
         logged(part, path) == 1
     };
     wait_for("a warning", || stays("keeps the old", &key));
+    looks();
+    assert_eq!(logged("keeps the old", &key), 1, "a file that stays bad is told of once");
     let chain = place.path("cert.pem").display().to_string();
     place.write("cert.pem", "nothing");
     wait_for("a warning", || stays("keeps the old", &chain));
     std::fs::remove_file(place.path("cert.pem")).unwrap();
     wait_for("a warning", || stays("No such file", &chain));
-    assert_eq!(logged("keeps the old", &key), 1, "a file that stays bad is told of once");
 
     // Another CA: new ones are taken, and the old ones no more.
     let old = ca.engine("late.example.org");

@@ -76,9 +76,9 @@ fn two_hosts_finds_the_other_by_the_line_that_it_prints() {
     let (_, arguments) = line.split_once(" -- ").unwrap();
     let reader = start(&arguments.split(' ').collect::<Vec<_>>()).wait_with_output().unwrap();
     let reader = said_by("two_hosts, reading", reader);
-    assert!(reader.contains("read 67108864 bytes from server") && reader.contains("is right"));
+    assert!(reader.contains("read 16777216 bytes from server") && reader.contains("is right"));
     let rest: Vec<String> = said.collect();
     let status = server.wait_with_output().unwrap();
     assert!(status.status.success(), "{rest:?} {}", String::from_utf8_lossy(&status.stderr));
-    assert!(rest.iter().any(|line| line == "reader is gone: it closed"), "{rest:?}");
+    assert!(rest.iter().any(|line| line.starts_with("reader is gone: ")), "{rest:?}");
 }

@@ -17,15 +17,14 @@ use crate::engine::tasks::TaskPlace;
 #[doc = include_str!("../../doc/two_engines.txt")]
 /// use polyrail::LostReason;
 ///
-/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
 /// let gone = peer.gone();
 /// assert_eq!(gone.try_wait(), None, "it is there");
 /// assert_eq!(gone.wait(Duration::from_millis(1)), None);
-/// other.close();
-/// assert_eq!(gone.wait(soon), Some(LostReason::Closed));
-/// assert_eq!(gone.join(), LostReason::Closed);
+/// engine.remove_peer(&peer);
+/// assert_eq!(gone.wait(soon), Some(LostReason::Removed));
+/// assert_eq!(gone.join(), LostReason::Removed);
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-/// assert_eq!(runtime.block_on(gone), LostReason::Closed);
+/// assert_eq!(runtime.block_on(gone), LostReason::Removed);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

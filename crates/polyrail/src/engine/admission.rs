@@ -61,6 +61,22 @@ impl Incoming {
 
     /// The names on its certificate, which `allowed_names` allows one of: DNS names and SPIFFE IDs.
     /// None if it proved something else than a certificate.
+    ///
+    /// ```
+    /// use polyrail::{Admission, Incoming};
+    ///
+    /// /// Of all that `allowed_names` allows, only trainers may connect to this engine.
+    /// fn is_trainer(incoming: &Incoming) -> Admission {
+    ///     let is_below = |name: &String| name.starts_with("spiffe://example.org/train/");
+    ///     match incoming.proven_names().iter().any(is_below) {
+    ///         true => Admission::Accept,
+    ///         false => Admission::refuse("trainers only"),
+    ///     }
+    /// }
+    /// # let config = polyrail::Config::builder().set("rails", "127.0.0.1")?.build()?;
+    /// let engine = polyrail::Engine::builder().config(config).admit(is_trainer).build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn proven_names(&self) -> &[String] {
         &self.names
     }

@@ -15,6 +15,8 @@ use crate::engine::peer::PeerShared;
 /// assert_eq!((peer.instance(), peer.is_same_host()), (other.instance(), true));
 /// engine.notify(&peer, b"so that there is a flow")?.join()?;
 /// assert!(peer.flows().up > 0 && !peer.name().is_empty());
+/// // It was added by its metadata, not by a certificate.
+/// assert!(peer.proven_names().is_empty());
 /// assert_eq!(peer.lost(), None);
 /// engine.remove_peer(&peer);
 /// assert_eq!(peer.lost(), Some(polyrail::LostReason::Removed));
