@@ -1,7 +1,6 @@
 //! What an engine is behind its API: its state, its peers, the operations under way, and how they
 //! begin and end.
 
-pub(crate) mod admission;
 pub(crate) mod audit;
 pub(crate) mod awaited;
 pub(crate) mod begin;
@@ -12,6 +11,7 @@ pub(crate) mod device_landings;
 pub(crate) mod ending;
 pub(crate) mod finish;
 pub(crate) mod inbox;
+pub(crate) mod joining;
 pub(crate) mod known_peers;
 pub(crate) mod life;
 pub(crate) mod local_engines;

@@ -12,17 +12,17 @@
 //! # Waiting
 //!
 //! What takes time is a handle: a [`Transfer`], a [`Connecting`], the end of a peer ([`Gone`]).
-//! `wait(timeout)` returns `None` while it is not over, which is no error; `join()` waits for the end;
-//! `try_wait()` only looks; and `.await` needs no runtime in particular. A timeout of zero is a look,
-//! too, here and wherever else a timeout is given: it blocks for nobody, and may find that what it looks
-//! for is there. [`Engine::next_notification`] and [`Engine::accept`] are
-//! futures beside [`Engine::wait_notification`] and [`Engine::accept_peer`]. Loops of another kind
-//! poll [`Events`]. All types may be sent to other threads and used by several at a time, but for
+//! `wait(timeout)` returns `None` while it is not over, which is no error; `join()` waits for the
+//! end; `try_wait()` only looks; and `.await` needs no runtime in particular. A timeout of zero is
+//! a look, too, here and wherever else a timeout is given: it blocks for nobody, and may find that
+//! what it looks for is there. [`Engine::next_notification`] and [`Engine::accept`] are futures
+//! beside [`Engine::wait_notification`] and [`Engine::accept_peer`]. Loops of another kind poll
+//! [`Events`]. All types may be sent to other threads and used by several at a time, but for
 //! futures that are polled.
 //!
-//! Whoever ends a wait wakes it; no timer does. With `progress = caller` nobody moves data unless the
-//! program calls: then each poll of a future does, and asks to be polled again at once, so that the
-//! task is busy until it is ready; and a loop has to call [`Engine::progress`].
+//! Whoever ends a wait wakes it; no timer does. With `progress = caller` nobody moves data unless
+//! the program calls: then each poll of a future does, and asks to be polled again at once, so that
+//! the task is busy until it is ready; and a loop has to call [`Engine::progress`].
 //!
 //! # The program's own code
 //!
@@ -55,12 +55,13 @@
 //!
 //! # Errors
 //!
-//! Each family of calls has an error type, of which [`Explain`] tells help and exit code. Reasons are
-//! types ([`LostReason`], [`ConnectReason`], [`RefusalCode`], [`RefusedCode`]); their texts are for
-//! people and may change. An error changes nothing: what was refused has not begun.
+//! Each family of calls has an error type, of which [`Explain`] tells help and exit code. Reasons
+//! are types ([`LostReason`], [`ConnectReason`], [`RefusalCode`], [`RefusedCode`]); their texts are
+//! for people and may change. An error changes nothing: what was refused has not begun.
 #![forbid(unsafe_code)]
 
-// Folders use those below them, and never one above: `crates/testkit/tests/modules` refuses a circle.
+// Folders use those below them, and never one above: `crates/testkit/tests/modules` refuses a
+// circle.
 //
 //     api        what users hold
 //     control    starts the engine; the control thread
@@ -103,8 +104,8 @@ pub use base::invitation::{Invitation, InvitationError};
 pub use base::reason::{ConnectReason, Flows, LostReason, Refusal, TransferProgress, Whose};
 pub use base::secret_file::SecretFileError;
 pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
-pub use engine::admission::{Admission, Incoming};
 pub use engine::inbox::Notification;
+pub use engine::joining::{Admission, Incoming};
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path_kind::{PathKind, TransferPath};

@@ -50,9 +50,9 @@ pub(crate) struct Proxy {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Yes,
-    /// And what somebody holds a lock for is left for the next time: the caller waits for nobody.
+    /// Reads, but skips a peer whose lock is taken: the caller waits for nobody.
     Hastily,
-    /// Nor is that waited for.
+    /// Reads nothing, and skips a peer whose lock is taken.
     No,
 }
 

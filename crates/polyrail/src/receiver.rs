@@ -1,5 +1,6 @@
-//! Receiving: a flow reads payload into its place and acknowledges it; what came whole is delivered.
-//! `polyrail_proto::Receiver` decides what may land, and refuses the rest.
+//! Receiving: a flow reads payload into its place and acknowledges it; what came whole is
+//! delivered. `polyrail_proto::Receiver` decides which chunks are due; the registry
+//! (`memory/registry.rs`) checks key, bounds and access.
 
 pub(crate) mod flow;
 pub(crate) mod serve;

@@ -9,7 +9,7 @@ use crate::api::engine::Engine;
 use crate::api::error::EngineError;
 use crate::api::observer::Observer;
 use crate::control::build;
-use crate::engine::admission::{Admission, Hook, Incoming};
+use crate::engine::joining::{Admission, Hook, Incoming};
 
 /// Builds an [`Engine`].
 ///
@@ -74,8 +74,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Asks this before a peer joins by itself; without it everybody may who proves that it may connect
-    /// (setting `auth`). Peers that the user adds, by metadata or address, are not asked about.
+    /// Asks this before a peer joins by itself; without it everybody may who proves that it may
+    /// connect (setting `auth`). Peers that the user adds, by metadata or address, are not asked
+    /// about.
     ///
     /// ```
     /// use polyrail::{Admission, Config, Engine, LostReason, RefusedCode};

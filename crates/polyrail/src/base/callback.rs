@@ -1,9 +1,9 @@
 //! The boundary to the user's own code: observers, mailboxes, and whoever is told of ends. A panic
 //! there is the user's, and must not take a thread of the engine with it.
 //!
-//! What the user gave ends where its last owner lets go of it, and its end is the user's code, too: a
-//! closure may hold a transfer or the engine itself. So it waits until the thread holds no lock that
-//! this code may ask for ([`Users`], [`Held`]).
+//! The thread that drops the last owner of a user's object runs its `Drop`, which is the user's
+//! code, too: a closure may hold a transfer or the engine itself. That drop waits until the thread
+//! holds no lock that this code may ask for ([`Users`], [`Held`]).
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -73,8 +73,8 @@ fn forget(panic: Box<dyn Any + Send>) {
     }
 }
 
-/// Says for as long as it lives that this thread holds a lock which the user's code may ask for. Of
-/// several the last one has [`Users`] end that nobody has any more.
+/// Says for as long as it lives that this thread holds a lock which the user's code may ask for.
+/// The end of the outermost one drops the user's objects ([`Users`]) that have no owner left.
 pub(crate) struct Held(PhantomData<*const ()>);
 
 impl Held {

@@ -15,7 +15,8 @@ pub(crate) struct Seldom {
 }
 
 impl Seldom {
-    /// How many were left out since the last one, if it is time for another; else this one is left out.
+    /// If it is time for another line: how many were left out since the last one. Else leaves this
+    /// one out.
     pub(crate) fn left_out(&self) -> Option<u64> {
         self.left_out_at(monotonic_ns())
     }

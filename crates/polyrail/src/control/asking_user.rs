@@ -11,7 +11,7 @@ use polyrail_proto::hello::{Card, Hello, RefusedCode, Reply};
 use super::Control;
 use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::handshake::Cause;
-use crate::engine::admission::{Admission, Hook, Incoming};
+use crate::engine::joining::{Admission, Hook, Incoming};
 use crate::engine::state::EngineShared;
 
 /// Calls of the hook at a time; further peers wait for their turn.

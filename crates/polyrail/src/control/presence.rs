@@ -2,8 +2,8 @@
 //! listens, so a process that has ended need not be waited for; a host that is down, or a cable that
 //! is cut, gives no answer.
 //!
-//! Whoever connects the flows learns it by connecting them again. Whoever does not, as the peer does
-//! it, connects to the peer's addresses and says nothing.
+//! The end that connects the flows learns it by connecting them again. The other end probes: it
+//! connects to the peer's addresses and sends nothing.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -22,8 +22,8 @@ use crate::control::build::{device, is_forbidden};
 use crate::engine::life::{CONFIRM, Event, State};
 use crate::engine::peer::PeerShared;
 
-/// A connection to the listener of a peer that connects the flows itself, again and again until it is
-/// back or gone.
+/// A connection to the listener of a peer that connects the flows itself, again and again until it
+/// is back or gone.
 pub(super) struct Probe {
     peer: Arc<PeerShared>,
     pair: usize,

@@ -62,7 +62,8 @@ impl Control {
         self.is_waiting(peer, time)
     }
 
-    /// What flows to the peer wait for is what went wrong, once it is too late, unless more is known.
+    /// When it is too late for a peer and no problem is noted, what its handshakes wait for is the
+    /// problem.
     fn note_waiting(&self, peer: &Arc<PeerShared>) {
         if peer.last_problem().is_some() {
             return;

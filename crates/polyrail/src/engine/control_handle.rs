@@ -12,7 +12,7 @@ use polyrail_sys::Poller;
 
 use crate::base::invitation::Invitation;
 use crate::base::reason::ConnectReason;
-use crate::engine::admission::Admission;
+use crate::engine::joining::Admission;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;
 

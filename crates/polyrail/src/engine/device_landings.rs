@@ -36,15 +36,16 @@ impl RxSide {
         self.note_arrived();
     }
 
-    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device here
-    /// copies from or to a region that the peer has ended.
+    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device
+    /// here copies from or to a region that the peer has ended.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.settle();
         self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
         self.ending.is_empty() && self.receiver.is_quiet()
     }
 
-    /// Since when acknowledgements have to wait, as far as this is asked while they do.
+    /// Since when acknowledgements have to wait. To be asked every 0.5 s while they do, or it
+    /// begins anew.
     pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
         const ASKED_EVERY_NS: u64 = 500_000_000;
         let (since, last) = self.unquiet_ns;

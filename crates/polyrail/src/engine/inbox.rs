@@ -20,9 +20,9 @@ pub struct Notification {
     pub data: Vec<u8>,
 }
 
-/// Bounded in number and in bytes by holding senders back: each peer has an equal share of the inbox,
-/// and while its share is full nothing is read from that peer. What peers that are gone left is kept as
-/// well, but no more than a whole inbox of it.
+/// Notifications that nobody has taken, bounded in number and in bytes. Each peer has an equal
+/// share, and the engine stops reading from a peer whose share is full. Of peers that are gone it
+/// keeps at most one more inbox.
 pub(crate) struct Inbox {
     pub(crate) queue: Awaited<Queue>,
     limit: Amount,
@@ -56,8 +56,8 @@ struct Amount {
     bytes: usize,
 }
 
-/// Bytes for each notification that the inbox has room for, and at least in all: short ones are bounded
-/// by their number, and a few long ones fit into any inbox.
+/// Bytes for each notification that the inbox has room for, and at least in all: short ones are
+/// bounded by their number, and a few long ones fit into any inbox.
 const BYTES_EACH: usize = 1 << 10;
 const BYTES_MIN: usize = 1 << 20;
 

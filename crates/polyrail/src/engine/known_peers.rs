@@ -2,10 +2,10 @@
 //!
 //! What may happen to a peer, and what follows, is in [`crate::engine::life`]. Here it is done.
 //!
-//! What the user gave is never given up for what a hello says: a peer that comes back by itself is
-//! known by the card that the user gave for it, and a hello with another one is refused. Of its sessions,
-//! see [`crate::engine::sessions`], none takes the place of one that has flows up: those are probed, and
-//! whoever asks may come again.
+//! A hello never replaces a card that the user gave: a peer that comes back by itself is known by
+//! that card, and a hello with another one is refused. A new session ([`crate::engine::sessions`])
+//! never replaces one with flows up: the engine refuses it and probes those flows, and the peer
+//! tries again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,8 @@ impl EngineShared {
                 }
                 Action::BeginAnew => {
                     if peer.close_unused() {
-                        // Nothing has passed: whoever it was may come again as if for the first time.
+                        // Nothing has passed: whoever it was may come again as if for the first
+                        // time.
                         peer.is_unused.store(true, Ordering::Release);
                     }
                     self.lose_peer(&peer, event, LostReason::OtherMetadata);
@@ -102,7 +103,8 @@ impl EngineShared {
         let (instance, session) = (hello.card.instance, session_of(hello.epoch));
         // A few times if it comes in a new session, or if the user adds it just now.
         for _ in 0..4 {
-            // In this order: what ends meanwhile is noted among the parted before it leaves the list.
+            // In this order: what ends meanwhile is noted among the parted before it leaves the
+            // list.
             let live = self.peer(instance);
             let (mut state, over, given) = {
                 let parted = self.parted();
@@ -194,8 +196,8 @@ impl EngineShared {
         place.map_err(|why| (RefusedCode::Limit, why))
     }
 
-    /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is at
-    /// most one in a millisecond, and there was none before this engine was.
+    /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is
+    /// at most one in a millisecond, and there was none before this engine was.
     fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
         let attempts = attempts_of(epoch);
         let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -207,8 +209,8 @@ impl EngineShared {
         Err((RefusedCode::Malformed, text))
     }
 
-    /// Peers that nobody added cost memory until they are given up, even without a connection. There
-    /// may be as many as each could have one.
+    /// Peers that nobody added cost memory until they are given up, even without a connection. At
+    /// most [`EngineShared::connection_limit`] of them may be known: one for each connection.
     fn check_newcomers(&self) -> Result<(), Unwelcome> {
         let limit = self.connection_limit();
         let is_newcomer = |peer: &&Arc<PeerShared>| !peer.by_user.load(Ordering::Acquire);

@@ -1,9 +1,10 @@
 //! The life of a peer, as one engine sees it: states, what happens to it, and what follows. Pure: no
 //! socket, clock or lock; [`crate::engine::known_peers`] and the control thread do what it says.
 //!
-//! A peer outlives its sessions: `Unknown`, `Lost` and `Removed` are states of an instance that has no
-//! session, and are kept with what is remembered of it. All others are states of a session. Where one
-//! session ends for another ([`Action::BeginAnew`]), the state that follows is that of the new one.
+//! A peer outlives its sessions: `Unknown`, `Lost` and `Removed` are states of an instance that has
+//! no session, and are kept with what is remembered of it. All others are states of a session.
+//! Where one session ends for another ([`Action::BeginAnew`]), the state that follows is that of
+//! the new one.
 //!
 //! | state | the user adds it | the user removes it | it says hello | it leaves or falls silent |
 //! |---|---|---|---|---|
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::RefusedCode;
 
-/// How long a rail that worked has to refuse connections until it counts as refusing, by two attempts
-/// at least. An engine keeps its listeners for as long as it lives, so one refusal would do; but a
-/// kernel whose queue of connections is full may refuse as well, and so may a firewall that is being
-/// loaded again. Both let a second attempt through. A connection that is reset later than that says
-/// nothing: somebody took it, if only a relay or an engine that has no room for it just now.
+/// How long a rail that worked has to refuse connections until it counts as refusing, by two
+/// attempts at least. An engine keeps its listeners for as long as it lives, so one refusal would
+/// do; but a kernel whose queue of connections is full may refuse as well, and so may a firewall
+/// that is being loaded again. Both let a second attempt through. A connection that is reset later
+/// than that says nothing: somebody took it, if only a relay or an engine that has no room for it
+/// just now.
 pub(crate) const CONFIRM: Duration = Duration::from_millis(100);
 
 /// Where a peer stands.
@@ -217,8 +219,9 @@ impl State {
             Event::Remove => (Self::Leaving, Action::SayBye),
             Event::Close => (Self::Closing, Action::SayBye),
             Event::Hello(Greeting::AnewInVain) => (Self::Lost, Action::EndBoth),
-            // It may have lost this session, which our own flows are about to hear. If it were heard
-            // now, its new session would end with ours; and so on for ever if both come again at once.
+            // It may have lost this session, which our own flows are about to hear. If it were
+            // heard now, its new session would end with ours; and so on for ever if both come again
+            // at once.
             Event::Hello(Greeting::First) if self == Self::CutOff => (self, Action::RefuseAndProbe),
             Event::Hello(Greeting::First | Greeting::Current) => (self, Action::Welcome),
             Event::Hello(Greeting::TooEarly) => (self, Action::RefuseAndProbe),
@@ -268,9 +271,9 @@ pub(crate) struct Sessions<'a> {
 
 /// What a hello is.
 ///
-/// One in another session than before ends ours, and begins another that belongs to it. If it has heard
-/// the one of ours that ends, its end would answer the new one of ours by a new one of its own, and so
-/// on for ever; so both end, and whoever is added first begins.
+/// A hello from a new session of the peer ends our session and starts one for it. If that session
+/// of the peer already knows our old one, each side would answer the other by starting anew, for
+/// ever. Then both sessions end, and the side whose user adds the other first starts.
 pub(crate) fn greeting(
     sessions: Sessions<'_>,
     has_flows_up: bool,
@@ -292,12 +295,12 @@ pub(crate) fn greeting(
     }
 }
 
-/// Whether a flow that is refused so need not be tried again. If every flow got such a word, the peer
-/// is given up; if only some did, their addresses lead to another engine, as private networks of the
-/// same numbers do.
+/// Whether a flow that is refused so need not be tried again. If every flow got such a word, the
+/// peer is given up; if only some did, their addresses lead to another engine, as private networks
+/// of the same numbers do.
 ///
-/// A word is `proven` if its sender has proven to be the peer. Anybody on the way can say the others,
-/// so they never end a peer that was ever connected.
+/// A word is `proven` if its sender has proven to be the peer. Anybody on the way can say the
+/// others, so they never end a peer that was ever connected.
 pub(crate) fn is_final(code: RefusedCode, proven: bool, state: State) -> bool {
     let was_connected = state != State::New;
     let is_final = match code {
@@ -371,8 +374,8 @@ impl Attempts {
         self.somebody_there(rail);
     }
 
-    /// A flow was refused by another engine. That says as much of the peer as if nobody listened, see
-    /// [`Self::nobody_there`].
+    /// A flow was refused by another engine. That says as much of the peer as if nobody listened,
+    /// see [`Self::nobody_there`].
     pub(crate) fn refused_by_another(&mut self, flow: usize, word: Option<bool>) {
         self.words[flow] = word;
     }

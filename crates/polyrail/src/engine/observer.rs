@@ -1,7 +1,7 @@
 //! Being told at once, instead of asking.
 //!
-//! What is done in a call of a listener may end transfers whose listener is to be told as well: that
-//! happens when the call has returned, one after the other, so that no chain of them fills the stack.
+//! A listener may end other transfers. The engine calls their listeners after it has returned, one
+//! after the other, so that no chain of calls fills the stack.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,15 +22,15 @@ thread_local! {
 }
 
 /// What an engine tells its user as it happens, for programs that can't wait for an answer to a
-/// question; given to [`crate::EngineBuilder::observer`]. Each method may be left out: what it would be
-/// told is then found where it is found without an observer.
+/// question; given to [`crate::EngineBuilder::observer`]. Each method may be left out: what it
+/// would be told is then found where it is found without an observer.
 ///
 /// Called on the thread where it happens, mostly a proxy, several of them at a time. Posting is
 /// fine here; waiting is not, since nothing else moves on that proxy meanwhile. A panic is caught,
 /// logged and counted ([`crate::Stats::callback_panics`]).
 pub trait Observer: Send + Sync {
-    /// A notification arrived. What this returns goes to [`crate::Engine::take_notifications`] and its
-    /// like, by default all of it; `None`: nothing does, as this has taken it.
+    /// A notification arrived. What this returns goes to [`crate::Engine::take_notifications`] and
+    /// its like, by default all of it; `None`: nothing does, as this has taken it.
     fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         let _ = peer;
         Some(data)
@@ -46,8 +46,8 @@ pub trait Observer: Send + Sync {
 /// [`crate::Request::on_end`].
 ///
 /// Called once for each post, on the thread where it ends, which may be the one that posts. What
-/// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when it
-/// has returned.
+/// holds for an [`Observer`] holds here, too. What ends by what is done in such a call is told when
+/// it has returned.
 pub trait OnEnd: Send + Sync {
     /// The transfer of this token is over.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);

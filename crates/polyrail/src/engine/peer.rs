@@ -51,7 +51,7 @@ mod standing;
 pub(crate) use covering::covers;
 pub(crate) use ending::Ending;
 
-/// A peer. Locks are taken in the order `tx`, `rx`, never both; each is held for bookkeeping only,
+/// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,
 /// never during a system call on a socket.
 pub(crate) struct PeerShared {
     pub(crate) number: u32,
@@ -254,14 +254,14 @@ impl PartialEq for OpRef {
 }
 
 impl RxSide {
-    /// The next transfer of which it is known here what became of it.
+    /// Takes the next transfer that is complete here, or that the peer has ended.
     pub(crate) fn poll_arrived(&mut self) -> Option<Arrived> {
         self.note_arrived();
         self.arrived.pop_front()
     }
 
-    /// The peer has ended a read or receive, which fails for that once nothing of it lands any more: a
-    /// device may be copying.
+    /// The peer has ended a read or receive, which fails for that once nothing of it lands any
+    /// more: a device may be copying.
     pub(crate) fn fail(
         &mut self,
         (wire_op, context): (WireOp, u64),
@@ -431,8 +431,8 @@ impl PeerShared {
         self.lock(&self.tx)
     }
 
-    /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and then
-    /// all who come later sleep, too; so where CPUs are to spare it is tried for a while.
+    /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and
+    /// then all who come later sleep, too; so where CPUs are to spare it is tried for a while.
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Locked<'a, T> {
         let held = Held::begin();
         let mut left = self.pauses();
@@ -464,8 +464,8 @@ impl PeerShared {
         if self.spins { PAUSES } else { 0 }
     }
 
-    /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now, whom
-    /// it is not worth to wait for.
+    /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now,
+    /// whom it is not worth to wait for.
     pub(crate) fn pending(&self) -> Option<usize> {
         self.tx.try_lock().map(|tx| tx.sender.pending())
     }
@@ -512,8 +512,8 @@ impl PeerShared {
         TransferProgress { peer: self.name().to_owned(), flows, silence, last_problem }
     }
 
-    /// A peer that serves as many reads as it may, and brings their data, makes progress with those that
-    /// have to wait for that.
+    /// A peer that serves as many reads as it may, and brings their data, makes progress with those
+    /// that have to wait for that.
     pub(crate) fn note_served_reads(&self, tx: &mut TxSide, now: Time) {
         if tx.sender.held_back() == Some(RefusalCode::ReadQuota) {
             let landed = self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum();
@@ -569,8 +569,8 @@ impl PeerShared {
         tx.suspects.clear(self.layout.pair_index(flow));
     }
 
-    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained by
-    /// knowing that.
+    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained
+    /// by knowing that.
     pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
         let pair = self.layout.pair_index(flow);
         let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
@@ -611,8 +611,8 @@ fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
     proxies
 }
 
-/// While it lives, a thread makes work for the proxies of a peer and has not told all of them. It may
-/// lose its CPU there for long.
+/// While it lives, a thread makes work for the proxies of a peer and has not told all of them. It
+/// may lose its CPU there for long.
 pub(crate) struct Announcing<'a> {
     peer: &'a PeerShared,
     /// Nobody else did when it began.

@@ -1,4 +1,5 @@
-//! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they drive.
+//! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they
+//! drive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -30,9 +31,10 @@ pub(crate) struct ProxyHandle {
     pub(crate) actual_cpus: Mutex<Vec<u32>>,
     pub(crate) poller: Poller,
     pub(crate) signal: Signal,
-    /// How it sleeps, if it does: nothing is due before somebody tells it.
+    /// True while it sleeps, if no deadline of its own is to end that.
     pub(crate) sleeps_until_told: AtomicBool,
-    /// It slept so, and nobody had told it of anything when it woke up; until it has looked.
+    /// True from such a sleep that ended though nobody told it of anything, until it has looked for
+    /// work.
     pub(crate) woke_by_itself: AtomicBool,
     pub(crate) commands: SegQueue<ProxyCommand>,
     pub(crate) counters: ProxyCounters,
@@ -66,7 +68,8 @@ pub(crate) enum ProxyCommand {
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
-    /// Flows of the peer that were not read because its share of the inbox was full may be read again.
+    /// Flows of the peer that were not read because its share of the inbox was full may be read
+    /// again.
     Resume { peer: Arc<PeerShared> },
 }
 
@@ -97,7 +100,8 @@ pub(crate) trait Drive: Send + Sync {
     /// Sends what callers left, by a thread that can wait for their locks.
     fn send_what_is_left(&self, engine: &Arc<EngineShared>);
 
-    /// Drives for one pass after a look for events, unless somebody does. Says whether anything moved.
+    /// Drives for one pass after a look for events, unless somebody does. Says whether anything
+    /// moved.
     fn try_poll(&self, engine: &Arc<EngineShared>) -> bool;
 
     /// Drives until `stop` says so, or the time is over.
@@ -173,8 +177,8 @@ impl ProxyHandle {
         }
     }
 
-    /// Whether it sees something new only if it is told: its thread sleeps, and nobody has told it. Or
-    /// it has just woken up by itself, and then it must know that it was told.
+    /// Whether it sees something new only if it is told: its thread sleeps, and nobody has told it.
+    /// Or it has just woken up by itself, and then it must know that it was told.
     pub(crate) fn must_be_told(&self) -> bool {
         self.signal.is_asleep() || self.woke_by_itself.load(Ordering::Relaxed)
     }

@@ -13,9 +13,9 @@
 //! | connections | [`FlowPlace`] | refused |
 //! | lines in the log | one of a kind per second: [`Seldom`] | counted |
 //!
-//! Whether a message may be taken is decided where its frame begins, with the receiving half locked;
-//! what it takes up is known by the sending half. So the latter leaves its figures here. Several flows
-//! may bring messages before the first is entered: as many as their buffers hold are too many.
+//! The receiving half decides where a frame begins whether its message may be taken. The sending
+//! half counts what messages take up, and leaves its counts here. Several flows may bring messages
+//! before the first is counted, so a quota may be exceeded by what their buffers hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -122,7 +122,8 @@ impl Quotas {
         self.has_room_for_reads(parts, 2)
     }
 
-    /// `times`: so many times as many as there should be. A read of any size has room if it is alone.
+    /// `times`: so many times as many as there should be. A read of any size has room if it is
+    /// alone.
     fn has_room_for_reads(&self, parts: usize, times: usize) -> bool {
         let reads = self.reads.load(Ordering::Relaxed);
         let known = self.read_parts.load(Ordering::Relaxed);
@@ -136,8 +137,8 @@ impl Quotas {
         self.answers.load(Ordering::Relaxed) < ANSWERS_MAX
     }
 
-    /// Whether the peer may be told that a read of it fails: those that were taken while there was room
-    /// may be as many again.
+    /// Whether the peer may be told that a read of it fails. Reads that were taken while there was
+    /// room may bring the answers to twice [`ANSWERS_MAX`].
     pub(crate) fn has_answers_left(&self) -> bool {
         self.answers.load(Ordering::Relaxed) < 2 * ANSWERS_MAX
     }
@@ -201,8 +202,8 @@ fn parts_of(plan: &Plan) -> usize {
 }
 
 impl FlowPlace {
-    /// A place for one more connection of the peer, which says that it has so many flows; or why there
-    /// is none. `limit`: connections of all peers.
+    /// A place for one more connection of the peer, which says that it has so many flows; or why
+    /// there is none. `limit`: connections of all peers.
     pub(crate) fn take(peer: &Arc<PeerShared>, flows: u32, limit: u32) -> Result<Self, String> {
         let share = limit - limit / RESERVE;
         let most = flows.saturating_mul(CONNECTIONS_PER_FLOW).min(share);

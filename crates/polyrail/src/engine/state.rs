@@ -22,13 +22,13 @@ use crate::device::budget::Budget;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
-use crate::engine::admission::Hook;
 use crate::engine::awaited::Awaited;
 use crate::engine::begin::{begin_read, begin_receive};
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
+use crate::engine::joining::Hook;
 use crate::engine::life::Event;
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool};
@@ -177,8 +177,8 @@ impl EngineShared {
         }
     }
 
-    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are not
-    /// here, its connections are not to be touched, and locks may be held for ever.
+    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are
+    /// not here, its connections are not to be touched, and locks may be held for ever.
     pub(crate) fn is_forked(&self) -> bool {
         self.original.is_copy()
     }
@@ -251,8 +251,8 @@ impl EngineShared {
         let bytes = prepared.plan.bytes();
         let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
         let proxies = match prepared.kind.sends() {
-            // Together with what nobody has fetched yet. Who is busy needs no company for what waits
-            // no longer; each that finds more than it takes asks another.
+            // Ask one proxy for each chunk that waits, those of operations included that no proxy
+            // has fetched yet. A proxy that finds more than it can send asks another.
             true if bytes >= LARGE_BYTES => {
                 prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
             }
@@ -403,7 +403,8 @@ impl EngineShared {
         }
     }
 
-    /// Tells proxies to read again from those peers whose share of the inbox was full and is no more.
+    /// Tells proxies to read again from those peers whose share of the inbox was full and is no
+    /// more.
     pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
         for peer in peers {
             if self.inbox.resume(peer) {

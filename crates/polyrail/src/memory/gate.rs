@@ -1,4 +1,5 @@
-//! A gate that keeps memory from being taken away while a system call uses it.
+//! A gate that keeps memory from being taken away while a system call uses it. Who may use a region
+//! is decided in [`crate::memory::registry`].
 
 use crate::sync::{AtomicUsize, Ordering, yield_now};
 

@@ -1,4 +1,4 @@
-//! What upper layers keep with a region, to be told of its end: they gave something of it away.
+//! What upper layers keep with a region that they lent to somebody, to be told of its end.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -7,8 +7,8 @@ use crate::memory::region::RegionCore;
 
 /// Kept with a region, and told when that ends.
 pub(crate) trait Keepsake: Any + Send + Sync {
-    /// Nothing begins to use the region any more. Each who ends it calls this, and waits in it for
-    /// what others have of the region.
+    /// Every thread that ends the region calls this, when nothing begins to use the region any
+    /// more. It returns when no borrower uses the region either.
     fn region_ends(&self, region: &Arc<RegionCore>);
 }
 

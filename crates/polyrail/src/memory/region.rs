@@ -65,9 +65,9 @@ impl Access {
 /// (microseconds), transfers that still need it fail with a clear error, and whatever a peer sends
 /// to it later is refused. Safe to use from any thread.
 ///
-/// A region of a device that another process has opened ends when that process confirms it. In a
-/// callback ([`crate::Observer`], [`crate::OnEnd`]) that is not waited for; memory with an owner of
-/// its own is kept until then, and memory that somebody else frees must not be given up there.
+/// A region of a device that another process has opened ends when that process confirms it. A
+/// callback ([`crate::Observer`], [`crate::OnEnd`]) does not wait for that: the engine keeps memory
+/// that it owns until then. Don't end such a region in a callback if you free the memory yourself.
 #[derive(Clone)]
 pub struct Region {
     registration: Arc<Registration>,
@@ -199,11 +199,11 @@ impl Region {
     }
 
     /// Ends the registration though there are clones: when this returns the memory is not touched
-    /// any more, by this engine or any clone, and may be freed. For memory of which somebody else
-    /// decides how long it lives.
+    /// any more, by this engine or any clone, and may be freed; see [`Region`] for the exception in
+    /// callbacks. For memory of which somebody else decides how long it lives.
     ///
-    /// Operations that use it end with [`crate::TransferError::RegionDropped`], also a send and a receive
-    /// that still wait for each other.
+    /// Operations that use it end with [`crate::TransferError::RegionDropped`], also a send and a
+    /// receive that still wait for each other.
     pub fn end(&self) {
         self.registration.end();
     }

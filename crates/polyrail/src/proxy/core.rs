@@ -72,8 +72,8 @@ struct Outbound {
 
 /// What the last pass over some flows left behind.
 struct Left {
-    /// A flow has a frame that is not out yet. No other proxy knows of it, so it can't hang on
-    /// what is wanted, which any of them clears when there is nothing new.
+    /// A flow has a frame that is not out yet. Only this proxy knows of it, and any proxy may clear
+    /// the set of those that are asked to send, so it is noted here.
     unfinished: bool,
     outlook: Outlook,
 }

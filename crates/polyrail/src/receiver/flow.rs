@@ -75,7 +75,8 @@ impl RxFlow {
         Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
     }
 
-    /// The other direction of the connection carries data, too: the flow that sends it gets the sealer.
+    /// The other direction of the connection carries data, too: the flow that sends it gets the
+    /// sealer.
     pub(crate) fn duplex(arriving: Arriving, now: u64) -> (Self, Sealer) {
         let Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place } = arriving;
         let reader = FrameReader::new(keys.opener);
@@ -123,12 +124,14 @@ impl RxFlow {
         self.acks.take(sealer, out);
     }
 
-    /// While devices copy what came, or what acknowledgements have to wait for, the sender hears that
-    /// it is not the rail that is slow. A device is waited for as long as a peer may be silent.
+    /// While devices copy what came, or what acknowledgements have to wait for, the sender hears
+    /// that it is not the rail that is slow. A device is waited for as long as a peer may be
+    /// silent.
     pub(crate) fn show_life(&mut self, pass: &Pass<'_>) {
         let withheld = self.acks.are_withheld();
         let settings = &pass.engine.settings;
-        // Of all flows together: what a device still copies for one that is gone keeps all waiting.
+        // Over all flows of the peer: a copy for a flow that is gone delays the acknowledgements of
+        // all.
         let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
         let Some(since) = self.arrivals.oldest_ns().or_else(unquiet) else { return };
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
@@ -172,8 +175,8 @@ impl RxFlow {
         Ok(read > 0)
     }
 
-    /// Regions of the last chunk may have ended, and their owners wait for their memory. Not under the
-    /// peer's lock, since what an owner does then is its own affair.
+    /// Regions of the last chunk may have ended, and their owners wait for their memory. Not under
+    /// the peer's lock, since what an owner does then is its own affair.
     fn let_go(&mut self) {
         if self.current.header.is_none() {
             self.current.targets.clear();
@@ -349,7 +352,8 @@ impl RxFlow {
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
-        // Also what came before something that is wrong: it has landed, so a copy of it is not told of.
+        // Also after something wrong: what came before it has landed, and a later copy would not be
+        // told of.
         let delivered = self.deliver(pass);
         parsed.and(delivered)
     }
@@ -468,8 +472,8 @@ impl RxFlow {
         }
     }
 
-    /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it soon:
-    /// all flows of the peer share it, so it is taken once for each call that brings bytes.
+    /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
+    /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
     fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
         // Most calls bring one record, which is opened by now.
         self.reader.open();

@@ -26,8 +26,9 @@ impl Handover {
 
     /// Whether there is work that nobody has taken. Without the lock.
     pub(crate) fn is_left(&self) -> bool {
-        // An exchange and no load: all of them are in one order. Of one who finds the lock taken and
-        // one who gives it back, the second to ask sees what the other did before it asked.
+        // A swap, not a load, because all swaps of this word are in one order. Of a thread that
+        // finds the lock taken and one that gives it back, the second sees what the first did
+        // before.
         self.left.fetch_or(0, Ordering::AcqRel) != 0
     }
 

@@ -1,9 +1,9 @@
 //! What a proxy has before it when nothing moves: whether it may sleep, and for how long.
 //!
-//! Here are the answers, and how they add up. A proxy asks for them in one place (`Core::outlook`) and
-//! decides in one (`proxy::drive`). Flows and the proxy's own lists say what they wait for, out of
-//! what they noted while they worked; nothing is asked twice, since a device may finish between two
-//! questions, and then each answer is right and the sum of both is wrong.
+//! Here are the answers, and how they add up. A proxy asks for them in one place (`Core::outlook`)
+//! and decides in one (`proxy::drive`). Flows and the proxy's own lists say what they wait for, out
+//! of what they noted while they worked. A pass asks each device once: if the device finished
+//! between two questions, each answer would be right, and the sum of both would miss it.
 //!
 //! | what can become ready | who tells |
 //! |---|---|

@@ -1,21 +1,21 @@
 //! How long it pays to poll before a sleep.
 //!
-//! Being woken costs 5 to 10 µs, and twice of that lies on the way of a small message. Polling saves it
-//! where the next thing comes soon, and takes a CPU from others where it does not. So whoever waits
-//! notes how long that took, and polls while waits have been short and what came was little. An engine
-//! that nobody uses has waited for long, and sleeps.
+//! Being woken costs 5 to 10 µs, and twice of that lies on the way of a small message. Polling
+//! saves it where the next thing comes soon, and takes a CPU from others where it does not. So
+//! whoever waits notes how long that took, and polls while waits have been short and what came was
+//! little. An engine that nobody uses has waited for long, and sleeps.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Waits up to this are worth polling through, and no longer does anybody poll.
+/// Poll for at most this long: longer waits are not worth it.
 pub(crate) const POLL_NS: u64 = 50_000;
 /// Who was busy for longer than this was not busy with small messages: a wake-up is nothing to them.
 const BURST_NS: u64 = 50_000;
 /// With fewer CPUs than this those who poll are in the way of those who work.
 const CPUS_MIN: usize = 8;
-/// So many CPUs go with each thread that polls.
+/// One thread may poll for each so many CPUs.
 const CPUS_PER_POLLER: usize = 8;
 
 /// How long waits have been lately. Any thread may note one; those of several mix.
@@ -25,7 +25,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// A wait longer than this counts as this: then a few short ones bring polling back.
+    /// A longer wait counts as this one, so that a few short waits bring polling back.
     const LONGEST_NS: u64 = 4 * POLL_NS;
 
     /// A wait was over after so long.

@@ -48,12 +48,12 @@ impl TxProxies {
         }
     }
 
-    /// Nothing is left to send. Whoever says so looks at the pool afterwards, as what is posted is in
-    /// there before it is wanted; if it finds something, it joins and sends it.
+    /// Nothing is left to send. Whoever says so looks at the pool afterwards, as what is posted is
+    /// in there before it is wanted; if it finds something, it joins and sends it.
     pub(crate) fn want_nothing(&self) {
-        // An exchange and no store: either it takes back a wish, and then sees what the wish was
-        // for, or the wish comes later and stands. A store may be seen after that second look, and
-        // undo a wish whose post the look has missed.
+        // A swap, not a store. If it clears a request, this thread also sees the work behind the
+        // request. If the request comes after the swap, it stays set. A store may take effect after
+        // this thread's second look at the pool, and clear a request that the look has missed.
         self.asked.swap(0, Ordering::AcqRel);
     }
 
@@ -105,9 +105,9 @@ impl<'a> Asked<'a> {
         self.proxies
     }
 
-    /// Whom to wake. Somebody had asked the others before and has woken them, or is about to; so of
-    /// those only who sleeps all the same, because nothing of before could be sent on its flows. To
-    /// look is cheaper than to wake who is awake.
+    /// Whom to wake: each proxy that was not asked before. Of the others, which an earlier caller
+    /// has woken or is about to, wake those that sleep all the same: their flows could not send the
+    /// earlier work. Looking at a proxy is cheaper than waking one that is awake.
     pub(crate) fn to_wake(&self, sleeps: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let is_new = |place: usize| {
             // Who shares a bit can't be told from the others of that bit.

@@ -11,12 +11,13 @@ use polyrail_sys::{IoVecs, Out, send};
 
 /// Acknowledgements come at least this many times per window.
 const ACKS_PER_WINDOW: u32 = 4;
-/// Where the wire is slower than this end, a chunk is acknowledged before the next one is through, but
-/// not sooner than this after the last: the sender is to know how fast the rail is, and what is on it.
+/// Where the wire is slower than this end, a chunk is acknowledged before the next one is through,
+/// but not sooner than this after the last: the sender is to know how fast the rail is, and what is
+/// on it.
 const ACK_PAUSE_NS: u64 = 200_000;
 
-/// Bytes that may wait to be sent. A sender has at most a window of frames in flight, and each frame makes
-/// one acknowledgement at most, so an honest sender leaves fewer unread.
+/// Bytes that may wait to be sent. A sender has at most a window of frames in flight, and each
+/// frame makes one acknowledgement at most, so an honest sender leaves fewer unread.
 const OWED_BYTES_MAX: usize = 2 * MAX_WINDOW * ACK_BYTES;
 /// The largest window of a channel.
 const MAX_WINDOW: usize = 1024;
@@ -27,13 +28,13 @@ pub(super) struct Acks {
     through: u64,
     /// Those that an acknowledgement was made of.
     noted: u64,
-    /// Those that the sender was told of, or is by what is cleared.
+    /// Those that acknowledgements cover which were sent or may be sent.
     told: u64,
     every: u64,
     hurry: bool,
     /// When the last one was made because it was time to.
     noted_ns: u64,
-    /// Must not leave while something lands that was taken from its flow.
+    /// Acknowledgements to hold back while a flow that has lost its chunk still writes it.
     withheld: Vec<u8>,
     /// May be sent.
     cleared: Vec<u8>,

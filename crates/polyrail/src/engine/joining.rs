@@ -11,8 +11,8 @@ use crate::engine::proven_names::Names;
 pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
 
 /// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
-/// what the kernel says. That it is this instance is proven, and so are the names on its certificate, if
-/// it has one. What it calls itself is its own word.
+/// what the kernel says. That it is this instance is proven, and so are the names on its
+/// certificate, if it has one. What it calls itself is its own word.
 ///
 /// ```
 /// use polyrail::{Admission, Incoming};
