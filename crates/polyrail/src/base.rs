@@ -12,5 +12,6 @@ pub(crate) mod metadata_file;
 pub(crate) mod pause;
 pub(crate) mod published;
 pub(crate) mod reason;
+pub(crate) mod regular_file;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;

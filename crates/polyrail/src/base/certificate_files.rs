@@ -1,6 +1,5 @@
 //! Certificates from files, read again when they were renewed.
 
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use polyrail_secure::{
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::base::regular_file;
 use crate::base::secret_file::{SecretFileError, read_private};
 
 /// The most bytes of a file with certificates.
@@ -257,7 +257,7 @@ impl Seen {
 fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, CertificatesError> {
     let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };
     let mut text = Vec::new();
-    let file = File::open(path).map_err(failed)?;
+    let file = regular_file::open(path).map_err(failed)?;
     file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_MAX {
         let why = format!("more than {} KiB", FILE_MAX >> 10);

@@ -2,13 +2,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::OFlags;
-
 use crate::base::published::{EXTRA_MAX, Published};
+use crate::base::regular_file;
 
 /// The most bytes of a file that is read: no engine writes more.
 const FILE_MAX: u64 = EXTRA_MAX as u64 + (1 << 20);
@@ -53,14 +52,16 @@ fn is_early(kind: io::ErrorKind) -> bool {
 }
 
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    // To open some devices does something, and sockets can't be opened.
-    check(fs::metadata(path)?.file_type())?;
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    // Somebody may have put another one in its place.
-    check(file.metadata()?.file_type())?;
+    let file = regular_file::open(path)?;
+    // Who can write it decides whom the reader takes for its peer.
+    let mode = file.metadata()?.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(invalid(format!(
+            "mode {mode:04o} lets others write it, allowed is a file that only its owner writes"
+        )));
+    }
     let mut bytes = Vec::new();
-    (&mut file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(invalid(format!("it has more than {FILE_MAX} bytes")));
     }
@@ -72,20 +73,9 @@ pub(crate) fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) 
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-fn check(kind: fs::FileType) -> io::Result<()> {
-    let what = match kind {
-        kind if kind.is_file() => return Ok(()),
-        kind if kind.is_dir() => "a directory",
-        kind if kind.is_fifo() => "a named pipe",
-        kind if kind.is_socket() => "a socket",
-        _ => "a device",
-    };
-    let why = format!("it is {what}, allowed is a regular file");
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
 
@@ -108,6 +98,20 @@ mod tests {
         assert_eq!(error, "extra has 16777217 bytes, allowed is 0 to 16777216");
         fs::File::options().write(true).open(&path).unwrap().set_len(FILE_MAX + 1).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("more than"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0");
+        write(&path, &published(b"")).unwrap();
+        for mode in [0o622, 0o666, 0o620, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("mode {mode:04o} lets others write")), "{error}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read(&path).unwrap().is_some());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Secrets from files.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +7,8 @@ use std::path::{Path, PathBuf};
 use polyrail_secure::{Secret, SecretsError, read_secrets};
 use thiserror::Error;
 use zeroize::Zeroizing;
+
+use crate::base::regular_file;
 
 /// The most bytes of a file with secrets.
 const FILE_MAX: u64 = 64 << 10;
@@ -76,11 +77,11 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
 /// Reads a file that nobody else may read or write.
 pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
     let failed = |source| SecretFileError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = regular_file::open(path).map_err(failed)?;
     // Of the opened file: nobody can put another one in its place any more.
     let facts = file.metadata().map_err(failed)?;
     let own = own_user().map_err(failed)?;
-    let is_private = facts.is_file() && facts.mode() & 0o077 == 0;
+    let is_private = facts.mode() & 0o077 == 0;
     if !is_private || (facts.uid() != own && facts.uid() != 0) {
         let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
         return Err(SecretFileError::Exposed { path: path.to_owned(), mode, owner });
@@ -100,6 +101,8 @@ pub(crate) fn own_user() -> io::Result<u32> {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
 
@@ -124,7 +127,12 @@ mod tests {
         assert!(matches!(error, SecretFileError::Text { .. }), "{error}");
         assert!(matches!(read_file(Path::new("/none")), Err(SecretFileError::Read { .. })));
         let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
-        assert!(matches!(read_file(folder.path()), Err(SecretFileError::Exposed { .. })));
+        // Nobody ever writes to it: whoever opens it as a file would wait for ever.
+        let fifo = folder.path().join("fifo");
+        mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        for (path, what) in [(folder.path(), "a directory"), (&fifo, "a named pipe")] {
+            let error = read_file(path).unwrap_err().to_string();
+            assert!(error.contains(&format!("it is {what}, allowed is a regular file")), "{error}");
+        }
     }
 }

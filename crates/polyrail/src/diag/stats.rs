@@ -184,6 +184,8 @@ impl EngineShared {
     pub(crate) fn stats_of(&self, peers: &[Arc<PeerShared>], past: Totals) -> Stats {
         let mut totals = past;
         peers.iter().for_each(|peer| totals.add(&Totals::of(peer)));
+        // A peer that goes just now is counted a moment earlier among the past than here.
+        let totals = self.told.lock().raise(&totals);
         Stats {
             totals,
             peers: peers.iter().map(|peer| self.peer_stats(peer)).collect(),

@@ -33,7 +33,9 @@ fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
 /// A region of that engine has ended: nothing waits for it any longer. Queues of all engines may keep a
 /// device's memory until they are used again, and should not.
 pub(crate) fn region_ended(region: &Arc<RegionCore>) {
-    if let Some(engine) = engine_here(region.owner) {
+    if region.is_waited_for()
+        && let Some(engine) = engine_here(region.owner)
+    {
         engine.end_waiting(region);
     }
     if region.memory.device().is_none() {

@@ -85,6 +85,8 @@ pub(crate) struct EngineShared {
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     /// What moved with peers that are gone; added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
+    /// What the statistics have told of all peers so far.
+    pub(crate) told: Mutex<Totals>,
     pub(crate) parted: Mutex<Parted>,
     /// Whom certificates say that others are.
     pub(crate) names: ProvenNames,
@@ -155,6 +157,7 @@ impl EngineShared {
             page: Page::new(),
             peers: RwLock::default(),
             past: Mutex::default(),
+            told: Mutex::default(),
             parted: Mutex::default(),
             names: ProvenNames::default(),
             next_peer: AtomicU32::new(1),
@@ -219,6 +222,9 @@ impl EngineShared {
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
         if peer.is_gone() || peer.is_parting() {
             return Err(gone());
+        }
+        if let Kind::Send { .. } | Kind::Receive { .. } = prepared.kind {
+            prepared.regions.iter().for_each(|region| region.note_waiting());
         }
         prepared.check_regions()?;
         let busy = PostError::Busy { limit: self.pool.limit() };

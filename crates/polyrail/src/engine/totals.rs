@@ -58,15 +58,55 @@ impl Totals {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.tx_bytes += other.tx_bytes;
-        self.rx_bytes += other.rx_bytes;
-        self.shared_bytes += other.shared_bytes;
-        self.peer_copy_bytes += other.peer_copy_bytes;
-        self.discarded_bytes += other.discarded_bytes;
-        self.tx_chunks += other.tx_chunks;
-        self.rx_chunks += other.rx_chunks;
-        self.retransmits += other.retransmits;
-        self.resent_chunks += other.resent_chunks;
-        self.down_count += other.down_count;
+        for (sum, more) in self.all().into_iter().zip({ *other }.all()) {
+            *sum += *more;
+        }
+    }
+
+    /// What has been told so far, if that is more, for each figure.
+    pub(crate) fn raise(&mut self, newer: &Self) -> Self {
+        for (told, new) in self.all().into_iter().zip({ *newer }.all()) {
+            *told = (*told).max(*new);
+        }
+        *self
+    }
+
+    fn all(&mut self) -> [&mut u64; 10] {
+        [
+            &mut self.tx_bytes,
+            &mut self.rx_bytes,
+            &mut self.shared_bytes,
+            &mut self.peer_copy_bytes,
+            &mut self.discarded_bytes,
+            &mut self.tx_chunks,
+            &mut self.rx_chunks,
+            &mut self.retransmits,
+            &mut self.resent_chunks,
+            &mut self.down_count,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_never_falls() {
+        let mut told = Totals::default();
+        let more = Totals { tx_bytes: 7, down_count: 13, ..Totals::default() };
+        assert_eq!(told.raise(&more), more);
+        let mixed = Totals { tx_bytes: 9, down_count: 12, rx_chunks: 1, ..Totals::default() };
+        let best = Totals { tx_bytes: 9, down_count: 13, rx_chunks: 1, ..Totals::default() };
+        assert_eq!(told.raise(&mixed), best);
+    }
+
+    #[test]
+    fn every_figure_is_added() {
+        let mut one = Totals::default();
+        one.all().into_iter().zip(1..).for_each(|(figure, n)| *figure = n);
+        let mut two = one;
+        two.add(&one);
+        assert!(two.all().into_iter().zip(1..).all(|(figure, n)| *figure == 2 * n));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::{Memory, OutOfRange};
@@ -143,6 +143,8 @@ pub(crate) struct RegionCore {
     /// The peers that may use it, if not all.
     granted: Option<Arc<[InstanceId]>>,
     pub(crate) gate: Gate,
+    /// A send or a receive of it may wait for its other half, so its end has to look for them.
+    is_waited_for: AtomicBool,
     pub(crate) copies: LastCopies,
     pub(crate) kept: Kept,
 }
@@ -392,12 +394,26 @@ impl RegionCore {
     ) -> Self {
         let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
         let memory = Users::new(memory);
-        Self { owner, key, memory, access, granted: None, gate, copies, kept }
+        let is_waited_for = AtomicBool::new(false);
+        Self { owner, key, memory, access, granted: None, gate, is_waited_for, copies, kept }
     }
 
     /// Only for these peers, if any are given.
     pub(crate) fn granted_to(self, granted: Option<Arc<[InstanceId]>>) -> Self {
         Self { granted, ..self }
+    }
+
+    /// A send or a receive of it is about to wait. Before the caller looks whether the region has ended: so
+    /// either it sees that, or who ends the region sees this.
+    pub(crate) fn note_waiting(&self) {
+        self.is_waited_for.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a send or a receive may wait with it. Behind the closed gate.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_waited_for.load(Ordering::Relaxed)
     }
 
     pub(crate) fn allows(&self, touch: Touch) -> bool {

@@ -1,14 +1,16 @@
 //! What the files hold: a chain, the key that belongs to it, and CAs.
 
+use std::time::Duration;
+
 use ring::rand::SystemRandom;
 use ring::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
     RSA_PSS_SHA256, RsaKeyPair,
 };
 use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use thiserror::Error;
-use webpki::anchor_from_trusted_cert;
+use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use zeroize::Zeroizing;
 
 use super::shown::{CHAIN_MAX, MAX_SHOWN_BYTES};
@@ -91,11 +93,16 @@ impl Files<'_> {
         if all.is_empty() || all.len() > ANCHORS_MAX {
             return Err(trust(format!("{} certificates", all.len())));
         }
-        let anchor =
-            |(index, der): (usize, &CertificateDer<'_>)| match anchor_from_trusted_cert(der) {
-                Ok(anchor) => Ok(anchor.to_owned()),
-                Err(error) => Err(trust(format!("certificate {}: {}", index + 1, name_of(&error)))),
-            };
+        let anchor = |(index, der): (usize, &CertificateDer<'_>)| {
+            let number = index + 1;
+            let anchor = anchor_from_trusted_cert(der)
+                .map_err(|error| trust(format!("certificate {number}: {}", name_of(&error))))?;
+            // Its key could vouch for any name.
+            if !is_ca(der) {
+                return Err(trust(format!("certificate {number} is not one of a CA")));
+            }
+            Ok(anchor.to_owned())
+        };
         all.iter().enumerate().map(anchor).collect()
     }
 
@@ -123,6 +130,29 @@ impl Files<'_> {
             }
         }
         sign_rsa(RsaKeyPair::from_pkcs8(bytes), &random, text)
+    }
+}
+
+/// Whether its basic constraints say that it is a CA's, as the verifier of chains reads them: it says so
+/// of a CA that poses as an engine.
+fn is_ca(der: &CertificateDer<'_>) -> bool {
+    let Ok(certificate) = EndEntityCert::try_from(der) else { return false };
+    let mut time = UnixTime::since_unix_epoch(Duration::ZERO);
+    loop {
+        let usage = KeyUsage::server_auth();
+        let verified =
+            certificate.verify_for_usage(ALL_VERIFICATION_ALGS, &[], &[], time, usage, None, None);
+        // Dates don't count here, but are looked at first.
+        let other = match verified.err() {
+            Some(webpki::Error::CertExpired { not_after, .. }) => not_after,
+            Some(webpki::Error::CertNotValidYet { not_before, .. }) => not_before,
+            error => return matches!(error, Some(webpki::Error::CaUsedAsEndEntity)),
+        };
+        // Dates that exclude each other.
+        if other <= time {
+            return false;
+        }
+        time = other;
     }
 }
 

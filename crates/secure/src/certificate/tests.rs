@@ -448,6 +448,9 @@ fn files_that_can_not_be_used_are_refused_with_what_is_allowed() {
         let why = refused(chain, key, text);
         assert!(matches!(why, CertificateFileError::Trust { .. }), "{why}");
     }
+    // Whose key it is could vouch for any name.
+    let with_leaf = refused(chain, key, &format!("{trust}{chain}")).to_string();
+    assert!(with_leaf.starts_with("certificate 2 is not one of a CA; allowed are"), "{with_leaf}");
     let why = refused(chain, key, &Ca::root("other").pem);
     assert!(matches!(why, CertificateFileError::Own(CertificateError::Untrusted { .. })), "{why}");
 }
