@@ -15,7 +15,7 @@ const SOURCES: &[&str] = &[
     "api/request.rs",
     "api/tasks.rs",
     "api/transfer.rs",
-    "engine/admission.rs",
+    "engine/joining.rs",
     "engine/peer_handle.rs",
     "memory/region.rs",
     "memory/registry.rs",
