@@ -1,7 +1,7 @@
 //! What bytes must be where. Both ends of an operation compute it from the operation's seed, so
 //! nothing but the seed has to be told.
 
-use polyrail::{Region, RegionError};
+use polyrail::{Memory, Region, RegionError};
 use polyrail_testkit::Rng;
 
 use crate::talk::Mark;
@@ -16,6 +16,12 @@ const GUARD_BYTES: u64 = 64;
 const LONGEST: u64 = (5 << 19) + 3;
 const PIECES_MAX: u64 = 300;
 const GAP_MAX: u64 = 200;
+/// Bytes are made, read and compared in blocks of this size, on the stack: a worker whose memory is
+/// scarce must still be able to look.
+const BLOCK_BYTES: u64 = 16 << 10;
+/// What every region leaves of the address space. A Rust program that gets no memory for something
+/// small ends, so what is tested is that nobody gets memory for something large.
+const SPARE_BYTES: u64 = 24 << 20;
 /// A prime, so that no displacement by whole chunks or pages looks right.
 const TABLE_BYTES: usize = 1_048_583;
 
@@ -29,6 +35,15 @@ pub(crate) struct Layout {
     pub(crate) pieces: Vec<(u64, u64)>,
     /// Where the last piece ends.
     pub(crate) span: u64,
+}
+
+/// What a slot must hold: pieces of a text, and nothing between and behind them.
+pub(crate) struct Expected<'a> {
+    text: &'a Text,
+    seed: u64,
+    /// Offset in the slot, length, and offset in the text.
+    pieces: Vec<(u64, u64, u64)>,
+    bytes: u64,
 }
 
 /// An operation's bytes at both ends.
@@ -54,15 +69,22 @@ impl Text {
     }
 
     /// What a slot must hold if its operation, or the first `bytes` of it, is in place.
-    pub(crate) fn expected(&self, seed: u64, layout: &Layout, bytes: u64) -> Vec<u8> {
-        let mut slot = vec![FILL; (layout.span + GUARD_BYTES) as usize];
+    pub(crate) fn expected(&self, seed: u64, layout: &Layout, bytes: u64) -> Expected<'_> {
         let mut at = 0;
-        for &(offset, len) in &layout.pieces {
+        let piece = |&(offset, len): &(u64, u64)| {
             let len = len.min(bytes - at);
-            self.copy(seed, at, &mut slot[offset as usize..(offset + len) as usize]);
             at += len;
-        }
-        slot
+            (offset, len, at - len)
+        };
+        let pieces = layout.pieces.iter().map(piece).collect();
+        Expected { text: self, seed, pieces, bytes: layout.span + GUARD_BYTES }
+    }
+
+    /// What a slot must hold into which the places `there` of a text were read.
+    pub(crate) fn read(&self, seed: u64, here: &Layout, there: &Layout) -> Expected<'_> {
+        let pairs = here.pieces.iter().zip(&there.pieces);
+        let pieces = pairs.map(|(&(here, len), &(there, _))| (here, len, there)).collect();
+        Expected { text: self, seed, pieces, bytes: here.span + GUARD_BYTES }
     }
 
     /// The text of `seed` from byte `at` on.
@@ -137,40 +159,94 @@ fn cut(rng: &mut Rng, bytes: u64) -> Vec<u64> {
     cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
+impl Expected<'_> {
+    /// Its bytes from `at` on.
+    fn copy(&self, at: u64, out: &mut [u8]) {
+        out.fill(FILL);
+        let end = at + out.len() as u64;
+        for &(offset, len, from) in &self.pieces {
+            let (first, last) = (offset.max(at), (offset + len).min(end));
+            if first < last {
+                let out = &mut out[(first - at) as usize..(last - at) as usize];
+                self.text.copy(self.seed, from + (first - offset), out);
+            }
+        }
+    }
+}
+
+/// The blocks of so many bytes: offset and length.
+fn blocks(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
+    let len = move |at: u64| (bytes - at).min(BLOCK_BYTES) as usize;
+    (0..bytes).step_by(BLOCK_BYTES as usize).map(move |at| (at, len(at)))
+}
+
+/// Memory for a region, if enough is left beside it.
+pub(crate) fn memory(bytes: u64) -> Option<Memory> {
+    drop(Memory::anonymous(bytes + SPARE_BYTES).ok()?);
+    Memory::anonymous(bytes).ok()
+}
+
 impl Slot {
     /// Puts these bytes into the slot.
-    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), RegionError> {
-        self.region.write_at(self.offset, bytes)
+    pub(crate) fn write(&self, bytes: &Expected<'_>) -> Result<(), RegionError> {
+        let mut block = [0; BLOCK_BYTES as usize];
+        for (at, len) in blocks(bytes.bytes) {
+            bytes.copy(at, &mut block[..len]);
+            self.region.write_at(self.offset + at, &block[..len])?;
+        }
+        Ok(())
     }
 
     /// Makes the slot as if it had never been used, as far as this layout reaches.
     pub(crate) fn clear(&self, layout: &Layout) -> Result<(), RegionError> {
-        self.write(&vec![FILL; (layout.span + GUARD_BYTES) as usize])
+        self.fill(layout.span + GUARD_BYTES)
+    }
+
+    /// Makes all of the slot as if it had never been used.
+    pub(crate) fn clear_all(&self) -> Result<(), RegionError> {
+        self.fill(SLOT_BYTES)
+    }
+
+    fn fill(&self, bytes: u64) -> Result<(), RegionError> {
+        let block = [FILL; BLOCK_BYTES as usize];
+        blocks(bytes)
+            .try_for_each(|(at, len)| self.region.write_at(self.offset + at, &block[..len]))
     }
 
     pub(crate) fn checksum(&self, layout: &Layout) -> Result<u32, RegionError> {
-        let mut found = vec![0; (layout.span + GUARD_BYTES) as usize];
-        self.region.read_at(self.offset, &mut found)?;
-        Ok(crc32c::crc32c(&found))
+        let mut found = [0; BLOCK_BYTES as usize];
+        let mut sum = 0;
+        for (at, len) in blocks(layout.span + GUARD_BYTES) {
+            self.region.read_at(self.offset + at, &mut found[..len])?;
+            sum = crc32c::crc32c_append(sum, &found[..len]);
+        }
+        Ok(sum)
     }
 
     /// What is wrong, if anything is.
-    pub(crate) fn compare(&self, expected: &[u8]) -> Result<Option<String>, RegionError> {
-        let mut found = vec![0; expected.len()];
-        self.region.read_at(self.offset, &mut found)?;
-        if found == expected {
-            return Ok(None);
+    pub(crate) fn compare(&self, expected: &Expected<'_>) -> Result<Option<String>, RegionError> {
+        let (mut found, mut right) = ([0; BLOCK_BYTES as usize], [0; BLOCK_BYTES as usize]);
+        let (mut first, mut last, mut wrong, mut fill) = (None, 0, 0, 0);
+        for (at, len) in blocks(expected.bytes) {
+            let (found, right) = (&mut found[..len], &mut right[..len]);
+            self.region.read_at(self.offset + at, found)?;
+            expected.copy(at, right);
+            if found == right {
+                continue;
+            }
+            let pairs = (at..).zip(found.iter().zip(right.iter()));
+            for (at, (found, right)) in pairs.filter(|(_, (found, right))| found != right) {
+                first.get_or_insert((at, *found, *right));
+                (last, wrong) = (at, wrong + 1);
+                fill += u64::from(*found == FILL);
+            }
         }
-        let wrong: Vec<usize> = (0..found.len()).filter(|&at| found[at] != expected[at]).collect();
-        let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
-        let fill = wrong.iter().filter(|&&at| found[at] == FILL).count();
-        Ok(Some(format!(
-            "{} of {} bytes are wrong, from {first} to {last}; {fill} of them were never written; at \
-             {first} is {:#x} and must be {:#x}",
-            wrong.len(),
-            expected.len(),
-            found[first],
-            expected[first],
-        )))
+        Ok(first.map(|(first, found, right)| {
+            format!(
+                "{wrong} of {} bytes are wrong, from {first} to {last}; {fill} of them were never \
+                 written; at {first} is {found:#x} and must be {right:#x}",
+                expected.bytes
+            )
+        }))
     }
 }

@@ -1,10 +1,12 @@
 //! The processes of a run: starts them in the lab, passes on what they say, and ends them.
 
-use std::io::{self, BufReader};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use polyrail_lab::{Lab, Side};
@@ -59,8 +61,13 @@ pub(crate) struct Needs {
 pub(crate) struct Process {
     child: Child,
     lines: Option<Sender<Vec<u8>>>,
-    reader: Option<JoinHandle<()>>,
+    readers: Vec<JoinHandle<()>>,
+    errors: LastLines,
 }
+
+/// The newest lines of a process's standard error.
+#[derive(Clone, Default)]
+struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
 impl Worker {
     pub(crate) fn start(
@@ -101,7 +108,17 @@ impl Worker {
     pub(crate) fn kill(&mut self) {
         self.state = State::MayEnd;
         self.metadata = None;
-        self.process.end();
+        // It was killed.
+        let _ = self.process.end();
+    }
+
+    /// How it ended by itself, and what it said last.
+    pub(crate) fn bury(&mut self) -> String {
+        self.state = State::MayEnd;
+        self.metadata = None;
+        let status = self.process.end();
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        format!("{status}; it said last:\n{}", self.process.errors.text())
     }
 
     pub(crate) fn is_killed(&self) -> bool {
@@ -160,18 +177,24 @@ impl Process {
         command.arg(role).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         // What is freed goes back to the kernel, so that memory which is kept shows.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
-        let mut child = command.spawn()?;
-        // Both were asked for above.
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        // All three were asked for above.
         let mut input = child.stdin.take().expect("standard input is a pipe");
         let output = child.stdout.take().expect("standard output is a pipe");
-        let reader = thread::spawn(move || read(BufReader::new(output)));
+        let complaints = child.stderr.take().expect("standard error is a pipe");
+        let errors = LastLines::default();
+        let last = errors.clone();
+        let readers = vec![
+            thread::spawn(move || read(BufReader::new(output))),
+            thread::spawn(move || last.keep(BufReader::new(complaints))),
+        ];
         // A process that is stopped reads nothing, and nobody must wait for it.
         let (lines, queue) = mpsc::channel::<Vec<u8>>();
         thread::spawn(move || {
             // The process may end at any time.
             let _ = queue.iter().try_for_each(|line| io::Write::write_all(&mut input, &line));
         });
-        Ok(Self { child, lines: Some(lines), reader: Some(reader) })
+        Ok(Self { child, lines: Some(lines), readers, errors })
     }
 
     pub(crate) fn tell(&self, what: &impl Serialize) {
@@ -182,12 +205,14 @@ impl Process {
         }
     }
 
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end(&mut self) -> io::Result<ExitStatus> {
         self.lines = None;
         // It may have ended by itself, which its exit status tells.
         let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = self.reader.take().map(JoinHandle::join);
+        let status = self.child.wait();
+        // A thread that panicked has said so.
+        self.readers.drain(..).for_each(|reader| drop(reader.join()));
+        status
     }
 
     fn pid(&self) -> Pid {
@@ -197,6 +222,30 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.end();
+        // Nobody asks how it ended.
+        let _ = self.end();
+    }
+}
+
+impl LastLines {
+    const COUNT: usize = 20;
+
+    /// Keeps the last of these lines, and passes all of them on.
+    fn keep(&self, from: impl BufRead) {
+        // What is no text is passed on and kept as far as it is.
+        for line in from.split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            eprintln!("{line}");
+            let Ok(mut lines) = self.0.lock() else { return };
+            if lines.len() == Self::COUNT {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+        }
+    }
+
+    fn text(&self) -> String {
+        let Ok(lines) = self.0.lock() else { return String::new() };
+        lines.iter().map(|line| format!("    {line}\n")).collect()
     }
 }

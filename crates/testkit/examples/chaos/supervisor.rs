@@ -211,7 +211,12 @@ impl Supervisor {
             self.log(&action.to_string());
         }
         match action {
-            Action::Link { rail, up } => self.lab.set_link(rail, up)?,
+            Action::Link { rail, up } => {
+                self.lab.set_link(rail, up)?;
+                if self.busy.contains(&Target::AllRails) {
+                    self.order_all(&Order::Outage { of: None });
+                }
+            }
             Action::Rate { rail, mbit } => self.lab.set_rate(rail, Self::rate(mbit)?)?,
             Action::Kill(worker) => self.workers[worker].kill(),
             // An engine takes the rails that are up when it starts, so it waits for all of them.
@@ -228,8 +233,12 @@ impl Supervisor {
                 let new = Worker::start(&self.lab, run, self.options.seed, &self.sender)?;
                 self.workers[worker] = new;
             }
-            Action::Stop(worker) => self.workers[worker].signal(Signal::STOP)?,
-            Action::Continue(worker) => self.workers[worker].signal(Signal::CONT)?,
+            Action::Stop(worker) | Action::Continue(worker) => {
+                let signal =
+                    if matches!(action, Action::Stop(_)) { Signal::STOP } else { Signal::CONT };
+                self.workers[worker].signal(signal)?;
+                self.order_all(&Order::Outage { of: Some(worker) });
+            }
             Action::Descriptors { worker, spare } => {
                 let worker = &self.workers[worker];
                 let limit = spare.map(|spare| Ok(worker.needs()?.descriptors + spare));
@@ -334,6 +343,8 @@ impl Supervisor {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Ok(());
             }
+            // A worker that ended by itself is started anew.
+            self.act(self.begun.elapsed())?;
             self.listen(LOOK_EVERY)?;
         }
         Ok(())
@@ -374,9 +385,13 @@ impl Supervisor {
                 self.report.violation(oracle, what);
             }
             None if self.workers[index].state != State::MayEnd => {
-                let what = format!("worker {index}.{generation} ended by itself");
-                self.log(&what);
+                let how = self.workers[index].bury();
+                let what = format!("worker {index}.{generation} ended by itself, {how}");
+                self.log(first_line(&what));
                 self.report.violation(Oracle::Unexplained, what);
+                // The run goes on with another one.
+                self.planned += 1;
+                self.agenda.insert((self.begun.elapsed(), self.planned), Action::Start(index));
             }
             Some(Word::Finished) | None => {}
         }

@@ -30,6 +30,10 @@ pub(crate) enum Order {
     /// Take memory until there is no more, and keep it until told to give it back.
     Hoard,
     GiveBack,
+    /// A worker, or every one, was stopped or cut off, or is back again.
+    Outage {
+        of: Option<usize>,
+    },
     /// Close the engine and end.
     Finish,
 }

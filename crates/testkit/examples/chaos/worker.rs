@@ -19,7 +19,7 @@ use polyrail::{
 };
 use polyrail_testkit::Rng;
 
-use crate::bytes::{FILL, SLOT_BYTES, Slot, Text};
+use crate::bytes::{SLOT_BYTES, Slot, Text, memory};
 use crate::crew::WORKERS;
 use crate::talk::{Oracle, Order, Tally, Word, hear, say};
 use ends::Resting;
@@ -83,6 +83,8 @@ struct Worker {
     inbound: Inbound,
     hoard: Vec<Region>,
     clock: Awake,
+    /// When each worker was last stopped or went on, or could last not be reached.
+    outages: [Duration; WORKERS],
     is_posting: bool,
     /// Whether the supervisor waits for word that all is quiet.
     is_asked: bool,
@@ -139,9 +141,8 @@ impl Worker {
         let text = Text::new();
         let register = |slots: usize| -> Result<Region, Box<dyn std::error::Error>> {
             let region = engine.register(Memory::anonymous(slots as u64 * SLOT_BYTES)?)?;
-            let fill = vec![FILL; SLOT_BYTES as usize];
             for slot in 0..slots as u64 {
-                region.write_at(slot * SLOT_BYTES, &fill)?;
+                Slot { region: region.clone(), offset: slot * SLOT_BYTES }.clear_all()?;
             }
             Ok(region)
         };
@@ -176,6 +177,7 @@ impl Worker {
             inbound: Inbound::default(),
             hoard: Vec::new(),
             clock: Awake { last: Instant::now(), total: Duration::ZERO },
+            outages: [Duration::ZERO; WORKERS],
             is_posting: false,
             is_asked: false,
             tally: Tally::default(),
@@ -226,6 +228,11 @@ impl Worker {
             Order::Withdraw => self.withdraw_all(),
             Order::Hoard => self.hoard(),
             Order::GiveBack => self.hoard.clear(),
+            Order::Outage { of } => {
+                let now = self.clock.now();
+                let whole = 0..WORKERS;
+                of.map_or(whole, |one| one..one + 1).for_each(|one| self.outages[one] = now);
+            }
             // The loop has ended on it.
             Order::Finish => {}
         }
@@ -269,13 +276,11 @@ impl Worker {
     /// Takes memory in ever smaller pieces until there is none, and leaves some for the engine.
     fn hoard(&mut self) {
         const MIB: u64 = 1 << 20;
-        const LEFT_MIB: u64 = 24;
         // An address space without a limit would take all of it.
         const PIECES_MAX: usize = 64;
-        let Ok(left) = Memory::anonymous(LEFT_MIB * MIB) else { return };
         for mib in [16, 8, 4, 1] {
             while self.hoard.len() < PIECES_MAX
-                && let Ok(memory) = Memory::anonymous(mib * MIB)
+                && let Some(memory) = memory(mib * MIB)
             {
                 match self.engine.register(memory) {
                     Ok(region) => self.hoard.push(region),
@@ -284,7 +289,6 @@ impl Worker {
             }
             self.tally.refused_registrations += u64::from(self.hoard.len() < PIECES_MAX);
         }
-        drop(left);
     }
 
     fn tell_tally(&mut self) {

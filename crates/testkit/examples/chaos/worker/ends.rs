@@ -32,7 +32,7 @@ impl Worker {
         let what = running.describe();
         let now = self.clock.now();
         let lasted = now.saturating_sub(running.posted.0);
-        if lasted > running.deadline + GRACE && !running.is_reported {
+        if now > self.end_of_patience(&running) && !running.is_reported {
             let late = format!("{what} ended after {lasted:?}: {result:?}");
             self.violation(Oracle::Hung, &late);
         }
@@ -63,6 +63,13 @@ impl Worker {
         self.settle(running, result.is_ok(), is_confirmed);
     }
 
+    /// When an operation must be over. What is heard of a peer begins its time anew, so that time counts
+    /// from the last moment at which the peer was stopped, or went on, or all rails failed.
+    fn end_of_patience(&self, running: &Running) -> Duration {
+        let outage = self.outages[running.with.0];
+        (running.posted.0 + running.deadline).max(outage) + GRACE
+    }
+
     /// Looks at the bytes of an operation that is reported done.
     fn verify_end(&mut self, running: &Running, bytes: u64) {
         let expected_bytes = if running.mark.is_empty { 0 } else { running.bytes };
@@ -74,14 +81,8 @@ impl Worker {
             Kind::Write | Kind::Send => return,
             Kind::Receive => self.text.expected(running.mark.seed, &running.layout, bytes),
             Kind::Read => {
-                let shape = Shape::of(&running.mark);
-                let mut expected = self.text.expected(0, &running.layout, bytes);
-                for (&(here, len), &(there, _)) in shape.here.pieces.iter().zip(&shape.there.pieces)
-                {
-                    let out = &mut expected[here as usize..(here + len) as usize];
-                    self.text.copy(running.mark.epoch, there, out);
-                }
-                expected
+                let there = Shape::of(&running.mark).there;
+                self.text.read(running.mark.epoch, &running.layout, &there)
             }
         };
         match running.memory.compare(&expected) {
@@ -130,6 +131,12 @@ impl Worker {
     /// Cancels what is to be cancelled, and reports what takes too long.
     pub(super) fn look_at_running(&mut self, now: Duration) {
         let mut hung = Vec::new();
+        let late: Vec<u64> = self
+            .running
+            .iter()
+            .filter(|(_, running)| now > self.end_of_patience(running))
+            .map(|(id, _)| *id)
+            .collect();
         let mut never_posted = Vec::new();
         let mut chosen = Rng::new(now.as_nanos() as u64);
         for (id, running) in &mut self.running {
@@ -152,7 +159,7 @@ impl Worker {
                 (running.end_region, running.has_no_region) = (None, true);
                 running.memory.region.end();
             }
-            if now > running.posted.0 + running.deadline + GRACE && !running.is_reported {
+            if late.contains(id) && !running.is_reported {
                 running.is_reported = true;
                 hung.push(running.describe());
             }

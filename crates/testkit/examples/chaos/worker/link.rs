@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use polyrail::{Memory, Peer, PeerError, Region, RemoteRegion};
+use polyrail::{Peer, PeerError, Region, RemoteRegion};
 
 use super::Worker;
-use crate::bytes::{FILL, SLOT_BYTES, Slot};
+use crate::bytes::{SLOT_BYTES, Slot, memory};
 use crate::talk::{Letter, Oracle, Word};
 
 /// Slots of a window: operations that a worker has under way to one peer's memory.
@@ -137,17 +137,16 @@ impl Worker {
         }
         self.inbound.close_window(index);
         let bytes = u64::from(WINDOW_SLOTS) * SLOT_BYTES;
-        let region = Memory::anonymous(bytes).map_err(|error| error.to_string());
-        let register = |memory| self.engine.register(memory).map_err(|error| error.to_string());
-        let Ok(region) = region.and_then(register) else {
+        let register = |memory| self.engine.register(memory).ok();
+        let Some(region) = memory(bytes).and_then(register) else {
             link.is_owed = true;
             self.tally.refused_registrations += 1;
             return;
         };
-        let fill = vec![FILL; SLOT_BYTES as usize];
         for slot in 0..u64::from(WINDOW_SLOTS) {
+            let slot = Slot { region: region.clone(), offset: slot * SLOT_BYTES };
             // Nobody else has the region yet, so it can't have ended.
-            region.write_at(slot * SLOT_BYTES, &fill).expect("a fresh region takes bytes");
+            slot.clear_all().expect("a fresh region takes bytes");
         }
         link.is_owed = false;
         self.next_id += 1;

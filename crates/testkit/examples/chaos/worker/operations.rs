@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Memory, Outcome, Peer, PostError, Region, RegionSlice, RemoteSlice, Request, Transfer,
-    TransferError,
+    Outcome, Peer, PostError, Region, RegionSlice, RemoteSlice, Request, Transfer, TransferError,
 };
 use polyrail_testkit::Rng;
 
 use super::ends::post_error;
 use super::{Event, Worker};
-use crate::bytes::{Layout, SLOT_BYTES, Shape, Slot};
+use crate::bytes::{Layout, SLOT_BYTES, Shape, Slot, memory};
 use crate::talk::{Letter, Mark, Oracle};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,14 +295,12 @@ impl Worker {
     /// Memory for this end of an operation.
     fn memory(&mut self) -> Option<(Slot, Owner)> {
         if self.rng.per_mille(150) {
-            let memory = Memory::anonymous(SLOT_BYTES).ok();
             let region: Option<Region> =
-                memory.and_then(|memory| self.engine.register(memory).ok());
+                memory(SLOT_BYTES).and_then(|memory| self.engine.register(memory).ok());
             self.tally.refused_registrations += u64::from(region.is_none());
             let slot = Slot { region: region?, offset: 0 };
             // Fresh memory is zero; gaps are compared with what slots hold.
-            let all = Layout { pieces: Vec::new(), span: SLOT_BYTES - 64 };
-            slot.clear(&all).ok()?;
+            slot.clear_all().ok()?;
             return Some((slot, Owner::Itself));
         }
         Some((self.free.pop()?, Owner::Arena))
