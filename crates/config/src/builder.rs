@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use polyrail_yaml::{Place, excerpt};
+use polyrail_yaml::{Position, excerpt};
 
 use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
@@ -91,7 +91,7 @@ impl ConfigBuilder {
     /// the message.
     pub fn yaml(mut self, text: &str, path: &str) -> Result<Self, ConfigError> {
         for item in yaml::parse(text, path)? {
-            let at = |place: Place| Origin::File {
+            let at = |place: Position| Origin::File {
                 path: path.to_owned(),
                 line: place.line,
                 column: place.column,

@@ -1,6 +1,6 @@
 //! The config file: a flat YAML mapping from settings to values.
 
-use polyrail_yaml::{Entry, Fault, FaultKind, Node, Place, Value, excerpt};
+use polyrail_yaml::{Entry, Fault, FaultKind, Node, Position, Value, excerpt};
 
 use crate::error::ConfigError;
 
@@ -13,9 +13,9 @@ pub(crate) struct Item {
     pub(crate) name: String,
     pub(crate) value: String,
     /// Where the name stands.
-    pub(crate) name_at: Place,
+    pub(crate) name_at: Position,
     /// Where the value stands.
-    pub(crate) value_at: Place,
+    pub(crate) value_at: Position,
 }
 
 /// Reads a file's text into its items, in their order; the names are not looked at, except that
@@ -93,7 +93,7 @@ impl File<'_> {
         Ok(Item { name: entry.name, value, name_at: entry.at, value_at: at })
     }
 
-    fn not_a_text(&self, at: Place, what: &str, found: &str) -> ConfigError {
+    fn not_a_text(&self, at: Position, what: &str, found: &str) -> ConfigError {
         let remedy = match found {
             "list" => "write a list as one text, like `rails: eth1,eth2`",
             _ => "write one `name: value` per line, all with the same indentation",
@@ -136,7 +136,7 @@ impl File<'_> {
         }
     }
 
-    fn syntax(&self, at: Place, reason: String, remedy: Option<&str>) -> ConfigError {
+    fn syntax(&self, at: Position, reason: String, remedy: Option<&str>) -> ConfigError {
         ConfigError::Syntax {
             path: self.path.to_owned(),
             line: at.line,
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn places_count_from_one() {
         let items = parse("polyrail:\n  sockets:  2\n", "f").unwrap();
-        assert_eq!(items[0].name_at, Place { line: 2, column: 3 });
-        assert_eq!(items[0].value_at, Place { line: 2, column: 13 });
+        assert_eq!(items[0].name_at, Position { line: 2, column: 3 });
+        assert_eq!(items[0].value_at, Position { line: 2, column: 13 });
     }
 
     #[test]

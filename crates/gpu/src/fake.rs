@@ -354,7 +354,7 @@ impl Drop for Allocation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{Place, Queue};
+    use crate::queue::{CopyPlace, Queue};
 
     const LATE: Duration = Duration::from_millis(2);
     const LIMIT: Duration = Duration::from_secs(10);
@@ -367,9 +367,9 @@ mod tests {
         let host = device.pinned(256).unwrap();
         let device: Arc<dyn Device> = device;
         let mut queue = Queue::new(&device).unwrap();
-        queue.push(Place::Host(&host, 0), Place::Device(&from, 0), 256).unwrap();
+        queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&from, 0), 256).unwrap();
         let first = queue.begin().unwrap();
-        queue.push(Place::Device(&to, 16), Place::Host(&host, 16), 240).unwrap();
+        queue.push(CopyPlace::Device(&to, 16), CopyPlace::Host(&host, 16), 240).unwrap();
         let second = queue.begin().unwrap();
         assert!(second.wait(LIMIT).unwrap() && first.is_done().unwrap());
         assert_eq!(FakeDevice::contents(&to)[16..], bytes[16..]);
@@ -384,8 +384,8 @@ mod tests {
         let device: Arc<dyn Device> = device;
         let host = device.pinned(8).unwrap();
         let mut queue = Queue::new(&device).unwrap();
-        assert!(queue.push(Place::Host(&host, 0), Place::Device(&memory, 1), 8).is_err());
-        assert!(queue.push(Place::Host(&host, 8), Place::Device(&memory, 0), 1).is_err());
+        assert!(queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 1), 8).is_err());
+        assert!(queue.push(CopyPlace::Host(&host, 8), CopyPlace::Device(&memory, 0), 1).is_err());
     }
 
     #[test]
@@ -396,12 +396,12 @@ mod tests {
         let host = device.pinned(8).unwrap();
         let (mut one, mut other) = (Queue::new(&device).unwrap(), Queue::new(&device).unwrap());
         fake.fail_after(0);
-        one.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        one.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), 8).unwrap();
         let ticket = one.begin().unwrap();
         ticket.wait(LIMIT).unwrap_err();
-        one.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        one.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), 8).unwrap();
         one.begin().unwrap_err();
-        other.push(Place::Host(&host, 0), Place::Device(&memory, 0), 8).unwrap();
+        other.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), 8).unwrap();
         assert!(other.begin().unwrap().wait(LIMIT).unwrap());
     }
 
@@ -427,7 +427,7 @@ mod tests {
         let (from, to) = (fake.memory(&[9; 64]), fake.memory(&[0; 64]));
         let device: Arc<dyn Device> = fake;
         let mut queue = Queue::new(&device).unwrap();
-        queue.push(Place::Device(&to, 0), Place::Device(&from, 0), 64).unwrap();
+        queue.push(CopyPlace::Device(&to, 0), CopyPlace::Device(&from, 0), 64).unwrap();
         let ticket = queue.begin().unwrap();
         drop(queue);
         assert_eq!(ticket.is_done(), Ok(true));

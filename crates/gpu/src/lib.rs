@@ -20,4 +20,4 @@ pub use device::{Device, Identity, PciAddress};
 pub use error::GpuError;
 pub use export::Export;
 pub use memory::DeviceMemory;
-pub use queue::{Completion, Place, Queue, RawCopy, RawQueue, Ticket};
+pub use queue::{Completion, CopyPlace, Queue, RawCopy, RawQueue, Ticket};

@@ -13,7 +13,7 @@ use crate::memory::DeviceMemory;
 
 /// Where bytes are copied from or to.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum CopyPlace<'a> {
     /// Host memory from an offset on. It should be pinned: with other memory the call blocks.
     Host(&'a Memory, u64),
     /// Device memory from an offset on.
@@ -91,7 +91,12 @@ impl Queue {
 
     /// Adds a copy to the batch that [`Self::begin`] starts. Copies of a batch are made in any
     /// order, so they must not write the same bytes.
-    pub fn push(&mut self, to: Place<'_>, from: Place<'_>, len: u64) -> Result<(), OutOfRange> {
+    pub fn push(
+        &mut self,
+        to: CopyPlace<'_>,
+        from: CopyPlace<'_>,
+        len: u64,
+    ) -> Result<(), OutOfRange> {
         let copy = RawCopy { to: to.address(len)?, from: from.address(len)?, len };
         if len > 0 {
             for place in [to, from] {
@@ -170,7 +175,7 @@ impl fmt::Debug for Queue {
     }
 }
 
-impl Place<'_> {
+impl CopyPlace<'_> {
     fn address(self, len: u64) -> Result<u64, OutOfRange> {
         match self {
             Self::Host(memory, offset) => memory.address(offset, len).map(|at| at as u64),
@@ -187,12 +192,12 @@ impl Place<'_> {
 }
 
 impl Kept {
-    fn holds(&self, place: Place<'_>) -> bool {
+    fn holds(&self, place: CopyPlace<'_>) -> bool {
         match (self, place) {
-            (Self::Host(kept), Place::Host(memory, _)) => {
+            (Self::Host(kept), CopyPlace::Host(memory, _)) => {
                 kept.address(0, 0) == memory.address(0, 0)
             }
-            (Self::Device(kept), Place::Device(memory, _)) => {
+            (Self::Device(kept), CopyPlace::Device(memory, _)) => {
                 kept.address(0, 0) == memory.address(0, 0)
             }
             _ => false,

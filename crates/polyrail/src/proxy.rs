@@ -18,7 +18,7 @@ use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent};
 
 use self::core::{CHECK_NS, Core};
-use self::core_guard::Held;
+use self::core_guard::DrivenCore;
 use crate::base::driving::Driving;
 use crate::engine::pass::{Ends, Pass};
 use crate::engine::proxy_handle::{Drive, ProxyHandle};
@@ -128,8 +128,8 @@ impl Proxy {
     }
 
     /// The core, unless somebody else drives it.
-    fn try_core<'a>(&'a self, engine: &'a Arc<EngineShared>) -> Option<Held<'a>> {
-        Some(Held::new(self.try_lock()?, self, engine))
+    fn try_core<'a>(&'a self, engine: &'a Arc<EngineShared>) -> Option<DrivenCore<'a>> {
+        Some(DrivenCore::new(self.try_lock()?, self, engine))
     }
 
     fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_yaml::{Fault, Node, Place, Value as Yaml, excerpt};
+use polyrail_yaml::{Fault, Node, Position, Value as Yaml, excerpt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -27,7 +27,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, Pr
         fault,
     };
     let node = polyrail_yaml::parse(text)
-        .and_then(|node| node.ok_or_else(|| Fault::new(Place::START, "the file is empty")))
+        .and_then(|node| node.ok_or_else(|| Fault::new(Position::START, "the file is empty")))
         .map_err(|found| {
             let field = if found.path.is_empty() { "." } else { &found.path };
             fault(found.at.line, field, found.kind.to_string())

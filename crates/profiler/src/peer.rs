@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use polyrail_gpu::{DeviceMemory, GpuError, Place, Queue, Ticket};
+use polyrail_gpu::{CopyPlace, DeviceMemory, GpuError, Queue, Ticket};
 use polyrail_profile::{End, PathKind};
 use polyrail_report::median;
 
@@ -185,7 +185,7 @@ impl Peer {
         bytes: u64,
     ) -> Result<Ticket, ProfilerError> {
         let outside = |error| ProfilerError::engine("copying between GPUs")(&error);
-        queue.push(Place::Device(to, 0), Place::Device(from, 0), bytes).map_err(outside)?;
+        queue.push(CopyPlace::Device(to, 0), CopyPlace::Device(from, 0), bytes).map_err(outside)?;
         queue.begin().map_err(ProfilerError::gpu("copying between GPUs"))
     }
 
@@ -303,7 +303,7 @@ impl Carrier for Peer {
             let count = (time.as_secs_f64() * LOAD_BYTES_PER_S / LOAD_BYTES as f64).ceil() as u64;
             for _ in 0..count.clamp(2, 4096) {
                 let outside = |error| ProfilerError::engine("background load")(&error);
-                let (to, from) = (Place::Device(&sink, offset), Place::Device(&source, 0));
+                let (to, from) = (CopyPlace::Device(&sink, offset), CopyPlace::Device(&source, 0));
                 queue.push(to, from, bytes).map_err(outside)?;
                 let begun = queue.begin().map_err(ProfilerError::gpu("background load"))?;
                 self.load.push(begun);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polyrail_gpu::fake::FakeDevice;
-use polyrail_gpu::{Device, DeviceMemory, GpuError, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, GpuError, Queue};
 use polyrail_profile::{
     Endpoint, EndpointKind, Flags, Folder, Load, PathKind, PlanBuilder, Recorder, Run, State,
     Verify,
@@ -53,7 +53,7 @@ impl FakeGpu {
         Self { device, queue, source, sink, is_wrong, has_no_flags, now_ns, gated }
     }
 
-    fn copy(&self, to: Place<'_>, from: Place<'_>, bytes: u64) -> Result<(), GpuError> {
+    fn copy(&self, to: CopyPlace<'_>, from: CopyPlace<'_>, bytes: u64) -> Result<(), GpuError> {
         let mut queue = self.queue.lock().unwrap();
         queue.push(to, from, bytes).unwrap();
         assert!(queue.begin()?.wait(SOON)?);
@@ -85,7 +85,7 @@ impl Accelerator for FakeGpu {
     ) -> Result<Option<Gated>, GpuError> {
         self.gated.fetch_add(1, Ordering::Relaxed);
         for _ in 0..count {
-            self.copy(Place::Device(sink, 0), Place::Device(&self.source, 0), bytes)?;
+            self.copy(CopyPlace::Device(sink, 0), CopyPlace::Device(&self.source, 0), bytes)?;
         }
         let start_ns = self.now_ns;
         self.now_ns += 500 + bytes as i64;
@@ -103,7 +103,7 @@ impl Accelerator for FakeGpu {
         if self.has_no_flags {
             return Err(GpuError::Unsupported { device: "fake".into(), what: "raising a flag" });
         }
-        self.copy(Place::Device(&other.sink, 0), Place::Device(&self.source, 0), bytes)?;
+        self.copy(CopyPlace::Device(&other.sink, 0), CopyPlace::Device(&self.source, 0), bytes)?;
         let start_ns = self.now_ns;
         self.now_ns += 700 + bytes as i64;
         // The source's stream learns of the end later than the sink.
@@ -114,7 +114,7 @@ impl Accelerator for FakeGpu {
 
     fn clear(&mut self, bytes: u64) -> Result<(), GpuError> {
         let zeros = Memory::from(vec![0; bytes as usize]);
-        self.copy(Place::Device(&self.sink, 0), Place::Host(&zeros, 0), bytes)
+        self.copy(CopyPlace::Device(&self.sink, 0), CopyPlace::Host(&zeros, 0), bytes)
     }
 
     fn holds(&mut self, bytes: u64, seed: u64) -> Result<bool, GpuError> {
@@ -308,7 +308,7 @@ impl FakeNccl {
         }
         let (from, to) = (lock(&self.gpus[&src]), lock(&self.gpus[&dst]));
         let mut queue = from.open_queue(PathKind::Nccl).unwrap();
-        let (to, from) = (Place::Device(to.sink(), 0), Place::Device(from.source(), 0));
+        let (to, from) = (CopyPlace::Device(to.sink(), 0), CopyPlace::Device(from.source(), 0));
         queue.push(to, from, bytes).unwrap();
         assert!(queue.begin().unwrap().wait(SOON).unwrap());
         Ok(())

@@ -32,6 +32,6 @@ pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};
 pub use receiver::{
-    Admission, Held, Landed, LandingId, Receiver, ReceiverLimits, Settled, Verdict,
+    Landed, LandingId, Permission, Receiver, ReceiverLimits, ReceiverUsage, Settled, Verdict,
 };
 pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

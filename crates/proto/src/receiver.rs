@@ -46,7 +46,7 @@ pub struct Receiver {
     /// Transfers at or above the floor that are over: complete or cancelled.
     done: RangeSet,
     proofs: Proofs,
-    active: HashMap<u64, Incoming>,
+    active: HashMap<u64, IncomingTransfer>,
     /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
     tracked_chunks: u64,
     /// Bytes of their messages, likewise.
@@ -85,7 +85,7 @@ pub struct ReceiverLimits {
 
 /// What a receiver remembers of its peer: each is bounded by [`ReceiverLimits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ReceiverUsage {
     /// Transfers under way.
     pub transfers: usize,
     /// Their chunks.
@@ -126,7 +126,7 @@ pub enum Verdict {
 }
 
 /// The driver's answer to "may this chunk land where it says?"
-pub type Admission = Result<(), RefusalCode>;
+pub type Permission = Result<(), RefusalCode>;
 
 /// How a chunk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub struct Landed {
 }
 
 #[derive(Debug)]
-struct Incoming {
+struct IncomingTransfer {
     chunk_count: u32,
     landed_count: u32,
     /// One bit a chunk; empty for a transfer of one chunk.
@@ -212,7 +212,7 @@ impl Receiver {
         header: &ChunkHeader,
         places: &[Place],
         meta: &[u8],
-        admit: impl FnOnce() -> Admission,
+        admit: impl FnOnce() -> Permission,
     ) -> Result<Verdict, WireError> {
         self.claim_mut(flow)?;
         self.raise_floor(header.floor)?;
@@ -278,7 +278,7 @@ impl Receiver {
 
     /// The copy has ended, even if its flow is gone meanwhile. `landed` says whether the bytes are
     /// in place, or why not.
-    pub fn handle_landed(&mut self, id: LandingId, landed: Admission) -> Settled {
+    pub fn handle_landed(&mut self, id: LandingId, landed: Permission) -> Settled {
         let Some(mut ended) = self.detached.remove(&id.0) else { return NOTHING_LANDED };
         if ended.verdict != Some(Verdict::Land) {
             ended.target = None;
@@ -286,7 +286,7 @@ impl Receiver {
         self.settle(ended, landed)
     }
 
-    fn settle(&mut self, ended: Claim, landed: Admission) -> Settled {
+    fn settle(&mut self, ended: Claim, landed: Permission) -> Settled {
         let Some(head) = ended.head else { return NOTHING_LANDED };
         match (ended.target, ended.verdict, landed) {
             (_, Some(Verdict::Refuse(code)), _) => return Settled::Refuse(code),
@@ -338,7 +338,7 @@ impl Receiver {
     /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
     /// again.
     pub fn expel(&mut self, op: WireOp, context: u64) -> bool {
-        let meant = |incoming: &Incoming| incoming.op == op && incoming.context == context;
+        let meant = |incoming: &IncomingTransfer| incoming.op == op && incoming.context == context;
         let over: Vec<u64> =
             self.active.iter().filter(|(_, i)| meant(i)).map(|(id, _)| *id).collect();
         for id in over {
@@ -395,8 +395,8 @@ impl Receiver {
     }
 
     /// What is remembered of the peer.
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> ReceiverUsage {
+        ReceiverUsage {
             transfers: self.active.len(),
             chunks: self.tracked_chunks,
             meta_bytes: self.held_meta,
@@ -415,7 +415,7 @@ impl Receiver {
         header: &ChunkHeader,
         head: &Head,
         meta: &[u8],
-        admit: impl FnOnce() -> Admission,
+        admit: impl FnOnce() -> Permission,
     ) -> Result<Verdict, WireError> {
         let id = header.transfer.0;
         let known = |proofs: &Proofs| if proofs.holds(head) { Verdict::Discard } else { OVER };
@@ -448,7 +448,7 @@ impl Receiver {
         }
         if !self.active.contains_key(&id) {
             self.tracked_chunks += u64::from(header.chunk_count);
-            self.active.insert(id, Incoming::new(header));
+            self.active.insert(id, IncomingTransfer::new(header));
         }
         if header.chunk == 0
             && let Some(incoming) = self.active.get_mut(&id)
@@ -463,7 +463,7 @@ impl Receiver {
 
     /// Whether there is room for what the chunk brings. There always is for chunks without a message of
     /// transfers under way, so those that have all of what is bounded go on and make room for others.
-    fn within_quotas(&self, header: &ChunkHeader, meta: &[u8]) -> Admission {
+    fn within_quotas(&self, header: &ChunkHeader, meta: &[u8]) -> Permission {
         let id = header.transfer.0;
         let known = self.active.get(&id);
         if known.is_none()
@@ -553,7 +553,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn forget(&mut self, transfer: TransferId) -> Option<Incoming> {
+    fn forget(&mut self, transfer: TransferId) -> Option<IncomingTransfer> {
         let incoming = self.active.remove(&transfer.0)?;
         self.tracked_chunks -= u64::from(incoming.chunk_count);
         self.held_meta -= incoming.meta.len();
@@ -599,7 +599,7 @@ impl Claim {
     }
 }
 
-impl Incoming {
+impl IncomingTransfer {
     fn new(header: &ChunkHeader) -> Self {
         let words = if header.chunk_count == 1 { 0 } else { header.chunk_count.div_ceil(64) };
         Self {

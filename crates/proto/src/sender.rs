@@ -75,14 +75,14 @@ pub struct Sender<S> {
     floor: u64,
     /// The highest transfer of which something was acknowledged. The peer believes no floor beyond it.
     highest: u64,
-    slots: Vec<Option<Outgoing<S>>>,
+    slots: Vec<Option<OutgoingTransfer<S>>>,
     free: Vec<u32>,
-    small: VecDeque<Handle>,
-    bulk: VecDeque<Handle>,
-    given_back: VecDeque<(Handle, u32)>,
+    small: VecDeque<TransferHandle>,
+    bulk: VecDeque<TransferHandle>,
+    given_back: VecDeque<(TransferHandle, u32)>,
     postponed: Postponed,
     /// Handles in order of their number, to find the floor.
-    order: VecDeque<Handle>,
+    order: VecDeque<TransferHandle>,
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
@@ -185,13 +185,13 @@ pub enum Failure {
 
 /// Finds a transfer; stale once its slot is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Handle {
+struct TransferHandle {
     slot: u32,
     id: u64,
 }
 
 #[derive(Debug)]
-struct Outgoing<S> {
+struct OutgoingTransfer<S> {
     id: u64,
     transfer: NewTransfer<S>,
     next_chunk: u32,
@@ -213,10 +213,10 @@ struct Flow {
     /// At its last pull it had to leave a chunk to other rails.
     denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
-    in_flight: VecDeque<(Handle, u32, Load)>,
+    in_flight: VecDeque<(TransferHandle, u32, Load)>,
     /// Acknowledged before the driver reported them written: the driver may be late, or the peer
     /// may lie. Either way their memory is in use until the driver reports it.
-    early: VecDeque<Handle>,
+    early: VecDeque<TransferHandle>,
     acknowledged: u64,
     written: u64,
     pulled: u64,
@@ -268,7 +268,7 @@ impl<S: Source> Sender<S> {
         let plan = transfer.source.plan();
         self.waiting += plan.bytes();
         let small = plan.chunk_count() == 1 && plan.bytes() <= SMALL_BYTES;
-        let outgoing = Outgoing {
+        let outgoing = OutgoingTransfer {
             id,
             next_chunk: 0,
             chunk_count: plan.chunk_count(),
@@ -288,7 +288,7 @@ impl<S: Source> Sender<S> {
             }
         };
         self.slots[slot as usize] = Some(outgoing);
-        let handle = Handle { slot, id };
+        let handle = TransferHandle { slot, id };
         if small {
             self.small.push_back(handle)
         } else {
@@ -581,11 +581,11 @@ impl<S: Source> Sender<S> {
         (flow.0 / self.config.sockets) as usize
     }
 
-    fn outgoing_mut(&mut self, handle: Handle) -> Option<&mut Outgoing<S>> {
+    fn outgoing_mut(&mut self, handle: TransferHandle) -> Option<&mut OutgoingTransfer<S>> {
         self.slots[handle.slot as usize].as_mut().filter(|outgoing| outgoing.id == handle.id)
     }
 
-    fn next_chunk(&mut self) -> Option<(Handle, u32)> {
+    fn next_chunk(&mut self) -> Option<(TransferHandle, u32)> {
         if let Some(chunk) = self.given_back.pop_front() {
             return Some(chunk);
         }
@@ -601,7 +601,7 @@ impl<S: Source> Sender<S> {
             .or_else(|| self.postponed.pop())
     }
 
-    fn next_of(&mut self, bulk: bool) -> Option<(Handle, u32)> {
+    fn next_of(&mut self, bulk: bool) -> Option<(TransferHandle, u32)> {
         loop {
             let handle = *if bulk { self.bulk.front() } else { self.small.front() }?;
             let pulled = match self.outgoing_mut(handle).filter(|o| o.ending.is_none()) {
@@ -622,7 +622,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    fn acknowledged(&mut self, handle: Handle) {
+    fn acknowledged(&mut self, handle: TransferHandle) {
         self.highest = self.highest.max(handle.id);
         let Some(outgoing) = self.outgoing_mut(handle) else { return };
         outgoing.acknowledged += 1;
@@ -632,7 +632,7 @@ impl<S: Source> Sender<S> {
     fn refused(
         &mut self,
         now: Time,
-        handle: Handle,
+        handle: TransferHandle,
         (chunk, load): (u32, Load),
         code: RefusalCode,
     ) {
@@ -657,7 +657,7 @@ impl<S: Source> Sender<S> {
     }
 }
 
-impl<S: Source> Outgoing<S> {
+impl<S: Source> OutgoingTransfer<S> {
     fn header(&self, chunk: u32, floor: TransferId) -> ChunkHeader {
         let source = &self.transfer.source;
         let plan = source.plan();

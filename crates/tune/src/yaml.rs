@@ -1,6 +1,6 @@
 //! Files that people write, as YAML.
 
-use polyrail_yaml::{Fault, Node, Place};
+use polyrail_yaml::{Fault, Node, Position};
 
 use crate::error::TuneError;
 
@@ -10,9 +10,9 @@ const FILE_LIMIT_BYTES: usize = 1 << 20;
 /// Reads one document.
 pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
     if text.len() > FILE_LIMIT_BYTES {
-        return Err(Fault::new(Place::START, "is larger than 1 MiB"));
+        return Err(Fault::new(Position::START, "is larger than 1 MiB"));
     }
-    polyrail_yaml::parse(text)?.ok_or_else(|| Fault::new(Place::START, "is empty"))
+    polyrail_yaml::parse(text)?.ok_or_else(|| Fault::new(Position::START, "is empty"))
 }
 
 /// What is wrong with the file of this name.

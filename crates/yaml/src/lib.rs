@@ -15,7 +15,7 @@ pub struct Node {
     /// The value itself.
     pub value: Value,
     /// Where it begins.
-    pub at: Place,
+    pub at: Position,
 }
 
 /// What a file may hold.
@@ -40,14 +40,14 @@ pub struct Entry {
     /// Without quotes.
     pub name: String,
     /// Where the name stands.
-    pub at: Place,
+    pub at: Position,
     /// What it stands for.
     pub node: Node,
 }
 
 /// A place in a file, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: usize,
     /// The character in the line.
@@ -58,7 +58,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Where.
-    pub at: Place,
+    pub at: Position,
     /// The value that is wrong, such as `endpoints[2].rank`; empty for the file as a whole.
     pub path: String,
     /// What is wrong with it: a phrase that follows its name.
@@ -161,12 +161,12 @@ impl Node {
     }
 }
 
-impl Place {
+impl Position {
     /// Where a file begins.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
-impl From<&Marker> for Place {
+impl From<&Marker> for Position {
     fn from(marker: &Marker) -> Self {
         Self { line: marker.line(), column: marker.col() + 1 }
     }
@@ -174,7 +174,7 @@ impl From<&Marker> for Place {
 
 impl Fault {
     /// A fault that the caller found at this place.
-    pub fn new(at: Place, fault: impl Into<String>) -> Self {
+    pub fn new(at: Position, fault: impl Into<String>) -> Self {
         Self { at, path: String::new(), kind: FaultKind::Other(fault.into()) }
     }
 }
@@ -199,21 +199,21 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, Place), Fault> {
+    fn next(&mut self) -> Result<(Event<'a>, Position), Fault> {
         match self.events.next() {
             Some(Ok((Event::Nothing, _))) => self.next(),
-            Some(Ok((event, span))) => Ok((event, Place::from(&span.start))),
+            Some(Ok((event, span))) => Ok((event, Position::from(&span.start))),
             Some(Err(error)) => {
                 let kind = FaultKind::Syntax(error.info().to_owned());
                 Err(self.fault(error.marker().into(), kind))
             }
             // The parser ends with StreamEnd; ending without it is the end, too.
-            None => Ok((Event::StreamEnd, Place::START)),
+            None => Ok((Event::StreamEnd, Position::START)),
         }
     }
 
     /// The first event with content; `None` at the end of the file.
-    fn content(&mut self) -> Result<Option<(Event<'a>, Place)>, Fault> {
+    fn content(&mut self) -> Result<Option<(Event<'a>, Position)>, Fault> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(None),
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn node(&mut self, event: Event<'a>, at: Place, depth: usize) -> Result<Node, Fault> {
+    fn node(&mut self, event: Event<'a>, at: Position, depth: usize) -> Result<Node, Fault> {
         if depth > DEPTH_MAX {
             return Err(self.fault(at, FaultKind::TooDeep));
         }
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn fault(&self, at: Place, kind: FaultKind) -> Fault {
+    fn fault(&self, at: Position, kind: FaultKind) -> Fault {
         Fault { at, path: self.path.clone(), kind }
     }
 }

@@ -44,7 +44,7 @@ fn values_have_their_places() {
     ];
     assert_eq!(seen, expected);
     let entries = node.map("it").unwrap();
-    assert_eq!(entries[0].at, Place { line: 2, column: 1 });
+    assert_eq!(entries[0].at, Position { line: 2, column: 1 });
     assert_eq!(entries[0].node.text("a"), Ok("1"));
     assert_eq!(entries[1].node.list("b").unwrap().len(), 2);
 }
@@ -85,7 +85,7 @@ fn faults_name_the_place_and_the_value() {
     assert!(fault("a: 'open").contains(": `a` is not YAML: "), "{}", fault("a: 'open"));
     let node = parse("- 1\n").unwrap().unwrap();
     assert_eq!(node.map("the map").unwrap_err().to_string(), "the map must be `name: value` lines");
-    assert_eq!(node.text("it").unwrap_err().at, Place::START);
+    assert_eq!(node.text("it").unwrap_err().at, Position::START);
     assert!(node.list("it").unwrap()[0].list("it").is_err());
 }
 

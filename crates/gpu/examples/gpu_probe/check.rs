@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use polyrail_gpu::cuda::{Cuda, CudaDevice, Method, QueueOptions};
-use polyrail_gpu::{Device, DeviceMemory, GpuError, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, GpuError, Queue};
 use polyrail_sys::{Memory, SharedMemory};
 
 use super::ground::{
@@ -140,12 +140,12 @@ fn spot(ground: &Ground, kind: Kind, bytes: &[u8]) -> Outcome<Spot> {
 }
 
 impl Spot {
-    fn place(&self, offset: u64) -> Place<'_> {
+    fn place(&self, offset: u64) -> CopyPlace<'_> {
         match self {
-            Self::Device(_, memory) => Place::Device(memory, offset),
-            Self::Host(memory) => Place::Host(memory, offset),
+            Self::Device(_, memory) => CopyPlace::Device(memory, offset),
+            Self::Host(memory) => CopyPlace::Host(memory, offset),
             // The mapping that the other process would use.
-            Self::Shared(_, ends) => Place::Host(&ends[1], offset),
+            Self::Shared(_, ends) => CopyPlace::Host(&ends[1], offset),
         }
     }
 
@@ -219,8 +219,10 @@ fn many_batches(ground: &Ground) -> Outcome<()> {
             let (to, from) = if batch % 2 == 0 { (PIECES * 64, 0) } else { (0, PIECES * 64) };
             for piece in 0..PIECES {
                 let target = to + (piece + 1) % PIECES * 64;
-                let (to, from) =
-                    (Place::Device(memory, target), Place::Device(memory, from + piece * 64));
+                let (to, from) = (
+                    CopyPlace::Device(memory, target),
+                    CopyPlace::Device(memory, from + piece * 64),
+                );
                 queue.push(to, from, 64)?;
             }
             queue.begin()?;
@@ -244,7 +246,7 @@ fn a_batch_larger_than_the_ring(ground: &Ground) -> Outcome<()> {
     let mut queue = queue(&ground.device, Method::Auto)?;
     for piece in 0..PIECES {
         let target = (PIECES - 1 - piece) * 16;
-        queue.push(Place::Device(&to, target), Place::Device(&from, piece * 16), 16)?;
+        queue.push(CopyPlace::Device(&to, target), CopyPlace::Device(&from, piece * 16), 16)?;
     }
     finish(&mut queue)?;
     let expected: Vec<u8> = source.chunks(16).rev().flatten().copied().collect();
@@ -266,7 +268,7 @@ fn current_context(ground: &Ground) -> Outcome<()> {
         let mut queue = queue(&ground.device, Method::Auto)?;
         stays("open_queue")?;
         for len in [8, 1 << 20] {
-            queue.push(Place::Host(&host, 0), Place::Device(&memory, 0), len)?;
+            queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), len)?;
             finish(&mut queue)?;
             stays("copying")?;
         }
@@ -284,7 +286,7 @@ fn drop_waits(ground: &Ground) -> Outcome<()> {
     let (from, to) = (ground.device.allocate(64 << 20)?, ground.peer.allocate(64 << 20)?);
     upload(&ground.device, &from, &source)?;
     let mut queue = queue(&ground.device, Method::Auto)?;
-    queue.push(Place::Device(&to, 0), Place::Device(&from, 0), 64 << 20)?;
+    queue.push(CopyPlace::Device(&to, 0), CopyPlace::Device(&from, 0), 64 << 20)?;
     let ticket = queue.begin()?;
     drop(queue);
     if !ticket.is_done()? {

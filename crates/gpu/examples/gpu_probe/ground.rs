@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail_gpu::cuda::{Cuda, CudaDevice, Method, QueueOptions};
-use polyrail_gpu::{Device, DeviceMemory, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue};
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ pub(crate) fn upload(device: &Arc<CudaDevice>, memory: &DeviceMemory, bytes: &[u
     let host = device.pinned(bytes.len() as u64)?;
     host.write_at(0, bytes)?;
     let mut queue = queue(device, Method::Engines)?;
-    queue.push(Place::Device(memory, 0), Place::Host(&host, 0), bytes.len() as u64)?;
+    queue.push(CopyPlace::Device(memory, 0), CopyPlace::Host(&host, 0), bytes.len() as u64)?;
     finish(&mut queue)
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn upload(device: &Arc<CudaDevice>, memory: &DeviceMemory, bytes: &[u
 pub(crate) fn download(device: &Arc<CudaDevice>, memory: &DeviceMemory) -> Outcome<Vec<u8>> {
     let host = device.pinned(memory.len())?;
     let mut queue = queue(device, Method::Engines)?;
-    queue.push(Place::Host(&host, 0), Place::Device(memory, 0), memory.len())?;
+    queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(memory, 0), memory.len())?;
     finish(&mut queue)?;
     contents(&host)
 }

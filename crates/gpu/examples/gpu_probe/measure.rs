@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_gpu::cuda::{CudaDevice, Method, QueueOptions};
-use polyrail_gpu::{Device, DeviceMemory, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue};
 use polyrail_sys::Memory;
 
 use super::ground::{
@@ -92,7 +92,7 @@ fn stream(
     for index in 0..total / piece {
         let queue = &mut queues[index as usize % queues.len()];
         let (device, host) =
-            (Place::Device(memory, index * piece), Place::Host(host, index * piece));
+            (CopyPlace::Device(memory, index * piece), CopyPlace::Host(host, index * piece));
         match to_host {
             true => queue.push(host, device, piece)?,
             false => queue.push(device, host, piece)?,
@@ -187,7 +187,7 @@ fn poll_cost(ground: &mut Ground) -> Outcome<()> {
     for (how, stream_writes) in [("by a word", true), ("by events", false)] {
         let options = QueueOptions { stream_writes, ..QueueOptions::default() };
         let mut queue = queue_of(&device, options)?;
-        queue.push(Place::Host(&host, 0), Place::Device(&memory, 0), GIB / 2)?;
+        queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), GIB / 2)?;
         let ticket = queue.begin()?;
         let begin = Instant::now();
         for _ in 0..POLLS {
@@ -217,7 +217,7 @@ fn copier(device: &Arc<CudaDevice>, options: QueueOptions, count: usize) -> Outc
         for (index, queue) in queues.iter_mut().enumerate() {
             let start = share * index as u64;
             let len = share.min(len - start);
-            queue.push(Place::Device(to, start), Place::Device(from, start), len)?;
+            queue.push(CopyPlace::Device(to, start), CopyPlace::Device(from, start), len)?;
             tickets.push(queue.begin()?);
         }
         tickets.into_iter().try_for_each(|ticket| wait(Some(ticket)))
@@ -270,9 +270,9 @@ fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome
     let mut events = queue_of(&ground.device, events)?;
     for bytes in [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20] {
         let places = [
-            ("to the peer", Place::Device(to, 0), Place::Device(from, 0)),
-            ("to the host", Place::Host(&host, 0), Place::Device(from, 0)),
-            ("from the host", Place::Device(from, 0), Place::Host(&host, 0)),
+            ("to the peer", CopyPlace::Device(to, 0), CopyPlace::Device(from, 0)),
+            ("to the host", CopyPlace::Host(&host, 0), CopyPlace::Device(from, 0)),
+            ("from the host", CopyPlace::Device(from, 0), CopyPlace::Host(&host, 0)),
         ];
         let seconds = timed(2000, || raw.copy(base_to, base_from, bytes))?;
         let what = format!("latency to the peer, {bytes} B");
@@ -291,7 +291,7 @@ fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome
         }
         let what = format!("latency to the peer, {bytes} B");
         let seconds = timed(500, || {
-            events.push(Place::Device(to, 0), Place::Device(from, 0), bytes)?;
+            events.push(CopyPlace::Device(to, 0), CopyPlace::Device(from, 0), bytes)?;
             finish(&mut events)
         })?;
         ground.figure(&what, "Engines, events", seconds * 1e6, "µs");
@@ -311,7 +311,11 @@ fn begin_cost(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Ou
                 let begin = Instant::now();
                 for piece in 0..pieces {
                     let place = piece * bytes;
-                    queue.push(Place::Device(to, place), Place::Device(from, place), bytes)?;
+                    queue.push(
+                        CopyPlace::Device(to, place),
+                        CopyPlace::Device(from, place),
+                        bytes,
+                    )?;
                 }
                 let ticket = queue.begin()?;
                 costs.push(begin.elapsed().as_secs_f64());

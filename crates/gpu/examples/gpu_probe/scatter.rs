@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use polyrail_gpu::cuda::{CudaDevice, Method, QueueOptions};
-use polyrail_gpu::{Device, DeviceMemory, Place};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory};
 use polyrail_sys::Memory;
 
 use super::ground::{
@@ -25,10 +25,10 @@ enum Spot<'a> {
 }
 
 impl<'a> Spot<'a> {
-    fn place(self, offset: u64) -> Place<'a> {
+    fn place(self, offset: u64) -> CopyPlace<'a> {
         match self {
-            Self::Device(memory) => Place::Device(memory, offset),
-            Self::Host(memory) => Place::Host(memory, offset),
+            Self::Device(memory) => CopyPlace::Device(memory, offset),
+            Self::Host(memory) => CopyPlace::Host(memory, offset),
         }
     }
 }

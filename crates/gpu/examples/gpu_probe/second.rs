@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_gpu::cuda::{Cuda, Method};
-use polyrail_gpu::{Device, DeviceMemory, Export, GpuError, Place};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Export, GpuError};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -135,7 +135,11 @@ fn be_verifying(cuda: &Arc<Cuda>, index: u32, export: &Export, seed: u64) -> Out
     let mut queue = queue(&device, Method::Auto)?;
     let half = memory.len() / 2;
     for (start, end) in [(0, 1), (1, 5), (5, half), (half, half + 1), (half + 1, memory.len())] {
-        queue.push(Place::Device(&memory, start), Place::Device(&own, start), end - start)?;
+        queue.push(
+            CopyPlace::Device(&memory, start),
+            CopyPlace::Device(&own, start),
+            end - start,
+        )?;
     }
     finish(&mut queue)?;
     Ok("verified".into())
@@ -178,7 +182,7 @@ fn be_measuring(cuda: &Arc<Cuda>, index: u32, export: &Export) -> Outcome<String
     let mut answers = Vec::new();
     for (bytes, times) in SIZES {
         let seconds = timed(times, || {
-            queue.push(Place::Device(&memory, 0), Place::Device(&own, 0), bytes)?;
+            queue.push(CopyPlace::Device(&memory, 0), CopyPlace::Device(&own, 0), bytes)?;
             finish(&mut queue)
         })?;
         answers.push(seconds.to_string());
@@ -186,7 +190,7 @@ fn be_measuring(cuda: &Arc<Cuda>, index: u32, export: &Export) -> Outcome<String
     let seconds = timed(10, || {
         for piece in 0..PIECES {
             let (to, from) = (piece * STRIDE % PIECES * PIECE, piece * PIECE);
-            queue.push(Place::Device(&memory, to), Place::Device(&own, from), PIECE)?;
+            queue.push(CopyPlace::Device(&memory, to), CopyPlace::Device(&own, from), PIECE)?;
         }
         finish(&mut queue)
     })?;
@@ -204,7 +208,7 @@ fn be_losing(cuda: &Arc<Cuda>, index: u32) -> Outcome<String> {
     let mut tickets = Vec::new();
     for round in 0..40 {
         for queue in &mut queues {
-            queue.push(Place::Host(&host, 0), Place::Device(&memory, 0), 1 << 28)?;
+            queue.push(CopyPlace::Host(&host, 0), CopyPlace::Device(&memory, 0), 1 << 28)?;
             tickets.push(queue.begin()?);
         }
         if round == 2 {

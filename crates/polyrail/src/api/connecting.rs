@@ -11,7 +11,7 @@ use polyrail_proto::hello::Metadata;
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::PeerError;
 use crate::base::reason::ConnectReason;
-use crate::engine::tasks::{Asked, TaskPlace};
+use crate::engine::tasks::{PendingAnswer, TaskPlace};
 
 /// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.
 ///
@@ -35,7 +35,7 @@ use crate::engine::tasks::{Asked, TaskPlace};
 pub struct Connecting {
     engine: Engine,
     address: SocketAddr,
-    answer: Asked<Result<Metadata, ConnectReason>>,
+    answer: PendingAnswer<Result<Metadata, ConnectReason>>,
     place: TaskPlace,
 }
 
@@ -43,7 +43,7 @@ impl Connecting {
     pub(crate) fn new(
         engine: Engine,
         address: SocketAddr,
-        answer: Asked<Result<Metadata, ConnectReason>>,
+        answer: PendingAnswer<Result<Metadata, ConnectReason>>,
     ) -> Self {
         Self { engine, address, answer, place: None }
     }

@@ -24,11 +24,11 @@ use crate::diag::stats::Stats;
 use crate::engine::inbox::Notification;
 pub(crate) use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::Prepared;
-use crate::engine::rail_selection::Rail;
+use crate::engine::rail_selection::ChosenRail;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::region::{Region, RegionSlice, RemoteRegion, RemoteSlice};
 use crate::memory::registry::{Mailbox, OpenMailbox};
-use crate::path::choose::{Asked, choose};
+use crate::path::choose::{PathRequest, choose};
 
 /// What one process runs to move memory to and from others.
 ///
@@ -71,7 +71,7 @@ use crate::path::choose::{Asked, choose};
 /// return nothing, at once, and dropping does nothing. Build another one there.
 #[derive(Clone)]
 pub struct Engine {
-    handle: Arc<Handle>,
+    handle: Arc<EngineHandle>,
 }
 
 /// The rails that an engine with this configuration would have. Their addresses have port 0. See
@@ -96,7 +96,7 @@ pub struct RailInfo {
     pub speed_mbps: Option<u32>,
 }
 
-struct Handle {
+struct EngineHandle {
     shared: Arc<EngineShared>,
     /// Serves its metrics, if the settings ask for that.
     metrics: OnceLock<Registration>,
@@ -113,7 +113,7 @@ impl Engine {
         strict: bool,
     ) -> Self {
         let (metrics, threads) = (OnceLock::new(), OnceLock::from(threads));
-        Self { handle: Arc::new(Handle { shared, metrics, threads, strict }) }
+        Self { handle: Arc::new(EngineHandle { shared, metrics, threads, strict }) }
     }
 
     /// Serves its metrics, if the settings ask for that.
@@ -499,7 +499,7 @@ impl Engine {
             return Err(PostError::ForeignPeer { peer: peer.name().to_owned() });
         }
         let touches_device = request.touches_device();
-        let asked = Asked { kind, peer: &peer.shared, pairs, touches_device };
+        let asked = PathRequest { kind, peer: &peer.shared, pairs, touches_device };
         let path = choose(self.shared(), &asked);
         let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
@@ -600,7 +600,7 @@ impl fmt::Debug for Engine {
 }
 
 impl RailInfo {
-    fn new(rail: &Rail, address: SocketAddr) -> Self {
+    fn new(rail: &ChosenRail, address: SocketAddr) -> Self {
         Self {
             name: rail.name.clone(),
             interface: rail.interface.clone(),
@@ -610,7 +610,7 @@ impl RailInfo {
     }
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.shared.is_forked() {
             // Threads, connections and peers are the original's: nothing of it is touched, and what it

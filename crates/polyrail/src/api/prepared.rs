@@ -7,7 +7,7 @@ use crate::api::engine::Engine;
 use crate::api::error::PostError;
 use crate::api::transfer::Transfer;
 use crate::engine::path_kind::TransferPath;
-use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::prepared::{OpKind, Prepared};
 
 /// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
 /// earlier post of it is under way.
@@ -55,7 +55,7 @@ impl PreparedTransfer {
     pub fn post_with(&self, notification: Vec<u8>) -> Result<Transfer, PostError> {
         let shared = self.engine.shared();
         let kind = self.prepared.kind;
-        if kind != Kind::Write {
+        if kind != OpKind::Write {
             return Err(PostError::NoNotification { kind: kind.name() });
         }
         shared.settings.request_limits().check_notification(&notification)?;

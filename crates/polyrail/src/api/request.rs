@@ -10,12 +10,12 @@ use polyrail_proto::{Plan, Segment};
 
 use crate::api::engine::Peer;
 use crate::api::error::{PostError, TransferError};
-use crate::api::observer::{Closure, Listener, OnEnd};
+use crate::api::observer::{Closure, EndListener, OnEnd};
 use crate::base::callback::Users;
 use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
-use crate::engine::prepared::{Kind, Prepared, RequestLimits};
+use crate::engine::prepared::{OpKind, Prepared, RequestLimits};
 use crate::memory::region::{NOBODY, RegionSlice, RemoteSlice};
 use crate::memory::region_list::RegionList;
 
@@ -100,12 +100,12 @@ mod sealed {
 #[derive(Clone)]
 pub(crate) struct Spec {
     peer: Peer,
-    kind: Kind,
+    kind: OpKind,
     pairs: Vec<(RegionSlice, RemoteSlice)>,
     locals: Vec<RegionSlice>,
     notification: Option<Vec<u8>>,
     timeout: Option<Duration>,
-    listener: Option<Listener>,
+    listener: Option<EndListener>,
 }
 
 impl<O: Operation> fmt::Debug for Request<O> {
@@ -119,7 +119,7 @@ impl<O: Operation> fmt::Debug for Request<O> {
 impl Request<Write> {
     /// Bytes from here into the peer's memory.
     pub fn write(peer: &Peer) -> Self {
-        Self::new(peer, Kind::Write)
+        Self::new(peer, OpKind::Write)
     }
 
     /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
@@ -136,21 +136,21 @@ impl Request<Write> {
 impl Request<Read> {
     /// Bytes from the peer's memory to here.
     pub fn read(peer: &Peer) -> Self {
-        Self::new(peer, Kind::Read)
+        Self::new(peer, OpKind::Read)
     }
 }
 
 impl Request<Send> {
     /// A message that fills the peer's oldest receive of this tag. It waits for that receive.
     pub fn send(peer: &Peer, tag: u64) -> Self {
-        Self::new(peer, Kind::Send { tag })
+        Self::new(peer, OpKind::Send { tag })
     }
 }
 
 impl Request<Receive> {
     /// Room for a message of this tag from the peer.
     pub fn receive(peer: &Peer, tag: u64) -> Self {
-        Self::new(peer, Kind::Receive { tag })
+        Self::new(peer, OpKind::Receive { tag })
     }
 }
 
@@ -226,11 +226,11 @@ impl<O: Operation> Request<O> {
     /// nothing is allocated for it.
     #[must_use]
     pub fn tell(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
-        self.spec.listener = Some(Listener { target: Users::new(target), token });
+        self.spec.listener = Some(EndListener { target: Users::new(target), token });
         self
     }
 
-    fn new(peer: &Peer, kind: Kind) -> Self {
+    fn new(peer: &Peer, kind: OpKind) -> Self {
         let spec = Spec {
             peer: peer.clone(),
             kind,
@@ -252,7 +252,7 @@ impl Spec {
             || locals.into_iter().any(|local| local.region.memory.device().is_some())
     }
 
-    pub(crate) fn parts(&self) -> (Kind, &Peer, &[(RegionSlice, RemoteSlice)]) {
+    pub(crate) fn parts(&self) -> (OpKind, &Peer, &[(RegionSlice, RemoteSlice)]) {
         (self.kind, &self.peer, &self.pairs)
     }
 }
@@ -272,11 +272,11 @@ impl Prepared {
         };
         let mut regions = RegionList::default();
         let segments = match request.kind {
-            Kind::Write | Kind::Read => request.pair_segments(&mut regions)?,
-            Kind::Send { .. } | Kind::Receive { .. } => request.local_segments(&mut regions)?,
+            OpKind::Write | OpKind::Read => request.pair_segments(&mut regions)?,
+            OpKind::Send { .. } | OpKind::Receive { .. } => request.local_segments(&mut regions)?,
         };
         let plan = Plan::for_rails(segments, chunk_bytes, request.peer.shared.layout.rails())?;
-        if matches!(request.kind, Kind::Receive { .. })
+        if matches!(request.kind, OpKind::Receive { .. })
             && plan.segments().len() > MAX_MESSAGE_PIECES
         {
             let got = plan.segments().len();

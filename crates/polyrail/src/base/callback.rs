@@ -3,7 +3,7 @@
 //!
 //! The thread that drops the last owner of a user's object runs its `Drop`, which is the user's
 //! code, too: a closure may hold a transfer or the engine itself. That drop waits until the thread
-//! holds no lock that this code may ask for ([`Users`], [`Held`]).
+//! holds no lock that this code may ask for ([`Users`], [`HoldsUserLock`]).
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -75,16 +75,16 @@ fn forget(panic: Box<dyn Any + Send>) {
 
 /// Says for as long as it lives that this thread holds a lock which the user's code may ask for.
 /// The end of the outermost one drops the user's objects ([`Users`]) that have no owner left.
-pub(crate) struct Held(PhantomData<*const ()>);
+pub(crate) struct HoldsUserLock(PhantomData<*const ()>);
 
-impl Held {
+impl HoldsUserLock {
     pub(crate) fn begin() -> Self {
         HELD.set(HELD.get() + 1);
         Self(PhantomData)
     }
 }
 
-impl Drop for Held {
+impl Drop for HoldsUserLock {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
         // The end of one may let go of others, which end at once.

@@ -20,7 +20,7 @@ use crate::engine::joining::Hook;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
 use crate::engine::proxy_handle::{Drive, ProxySet};
-use crate::engine::rail_selection::{self, Rail};
+use crate::engine::rail_selection::{self, ChosenRail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
 use crate::engine::trace::Trace;
@@ -82,11 +82,11 @@ pub(crate) fn start(
 }
 
 fn listen_all(
-    rails: &[Rail],
+    rails: &[ChosenRail],
     settings: &EngineSettings,
     port: u16,
 ) -> Result<Vec<Socket>, EngineError> {
-    let listen = |rail: &Rail| {
+    let listen = |rail: &ChosenRail| {
         let address = SocketAddr::new(rail.address, port);
         let device = device(rail, settings.bind_device);
         let result = tcp::listen(address, device);
@@ -105,7 +105,7 @@ fn listen_all(
 
 /// The device that a rail's sockets are bound to. Loopback addresses share one device and need
 /// none.
-pub(crate) fn device(rail: &Rail, bind: BindDevice) -> Option<&str> {
+pub(crate) fn device(rail: &ChosenRail, bind: BindDevice) -> Option<&str> {
     match bind {
         BindDevice::Off => None,
         BindDevice::Auto if rail.loopback => None,
@@ -120,7 +120,7 @@ pub(crate) fn is_forbidden(error: &std::io::Error) -> bool {
 fn make_proxies(
     config: &Config,
     settings: &EngineSettings,
-    rails: &[Rail],
+    rails: &[ChosenRail],
 ) -> Result<(ProxySet, Vec<Arc<Proxy>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     // One for each rail and for each channel to a peer, but no more than can run at once beside

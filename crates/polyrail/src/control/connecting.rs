@@ -18,7 +18,7 @@ use super::Control;
 use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::build::{device, is_forbidden};
-use crate::control::handshake::{ANOTHER, Cause, Greeting, Handshake};
+use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
@@ -65,7 +65,7 @@ impl Control {
         answer: Answer<Result<Metadata, ConnectReason>>,
     ) {
         let engine = self.engine.clone();
-        let same_family = |rail: &&crate::engine::rail_selection::Rail| {
+        let same_family = |rail: &&crate::engine::rail_selection::ChosenRail| {
             rail.address.is_ipv4() == address.is_ipv4()
         };
         // The kernel's routes know best which way leads to a bare address.
@@ -78,7 +78,7 @@ impl Control {
         }
         let own = &engine.credentials;
         let hello = Hello::Introduction(own.metadata(&engine.card));
-        let greeting = match Greeting::new(own, (by, &secret), to, hello) {
+        let greeting = match FirstWords::new(own, (by, &secret), to, hello) {
             Ok(greeting) => greeting,
             Err(why) => return answer.give(Err(why)),
         };
@@ -138,7 +138,7 @@ impl Control {
                         .without(Capabilities::SEALED_PAYLOAD),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
-                let greeting = match Greeting::new(own, proof, Some(peer.instance()), hello) {
+                let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
                     Ok(greeting) => greeting,
                     Err(why) => return self.flow_failed(&peer, flow, &why, pause),
                 };

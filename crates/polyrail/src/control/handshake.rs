@@ -51,7 +51,7 @@ pub(crate) struct Handshake {
 /// What was said so far.
 enum Talk {
     /// Here: it connects, and has proven that it may. It will say this to that engine.
-    Greeting { initiator: Initiator, to: Option<InstanceId>, hello: Hello },
+    FirstWords { initiator: Initiator, to: Option<InstanceId>, hello: Hello },
     /// Here: it said its hello to this engine.
     Introduced { to: InstanceId, keys: Keys },
     /// There: nothing.
@@ -81,14 +81,14 @@ pub(crate) enum Cause {
 }
 
 /// The first words of the side that connects.
-pub(crate) struct Greeting {
+pub(crate) struct FirstWords {
     initiator: Initiator,
     first: Vec<u8>,
     to: Option<InstanceId>,
     hello: Hello,
 }
 
-impl Greeting {
+impl FirstWords {
     /// To the engine with this number, if it is known. For a certificate, the own one has to hold.
     pub(crate) fn new(
         own: &Credentials,
@@ -168,7 +168,7 @@ impl Talk {
     /// Most bytes of the next message.
     fn most_bytes(&self) -> usize {
         match self {
-            Self::Greeting { .. } => MAX_CERTIFIED_BYTES,
+            Self::FirstWords { .. } => MAX_CERTIFIED_BYTES,
             Self::Answering(responder) if responder.proof() == Proof::Certificate => {
                 MAX_CERTIFIED_BYTES
             }
@@ -217,10 +217,10 @@ impl Handshake {
         cause: Cause,
         remote: SocketAddr,
         (deadline, patience): (Instant, Duration),
-        greeting: Greeting,
+        greeting: FirstWords,
     ) -> Self {
-        let Greeting { initiator, first, to, hello } = greeting;
-        let talk = Talk::Greeting { initiator, to, hello };
+        let FirstWords { initiator, first, to, hello } = greeting;
+        let talk = Talk::FirstWords { initiator, to, hello };
         let connecting = Self::new(socket, cause, remote, deadline, Stage::Connecting, talk);
         Self { patience, output: Kind::First.framed(&first), ..connecting }
     }
@@ -407,10 +407,10 @@ impl Handshake {
     /// A message came as a whole.
     fn hear(&mut self, kind: Kind, body: &mut [u8], own: &Credentials) -> Option<Step> {
         let heard = match (replace(&mut self.talk, Talk::Over), kind) {
-            (Talk::Greeting { .. } | Talk::Introduced { .. }, Kind::Refusal) => {
+            (Talk::FirstWords { .. } | Talk::Introduced { .. }, Kind::Refusal) => {
                 Reply::decode(body).map(Step::Reply).map(Some).map_err(Fault::Rejected)
             }
-            (Talk::Greeting { initiator, to, hello }, Kind::Second) => {
+            (Talk::FirstWords { initiator, to, hello }, Kind::Second) => {
                 self.introduce(initiator, to, &hello, body)
             }
             (Talk::Introduced { to, keys }, Kind::Reply) => self.hear_reply(to, keys, body),

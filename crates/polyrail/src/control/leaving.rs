@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::base::reason::LostReason;
 use crate::control::Control;
-use crate::engine::life::Event;
+use crate::engine::life::PeerEvent;
 use crate::engine::parting::FAREWELL;
 use crate::engine::peer::PeerShared;
 
@@ -38,7 +38,7 @@ impl Control {
         self.leaving.retain(|Leaving { peer, until }| {
             let stays = peer.is_busy() && !peer.is_gone() && now < *until;
             if !stays {
-                engine.lose_peer(peer, Event::Bye, LostReason::Closed);
+                engine.lose_peer(peer, PeerEvent::Bye, LostReason::Closed);
             }
             stays
         });

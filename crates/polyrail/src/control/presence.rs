@@ -19,7 +19,7 @@ use socket2::Socket;
 use super::{Control, PROBE};
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::control::build::{device, is_forbidden};
-use crate::engine::life::{CONFIRM, Event, State};
+use crate::engine::life::{CONFIRM, PeerEvent, PeerState};
 use crate::engine::peer::PeerShared;
 
 /// A connection to the listener of a peer that connects the flows itself, again and again until it
@@ -37,7 +37,7 @@ impl Control {
     /// A flow to or from the peer is gone.
     pub(super) fn flows_lost(&mut self, peer: &Arc<PeerShared>) {
         peer.note_flows();
-        if peer.state() != State::CutOff {
+        if peer.state() != PeerState::CutOff {
             return;
         }
         if !peer.connects_flows() && !self.is_probed(peer) {
@@ -68,7 +68,7 @@ impl Control {
         peer.note_flows();
         peer.note_refused(flow, code, proven);
         let is_over = match peer.verdict() {
-            Some(event @ Event::Dismissed { .. }) => self.engine.lose_peer(peer, event, lost),
+            Some(event @ PeerEvent::Dismissed { .. }) => self.engine.lose_peer(peer, event, lost),
             _ => false,
         };
         if !is_over {
@@ -101,7 +101,7 @@ impl Control {
 
     /// Ends the peer if it is certain that nobody is there.
     pub(super) fn judge(&mut self, peer: &Arc<PeerShared>) {
-        if peer.verdict() != Some(Event::NobodyThere) {
+        if peer.verdict() != Some(PeerEvent::NobodyThere) {
             return;
         }
         if peer.has_arrivals() {
@@ -109,7 +109,7 @@ impl Control {
             return self.engine.probe(peer);
         }
         let why = LostReason::NobodyThere { last_problem: peer.last_problem() };
-        self.engine.lose_peer(peer, Event::NobodyThere, why);
+        self.engine.lose_peer(peer, PeerEvent::NobodyThere, why);
     }
 
     /// Begins the probes that are due, and ends those that took too long.
@@ -118,7 +118,7 @@ impl Control {
             self.probes.iter().filter(|(_, probe)| probe.due <= now).map(|(key, _)| key).collect();
         for key in due {
             let Some(probe) = self.probes.get(key) else { continue };
-            if probe.peer.state() != State::CutOff || probe.peer.connects_flows() {
+            if probe.peer.state() != PeerState::CutOff || probe.peer.connects_flows() {
                 self.forget_probe(key);
             } else if probe.socket.is_some() {
                 let why = ConnectReason::TimedOut { waiting_for: "the connection" };

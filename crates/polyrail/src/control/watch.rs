@@ -9,7 +9,7 @@ use polyrail_proto::Time;
 
 use super::Control;
 use crate::control::handshake::{Cause, Handshake};
-use crate::engine::life::{Event, State};
+use crate::engine::life::{PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, silent_for};
 
 impl Control {
@@ -43,7 +43,7 @@ impl Control {
         self.engine.end_late(peer, time);
         let timeout = self.engine.settings.peer_timeout;
         peer.note_flows();
-        if peer.state() == State::Connected {
+        if peer.state() == PeerState::Connected {
             self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
@@ -52,11 +52,11 @@ impl Control {
         {
             self.note_waiting(peer);
             let why = silent_for(peer, timeout);
-            return !self.engine.lose_peer(peer, Event::Unreachable, why);
+            return !self.engine.lose_peer(peer, PeerEvent::Unreachable, why);
         }
         if let Some(silence) = self.silence_over(timeout, peer, now, time) {
             self.note_waiting(peer);
-            return !self.engine.lose_peer(peer, Event::Silent, silent_for(peer, silence));
+            return !self.engine.lose_peer(peer, PeerEvent::Silent, silent_for(peer, silence));
         }
         self.engine.wake_stalled(peer, time);
         self.is_waiting(peer, time)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polyrail_gpu::{Device, GpuError, Place as CopyPlace, Queue};
+use polyrail_gpu::{CopyPlace, Device, GpuError, Queue};
 use smallvec::SmallVec;
 
 use crate::device::staging::CopyError;
@@ -17,7 +17,7 @@ use crate::memory::tickets::Tickets;
 const QUEUES: usize = 4;
 
 /// One copy of a request.
-pub(crate) struct Part {
+pub(crate) struct CopyPart {
     pub(crate) from: Arc<RegionCore>,
     pub(crate) from_offset: u64,
     pub(crate) to: Arc<RegionCore>,
@@ -28,7 +28,7 @@ pub(crate) struct Part {
 /// The copies of a request, and who makes them.
 pub(crate) struct Copies {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<CopyPart>,
 }
 
 /// The queues of an engine for such copies.
@@ -110,7 +110,7 @@ type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
 
 fn push_all<'a>(
     queue: &mut Queue,
-    parts: &'a [Part],
+    parts: &'a [CopyPart],
     pinned: &mut Pinned<'a>,
 ) -> Result<(), CopyError> {
     for part in parts {

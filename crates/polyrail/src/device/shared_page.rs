@@ -24,7 +24,7 @@ pub(crate) struct Sharing {
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) known: Known,
+    pub(crate) known: Trial,
     /// Why it did not work when it was tried last, and when it will be tried again.
     trouble: Option<(String, Backoff)>,
     /// When the peer showed memory last.
@@ -32,7 +32,7 @@ pub(crate) struct State {
 }
 
 #[derive(Clone, Copy, Default)]
-pub(crate) enum Known {
+pub(crate) enum Trial {
     #[default]
     Unknown,
     Asked,
@@ -95,20 +95,20 @@ impl Sharing {
     pub(crate) fn text(&self) -> Option<String> {
         let state = self.lock();
         match (state.known, &state.trouble) {
-            (Known::Works, Some((_, backoff))) if backoff.is_over() => Some("works".to_owned()),
+            (Trial::Works, Some((_, backoff))) if backoff.is_over() => Some("works".to_owned()),
             (_, Some((why, _))) => Some(format!("not used: {why}")),
-            (Known::Unknown, None) => None,
-            (Known::Asked | Known::Overdue, None) => Some("the peer was asked".to_owned()),
-            (Known::Works, None) => Some("works".to_owned()),
+            (Trial::Unknown, None) => None,
+            (Trial::Asked | Trial::Overdue, None) => Some("the peer was asked".to_owned()),
+            (Trial::Works, None) => Some("works".to_owned()),
         }
     }
 
     /// Whether nobody has asked yet, or not since it failed; from now on somebody has.
     pub(crate) fn is_first(&self) -> bool {
         let mut state = self.lock();
-        let is_first = matches!(state.known, Known::Unknown) && state.trouble().is_none();
+        let is_first = matches!(state.known, Trial::Unknown) && state.trouble().is_none();
         if is_first {
-            state.known = Known::Asked;
+            state.known = Trial::Asked;
         }
         is_first
     }
@@ -116,20 +116,20 @@ impl Sharing {
     /// The peer is gone, and will not answer.
     pub(crate) fn stop_waiting(&self) {
         let mut state = self.lock();
-        if matches!(state.known, Known::Asked) {
-            state.known = Known::Overdue;
+        if matches!(state.known, Trial::Asked) {
+            state.known = Trial::Overdue;
         }
         drop(state);
         self.changed.notify_all();
     }
 
     pub(crate) fn is_asked(&self) -> bool {
-        matches!(self.lock().known, Known::Asked)
+        matches!(self.lock().known, Trial::Asked)
     }
 
     pub(crate) fn sleep(&self, limit: Duration) {
         let mut state = self.lock();
-        if matches!(state.known, Known::Asked) {
+        if matches!(state.known, Trial::Asked) {
             self.changed.wait_for(&mut state, limit);
         }
     }

@@ -197,7 +197,7 @@ mod tests {
     use std::time::Duration;
 
     use polyrail_gpu::fake::FakeDevice;
-    use polyrail_gpu::{Place, Queue};
+    use polyrail_gpu::{CopyPlace, Queue};
 
     use super::*;
     use crate::device::budget::Budget;
@@ -242,7 +242,9 @@ mod tests {
         let device: Arc<dyn Device> = fake.clone();
         let mut queue = Queue::new(&device).unwrap();
         fake.hold(true);
-        queue.push(Place::Device(&target, 0), Place::Host(ring.ring.memory(), 0), 64).unwrap();
+        queue
+            .push(CopyPlace::Device(&target, 0), CopyPlace::Host(ring.ring.memory(), 0), 64)
+            .unwrap();
         let ticket = queue.begin().unwrap();
         drop(ring);
         assert!(stock.take(1, 1).is_err(), "a device still reads it");

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use polyrail_gpu::{Device, GpuError, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, GpuError, Queue};
 use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
@@ -26,7 +26,7 @@ const ALIGN_BYTES: u64 = PLACE_BYTES;
 const BLOCK_BYTES: u64 = 8 << 10;
 
 /// A part of a chunk: where in which region.
-pub(crate) type Part<'a> = (&'a RegionCore, u64, u64);
+pub(crate) type ChunkPart<'a> = (&'a RegionCore, u64, u64);
 
 /// Pinned memory of one direction of a flow, given out and taken back in order. While nothing is
 /// out it begins anew, so that a flow with little under way stays in the processor's cache.
@@ -165,7 +165,7 @@ impl Copiers {
     pub(crate) fn copy<'a>(
         &mut self,
         direction: Direction,
-        parts: impl Iterator<Item = Part<'a>>,
+        parts: impl Iterator<Item = ChunkPart<'a>>,
         ring: &Memory,
         at: u64,
     ) -> Result<Tickets, CopyError> {
@@ -203,7 +203,7 @@ impl Copiers {
     fn push_all<'a>(
         &mut self,
         direction: Direction,
-        parts: impl Iterator<Item = Part<'a>>,
+        parts: impl Iterator<Item = ChunkPart<'a>>,
         ring: &Memory,
         at: u64,
         pins: &mut SmallVec<[(Pin<'a>, &'a RegionCore); 4]>,
@@ -224,7 +224,8 @@ impl Copiers {
                 }
                 RegionMemory::Device(memory) => {
                     let copier = self.copier(memory.device(), direction)?;
-                    let (here, there) = (Place::Host(ring, at), Place::Device(memory, offset));
+                    let (here, there) =
+                        (CopyPlace::Host(ring, at), CopyPlace::Device(memory, offset));
                     let (to, from) = match direction {
                         Direction::Out => (here, there),
                         Direction::In => (there, here),

@@ -13,7 +13,7 @@ use crate::engine::op::{Made, Op, Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{self, OpRef, PeerShared, TxSide};
-use crate::engine::prepared::Kind;
+use crate::engine::prepared::OpKind;
 use crate::memory::region::RegionCore;
 
 impl TxSide {
@@ -23,7 +23,7 @@ impl TxSide {
             return;
         }
         match op.prepared.kind {
-            Kind::Write => {
+            OpKind::Write => {
                 let flags = if op.notifies() { Flags::NOTIFY } else { Flags::NONE };
                 let deadline = op.deadline;
                 let source = Outgoing::Write(op.clone());
@@ -31,17 +31,17 @@ impl TxSide {
                 op.set_transfer(id);
             }
             // Its end found no send of it here, and comes no more.
-            Kind::Send { .. } if op.prepared.has_ended_regions() => {
+            OpKind::Send { .. } if op.prepared.has_ended_regions() => {
                 ends.finishes.push(Finish::Failed(op, Failure::RegionDropped));
             }
-            Kind::Send { tag } => {
+            OpKind::Send { tag } => {
                 if let Some(matched) = self.matcher.send(tag, OpRef(op)) {
                     self.quotas.note_receives(&self.matcher);
                     self.submit_matched(now, matched, ends);
                 }
             }
             // These begin with the caller: what they need first is on the receiving half.
-            Kind::Read | Kind::Receive { .. } => {}
+            OpKind::Read | OpKind::Receive { .. } => {}
         }
     }
 
@@ -157,7 +157,7 @@ pub(crate) fn begin_receive(peer: &PeerShared, op: &Arc<Op>, tag: u64) {
         let receive = rx.next_receive;
         rx.next_receive += 1;
         let capacity = op.prepared.plan.bytes();
-        let waiting = peer::PostedReceive { op: op.clone(), places: places.clone(), capacity };
+        let waiting = peer::WaitingReceive { op: op.clone(), places: places.clone(), capacity };
         rx.receives.insert(receive, waiting);
         PostedReceive { receive, tag, places }
     };

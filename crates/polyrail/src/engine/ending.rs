@@ -13,7 +13,7 @@ use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::op::{Op, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
-use crate::engine::prepared::Kind;
+use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
@@ -31,7 +31,7 @@ impl EngineShared {
         let peer = &op.prepared.peer;
         let mut ends = self.ends();
         match op.prepared.kind {
-            Kind::Write | Kind::Send { .. } => {
+            OpKind::Write | OpKind::Send { .. } => {
                 let mut tx = peer.tx();
                 match op.transfer() {
                     Some(id) => {
@@ -39,7 +39,7 @@ impl EngineShared {
                         drain_tx(&mut tx, &mut ends);
                     }
                     None => {
-                        if let Kind::Send { tag } = op.prepared.kind {
+                        if let OpKind::Send { tag } = op.prepared.kind {
                             tx.matcher.cancel_send(tag, &OpRef(op.clone()));
                         }
                         // Still in the pool, where somebody may fetch it before it is over.
@@ -48,7 +48,7 @@ impl EngineShared {
                     }
                 }
             }
-            Kind::Read | Kind::Receive { .. } => {
+            OpKind::Read | OpKind::Receive { .. } => {
                 self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
             }
         }
@@ -92,7 +92,7 @@ impl EngineShared {
             for op in sends {
                 self.cancel_for(&op, Failure::RegionDropped);
             }
-            let receives = |op: &Arc<Op>| matches!(op.prepared.kind, Kind::Receive { .. });
+            let receives = |op: &Arc<Op>| matches!(op.prepared.kind, OpKind::Receive { .. });
             let mut ends = self.ends();
             let which = |op: &Arc<Op>| receives(op) && uses(op);
             self.end_awaited(&peer, which, Failure::RegionDropped, &mut ends);

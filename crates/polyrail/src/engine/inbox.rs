@@ -24,7 +24,7 @@ pub struct Notification {
 /// share, and the engine stops reading from a peer whose share is full. Of peers that are gone it
 /// keeps at most one more inbox.
 pub(crate) struct Inbox {
-    pub(crate) queue: Awaited<Queue>,
+    pub(crate) queue: Awaited<InboxQueue>,
     limit: Amount,
     /// Peers that share it.
     peers: AtomicUsize,
@@ -33,7 +33,7 @@ pub(crate) struct Inbox {
 }
 
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(crate) struct InboxQueue {
     waiting: VecDeque<Notification>,
     /// How much of that is of peers that are gone.
     left: Amount,
@@ -141,9 +141,9 @@ impl Inbox {
     }
 
     /// Peers that come, leave something and go must not fill the memory, where nobody takes it.
-    fn forget_oldest(&self, queue: &mut Queue) {
+    fn forget_oldest(&self, queue: &mut InboxQueue) {
         let (limit, before) = (self.limit, queue.left.number);
-        let Queue { waiting, left } = queue;
+        let InboxQueue { waiting, left } = queue;
         let is_over = |left: &Amount| left.number > limit.number || left.bytes > limit.bytes;
         if !is_over(left) {
             return;
@@ -166,7 +166,7 @@ impl Inbox {
     }
 }
 
-impl awaited::Queue for Queue {
+impl awaited::Queue for InboxQueue {
     type Item = Notification;
 
     fn pop_first(&mut self) -> Option<Notification> {
@@ -180,7 +180,7 @@ impl awaited::Queue for Queue {
     }
 }
 
-impl Queue {
+impl InboxQueue {
     fn taken(&mut self, notification: &Notification) {
         let share = &notification.peer.shared.inbox_share;
         share.take(notification);

@@ -16,7 +16,7 @@ use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
 
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
-use crate::engine::life::{self, Action, Event, Greeting, Sessions, State};
+use crate::engine::life::{self, Action, HelloKind, PeerEvent, PeerState, Sessions};
 use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proven_names::Names;
@@ -62,14 +62,14 @@ impl EngineShared {
         loop {
             let (peer, _) = self.find_or_make(&metadata, true)?;
             let is_same = peer.by_user.load(Ordering::Acquire) || peer.card == metadata.card;
-            let event = if is_same { Event::Add } else { Event::AddOtherCard };
+            let event = if is_same { PeerEvent::Add } else { PeerEvent::AddOtherCard };
             match peer.happens(event) {
                 Action::Connect => {
                     peer.by_user.store(true, Ordering::Release);
                     let mut parted = self.parted();
                     let parting = parted.entry(metadata.card.instance);
                     // Nothing stands against it any more.
-                    parting.state = State::Unknown;
+                    parting.state = PeerState::Unknown;
                     parting.given = Some(peer.metadata());
                     drop(parted);
                     self.connect_flows(&peer);
@@ -112,7 +112,7 @@ impl EngineShared {
                 let over =
                     parting.map_or_else(Vec::new, |parting| parting.over.iter().copied().collect());
                 let given = parting.and_then(|parting| parting.given.clone());
-                (parting.map_or(State::Unknown, |parting| parting.state), over, given)
+                (parting.map_or(PeerState::Unknown, |parting| parting.state), over, given)
             };
             // Sessions count from 0, and 0 stands for none.
             let heard = live.as_ref().and_then(|peer| {
@@ -142,10 +142,10 @@ impl EngineShared {
                 (None, Some(given)) => is_told_by(&given.card, &hello.card, true),
                 (None, None) => true,
             };
-            if !fits && greeting != Greeting::Over {
-                greeting = Greeting::OtherCard;
+            if !fits && greeting != HelloKind::Over {
+                greeting = HelloKind::OtherCard;
             }
-            let event = Event::Hello(greeting);
+            let event = PeerEvent::Hello(greeting);
             match (state.after(event).1, live) {
                 (Action::Welcome, Some(peer)) => {
                     let place = self.place(&peer, hello)?;
@@ -227,7 +227,7 @@ impl EngineShared {
     pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
         let parted = self.parted();
         let is_ours =
-            |parting: &Parting| parting.state == State::Removed || parting.given.is_some();
+            |parting: &Parting| parting.state == PeerState::Removed || parting.given.is_some();
         !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 

@@ -33,7 +33,7 @@ pub(crate) const CONFIRM: Duration = Duration::from_millis(100);
 /// Where a peer stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum PeerState {
     /// Nobody has spoken of it.
     #[default]
     Unknown,
@@ -55,7 +55,7 @@ pub(crate) enum State {
 
 /// What happens to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PeerEvent {
     /// The user adds it, and nothing else is known of it than the user says.
     Add,
     /// The user adds it, by another card than its own hello had.
@@ -67,7 +67,7 @@ pub(crate) enum Event {
     /// It has heard the good-bye, or had time to, or can't be told.
     Told,
     /// It says hello.
-    Hello(Greeting),
+    Hello(HelloKind),
     /// It says good-bye.
     Bye,
     /// A flow is up.
@@ -89,7 +89,7 @@ pub(crate) enum Event {
 
 /// What a hello is, by what was heard of the peer before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Greeting {
+pub(crate) enum HelloKind {
     /// For the first time in this session of ours, of which it has not heard.
     First,
     /// In the same session as before, or in one that belongs to ours.
@@ -118,7 +118,7 @@ pub(crate) enum Action {
     End,
     /// Connect flows, if that is not done yet.
     Connect,
-    /// Say good-bye on a flow, if one is up. [`Event::Told`] follows.
+    /// Say good-bye on a flow, if one is up. [`PeerEvent::Told`] follows.
     SayBye,
     /// Accept the flow.
     Welcome,
@@ -130,7 +130,7 @@ pub(crate) enum Action {
     RefuseAndProbe,
 }
 
-impl State {
+impl PeerState {
     const ALL: [Self; 8] = [
         Self::Unknown,
         Self::New,
@@ -158,83 +158,93 @@ impl State {
     }
 
     /// What follows from an event, and the state after it.
-    pub(crate) fn after(self, event: Event) -> (Self, Action) {
-        use State::{Closing, Connected, CutOff, Leaving, Lost, New, Removed, Unknown};
+    pub(crate) fn after(self, event: PeerEvent) -> (Self, Action) {
+        use PeerState::{Closing, Connected, CutOff, Leaving, Lost, New, Removed, Unknown};
         match self {
             Unknown | Lost => self.without_session(event),
             Removed => match event {
-                Event::Add | Event::AddOtherCard => (New, Action::Begin),
-                Event::Hello(_) => (Removed, Action::Refuse(RefusedCode::Removed)),
+                PeerEvent::Add | PeerEvent::AddOtherCard => (New, Action::Begin),
+                PeerEvent::Hello(_) => (Removed, Action::Refuse(RefusedCode::Removed)),
                 _ => (Removed, Action::Nothing),
             },
             New | Connected | CutOff => self.in_session(event),
             Leaving => match event {
-                Event::Add | Event::AddOtherCard => (New, Action::BeginAnew),
-                Event::Hello(_) => (Leaving, Action::Refuse(RefusedCode::Removed)),
-                _ if event.is_end() || event == Event::Told => (Removed, Action::End),
+                PeerEvent::Add | PeerEvent::AddOtherCard => (New, Action::BeginAnew),
+                PeerEvent::Hello(_) => (Leaving, Action::Refuse(RefusedCode::Removed)),
+                _ if event.is_end() || event == PeerEvent::Told => (Removed, Action::End),
                 _ => (Leaving, Action::Nothing),
             },
             Closing => match event {
                 // What is under way goes on until it has heard.
-                Event::Hello(Greeting::First | Greeting::Current) => (Closing, Action::Welcome),
-                Event::Hello(_) => (Closing, Action::Refuse(RefusedCode::OtherSession)),
-                _ if event.is_end() || event == Event::Told => (Lost, Action::End),
+                PeerEvent::Hello(HelloKind::First | HelloKind::Current) => {
+                    (Closing, Action::Welcome)
+                }
+                PeerEvent::Hello(_) => (Closing, Action::Refuse(RefusedCode::OtherSession)),
+                _ if event.is_end() || event == PeerEvent::Told => (Lost, Action::End),
                 _ => (Closing, Action::Nothing),
             },
         }
     }
 
-    fn without_session(self, event: Event) -> (Self, Action) {
+    fn without_session(self, event: PeerEvent) -> (Self, Action) {
         match event {
-            Event::Add | Event::AddOtherCard => (Self::New, Action::Begin),
-            Event::Remove => (Self::Removed, Action::Nothing),
-            Event::Hello(Greeting::Over | Greeting::AnewInVain) => {
+            PeerEvent::Add | PeerEvent::AddOtherCard => (Self::New, Action::Begin),
+            PeerEvent::Remove => (Self::Removed, Action::Nothing),
+            PeerEvent::Hello(HelloKind::Over | HelloKind::AnewInVain) => {
                 (self, Action::Refuse(RefusedCode::SessionOver))
             }
-            Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
-            Event::Hello(_) => (Self::New, Action::Begin),
+            PeerEvent::Hello(HelloKind::OtherCard) => {
+                (self, Action::Refuse(RefusedCode::OtherCard))
+            }
+            PeerEvent::Hello(_) => (Self::New, Action::Begin),
             _ => (self, Action::Nothing),
         }
     }
 
-    fn in_session(self, event: Event) -> (Self, Action) {
+    fn in_session(self, event: PeerEvent) -> (Self, Action) {
         let ends = match event {
             // Flows came up before anybody could act on that.
-            Event::Unreachable | Event::NobodyThere | Event::Dismissed { .. }
+            PeerEvent::Unreachable | PeerEvent::NobodyThere | PeerEvent::Dismissed { .. }
                 if self == Self::Connected =>
             {
                 false
             }
             // That nobody listens yet says nothing of one that is about to be started.
-            Event::NobodyThere => self == Self::CutOff,
-            Event::Dismissed { proven } => proven || self == Self::New,
+            PeerEvent::NobodyThere => self == Self::CutOff,
+            PeerEvent::Dismissed { proven } => proven || self == Self::New,
             _ => event.is_end(),
         };
         if ends {
             return (Self::Lost, Action::End);
         }
         match event {
-            Event::Add => (self, Action::Connect),
-            Event::AddOtherCard | Event::Hello(Greeting::Anew) => (Self::New, Action::BeginAnew),
-            Event::Remove => (Self::Leaving, Action::SayBye),
-            Event::Close => (Self::Closing, Action::SayBye),
-            Event::Hello(Greeting::AnewInVain) => (Self::Lost, Action::EndBoth),
+            PeerEvent::Add => (self, Action::Connect),
+            PeerEvent::AddOtherCard | PeerEvent::Hello(HelloKind::Anew) => {
+                (Self::New, Action::BeginAnew)
+            }
+            PeerEvent::Remove => (Self::Leaving, Action::SayBye),
+            PeerEvent::Close => (Self::Closing, Action::SayBye),
+            PeerEvent::Hello(HelloKind::AnewInVain) => (Self::Lost, Action::EndBoth),
             // It may have lost this session, which our own flows are about to hear. If it were
             // heard now, its new session would end with ours; and so on for ever if both come again
             // at once.
-            Event::Hello(Greeting::First) if self == Self::CutOff => (self, Action::RefuseAndProbe),
-            Event::Hello(Greeting::First | Greeting::Current) => (self, Action::Welcome),
-            Event::Hello(Greeting::TooEarly) => (self, Action::RefuseAndProbe),
-            Event::Hello(Greeting::Over) => (self, Action::Refuse(RefusedCode::SessionOver)),
-            Event::Hello(Greeting::OtherCard) => (self, Action::Refuse(RefusedCode::OtherCard)),
-            Event::Up => (Self::Connected, Action::Nothing),
-            Event::Down if self == Self::Connected => (Self::CutOff, Action::Nothing),
+            PeerEvent::Hello(HelloKind::First) if self == Self::CutOff => {
+                (self, Action::RefuseAndProbe)
+            }
+            PeerEvent::Hello(HelloKind::First | HelloKind::Current) => (self, Action::Welcome),
+            PeerEvent::Hello(HelloKind::TooEarly) => (self, Action::RefuseAndProbe),
+            PeerEvent::Hello(HelloKind::Over) => (self, Action::Refuse(RefusedCode::SessionOver)),
+            PeerEvent::Hello(HelloKind::OtherCard) => {
+                (self, Action::Refuse(RefusedCode::OtherCard))
+            }
+            PeerEvent::Up => (Self::Connected, Action::Nothing),
+            PeerEvent::Down if self == Self::Connected => (Self::CutOff, Action::Nothing),
             _ => (self, Action::Nothing),
         }
     }
 }
 
-impl Event {
+impl PeerEvent {
     /// Whether it may end a session.
     fn is_end(self) -> bool {
         match self {
@@ -278,20 +288,20 @@ pub(crate) fn greeting(
     sessions: Sessions<'_>,
     has_flows_up: bool,
     is_unused: impl FnOnce() -> bool,
-) -> Greeting {
+) -> HelloKind {
     let Sessions { said, knows, own, heard, over } = sessions;
     if over.contains(&said) {
-        return Greeting::Over;
+        return HelloKind::Over;
     }
     match heard {
-        None if knows.is_none() => Greeting::First,
-        None => Greeting::Current,
-        Some(heard) if heard == said => Greeting::Current,
-        Some(_) if has_flows_up => Greeting::TooEarly,
+        None if knows.is_none() => HelloKind::First,
+        None => HelloKind::Current,
+        Some(heard) if heard == said => HelloKind::Current,
+        Some(_) if has_flows_up => HelloKind::TooEarly,
         // A hello that its sender had given up by the time it was read: nothing came of it.
-        Some(_) if is_unused() => Greeting::Current,
-        Some(_) if knows.is_some() && knows == own => Greeting::AnewInVain,
-        Some(_) => Greeting::Anew,
+        Some(_) if is_unused() => HelloKind::Current,
+        Some(_) if knows.is_some() && knows == own => HelloKind::AnewInVain,
+        Some(_) => HelloKind::Anew,
     }
 }
 
@@ -301,8 +311,8 @@ pub(crate) fn greeting(
 ///
 /// A word is `proven` if its sender has proven to be the peer. Anybody on the way can say the
 /// others, so they never end a peer that was ever connected.
-pub(crate) fn is_final(code: RefusedCode, proven: bool, state: State) -> bool {
-    let was_connected = state != State::New;
+pub(crate) fn is_final(code: RefusedCode, proven: bool, state: PeerState) -> bool {
+    let was_connected = state != PeerState::New;
     let is_final = match code {
         // None of them changes while the peer runs.
         RefusedCode::WrongInstance
@@ -387,14 +397,14 @@ impl Attempts {
     }
 
     /// What all attempts together say.
-    pub(crate) fn verdict(&self) -> Option<Event> {
+    pub(crate) fn verdict(&self) -> Option<PeerEvent> {
         let mut led = self.rails.iter().filter(|rail| rail.has_led_there).peekable();
         if led.peek().is_some() && led.all(RailAttempts::refuses) {
-            return Some(Event::NobodyThere);
+            return Some(PeerEvent::NobodyThere);
         }
         let words: Vec<bool> = self.words.iter().copied().collect::<Option<_>>()?;
         let proven = words.iter().all(|proven| *proven);
-        (!self.words.is_empty()).then_some(Event::Dismissed { proven })
+        (!self.words.is_empty()).then_some(PeerEvent::Dismissed { proven })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::engine::peer_handle::Peer;
 
 thread_local! {
     /// Ends to be told of once the present call has returned; `None` while there is no such call.
-    static WAITING: RefCell<Option<VecDeque<End>>> = const { RefCell::new(None) };
+    static WAITING: RefCell<Option<VecDeque<TransferEnd>>> = const { RefCell::new(None) };
 }
 
 /// What an engine tells its user as it happens, for programs that can't wait for an answer to a
@@ -64,14 +64,14 @@ impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> 
 
 /// Whom to tell, and of what.
 #[derive(Clone)]
-pub(crate) struct Listener {
+pub(crate) struct EndListener {
     pub(crate) target: Users<Arc<dyn OnEnd>>,
     pub(crate) token: u64,
 }
 
 /// A transfer that is over, and who wants to know.
-pub(crate) struct End {
-    pub(crate) listener: Listener,
+pub(crate) struct TransferEnd {
+    pub(crate) listener: EndListener,
     pub(crate) result: Result<Outcome, TransferError>,
     pub(crate) pool: Arc<OpsPool>,
 }
@@ -96,7 +96,7 @@ impl Drop for Watch {
     }
 }
 
-impl End {
+impl TransferEnd {
     /// Tells the listener: now, or once the call of a listener that this thread is in has returned.
     pub(crate) fn tell(self) {
         let own = WAITING.with_borrow_mut(|waiting| match waiting {

@@ -12,7 +12,7 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 use crate::base::callback::Callbacks;
 use crate::base::error::TransferError;
 use crate::base::latch::Latch;
-use crate::engine::observer::End;
+use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::Prepared;
 use crate::engine::tally::Durations;
@@ -309,7 +309,7 @@ impl Op {
             && let Some(result) = self.result.get()
         {
             let (listener, result) = (listener.clone(), result.clone());
-            End { listener, result, pool: self.pool.clone() }.tell();
+            TransferEnd { listener, result, pool: self.pool.clone() }.tell();
         }
     }
 }

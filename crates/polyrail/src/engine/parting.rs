@@ -12,7 +12,7 @@ use crate::base::callback;
 use crate::base::driving::is_driving;
 use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
-use crate::engine::life::{Action, Event};
+use crate::engine::life::{Action, PeerEvent};
 use crate::engine::op::Purpose;
 use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::peer_handle::Peer;
@@ -34,23 +34,23 @@ impl EngineShared {
             // Before it ends: a hello that is read meanwhile finds it so.
             let mut parted = self.parted();
             let parting = parted.entry(peer.instance());
-            (parting.state, _) = parting.state.after(Event::Remove);
+            (parting.state, _) = parting.state.after(PeerEvent::Remove);
         }
         if callback::is_inside() || is_driving() {
             // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
-            if self.begin_bye(peer, Event::Remove) {
+            if self.begin_bye(peer, PeerEvent::Remove) {
                 self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
                 return self.control.nudge();
             }
         } else {
-            self.say_bye(std::slice::from_ref(peer), Event::Remove);
+            self.say_bye(std::slice::from_ref(peer), PeerEvent::Remove);
         }
-        self.lose_peer(peer, Event::Told, LostReason::Removed);
+        self.lose_peer(peer, PeerEvent::Told, LostReason::Removed);
     }
 
     /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
     /// is under way any more. `event`: why.
-    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: Event) -> bool {
+    pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: PeerEvent) -> bool {
         let action = peer.happens(event);
         let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
         if is_reachable && action == Action::SayBye {
@@ -60,7 +60,7 @@ impl EngineShared {
         is_reachable
     }
 
-    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: Event) {
+    pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: PeerEvent) {
         let told: Vec<_> = peers.iter().filter(|peer| self.begin_bye(peer, event)).collect();
         let until = Instant::now() + FAREWELL;
         while told.iter().any(|peer| peer.is_busy()) && Instant::now() < until {
@@ -78,7 +78,7 @@ impl EngineShared {
             |(peer, until): &mut (Arc<PeerShared>, Instant)| now >= *until || !peer.is_busy();
         let ended: Vec<_> = self.leaving().extract_if(.., over).collect();
         for (peer, _) in ended {
-            self.lose_peer(&peer, Event::Told, LostReason::Removed);
+            self.lose_peer(&peer, PeerEvent::Told, LostReason::Removed);
         }
         !self.leaving().is_empty()
     }
@@ -88,7 +88,7 @@ impl EngineShared {
     pub(crate) fn lose_peer(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
-        event: Event,
+        event: PeerEvent,
         why: LostReason,
     ) -> bool {
         if !peer.set_gone(event, why) {

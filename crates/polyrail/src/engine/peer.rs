@@ -22,7 +22,7 @@ use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::base::callback::Held;
+use crate::base::callback::HoldsUserLock;
 use crate::base::error::TransferError;
 use crate::base::reason::{Flows, LostReason, TransferProgress};
 use crate::device::budget::{Budget, Stock};
@@ -32,7 +32,7 @@ use crate::engine::audit::Audit;
 use crate::engine::counters::{ArrivalStats, FlowStats};
 use crate::engine::device_landings::Landing;
 use crate::engine::inbox::Share;
-use crate::engine::life::{Attempts, State};
+use crate::engine::life::{Attempts, PeerState};
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::placement::Placement;
@@ -42,7 +42,7 @@ use crate::engine::sessions::first_epoch;
 use crate::engine::suspects::Suspects;
 use crate::engine::tally::Tally;
 use crate::wake::spin::spin_while_locked;
-use crate::wake::tx_proxies::{Asked, TxProxies};
+use crate::wake::tx_proxies::{AskedProxies, TxProxies};
 
 mod covering;
 mod ending;
@@ -123,7 +123,7 @@ pub(crate) struct Layout {
 
 /// Where the peer stands, and what its flows came to.
 struct Life {
-    state: State,
+    state: PeerState,
     attempts: Attempts,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct FlowSlot {
 pub(crate) struct Locked<'a, T> {
     // In this order: the lock is free when things end.
     guard: MutexGuard<'a, T>,
-    _held: Held,
+    _held: HoldsUserLock,
 }
 
 impl<T> Deref for Locked<'_, T> {
@@ -197,7 +197,7 @@ pub(crate) struct TxSide {
 pub(crate) struct RxSide {
     pub(crate) receiver: Receiver,
     /// Posted receives by their number.
-    pub(crate) receives: HashMap<u64, PostedReceive>,
+    pub(crate) receives: HashMap<u64, WaitingReceive>,
     pub(crate) next_receive: u64,
     /// Parts of reads under way by their number.
     pub(crate) reads: HashMap<u64, ReadPart>,
@@ -231,7 +231,7 @@ struct Failing {
 }
 
 /// A receive that waits for its message.
-pub(crate) struct PostedReceive {
+pub(crate) struct WaitingReceive {
     pub(crate) op: Arc<Op>,
     pub(crate) places: Vec<Place>,
     pub(crate) capacity: u64,
@@ -367,10 +367,10 @@ impl PeerShared {
             posted: ArrayQueue::new(options.ops_pool as usize),
             tx_proxies: TxProxies::new(proxies_of(&flows)),
             life: Mutex::new(Life {
-                state: State::New,
+                state: PeerState::New,
                 attempts: Attempts::new(pairs, flows.len()),
             }),
-            state: AtomicU8::new(State::New as u8),
+            state: AtomicU8::new(PeerState::New as u8),
             flows,
             tx: Mutex::new(TxSide {
                 sender: Sender::new(config),
@@ -434,7 +434,7 @@ impl PeerShared {
     /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and
     /// then all who come later sleep, too; so where CPUs are to spare it is tried for a while.
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Locked<'a, T> {
-        let held = Held::begin();
+        let held = HoldsUserLock::begin();
         let mut left = self.pauses();
         loop {
             if let Some(guard) = mutex.try_lock() {
@@ -587,7 +587,7 @@ impl PeerShared {
 
     /// Says that there is something to send, enough for so many proxies. If a flow is down, all are
     /// asked: the first ones may have none.
-    pub(crate) fn want_tx(&self, proxies: usize) -> Asked<'_> {
+    pub(crate) fn want_tx(&self, proxies: usize) -> AskedProxies<'_> {
         let some_down = self.flows_up() < self.flows.len();
         self.tx_proxies.want(if some_down { usize::MAX } else { proxies })
     }

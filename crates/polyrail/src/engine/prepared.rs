@@ -7,14 +7,14 @@ use polyrail_proto::Plan;
 
 use crate::base::error::PostError;
 use crate::device::peer_copy::Copies;
-use crate::engine::observer::Listener;
+use crate::engine::observer::EndListener;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::peer::PeerShared;
 use crate::memory::region::RegionCore;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum OpKind {
     Write,
     Read,
     Send { tag: u64 },
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 /// A checked request, cut into chunks.
 pub(crate) struct Prepared {
     pub(crate) peer: Arc<PeerShared>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     /// For a write: what the sender core sends. For the others: the local segments in order.
     pub(crate) plan: Plan,
     pub(crate) regions: Vec<Arc<RegionCore>>,
@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
     /// A part of it is in a device's memory, here or at the peer.
     pub(crate) touches_device: bool,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) listener: Option<Listener>,
+    pub(crate) listener: Option<EndListener>,
 }
 
 /// What of the configuration a request needs.
@@ -58,7 +58,7 @@ impl RequestLimits {
     }
 }
 
-impl Kind {
+impl OpKind {
     /// Whether this side sends the payload.
     pub(crate) fn sends(self) -> bool {
         matches!(self, Self::Write | Self::Send { .. })

@@ -9,7 +9,7 @@ use crate::base::error::{EngineError, PeerError};
 
 /// A rail of this engine before it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rail {
+pub(crate) struct ChosenRail {
     /// Interface, or the address if the interface has several rails.
     pub(crate) name: String,
     pub(crate) interface: String,
@@ -28,7 +28,7 @@ pub(crate) struct Rail {
 /// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
 ///
 /// Interfaces that are named are taken whatever they are, if they are up.
-pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, EngineError> {
+pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, EngineError> {
     let spec = spec.trim();
     let fail = |why: &str| EngineError::Rails {
         spec: spec.to_owned(),
@@ -92,7 +92,7 @@ pub(crate) fn pair(
     Ok(pairs)
 }
 
-impl Rail {
+impl ChosenRail {
     pub(crate) fn card(&self, port: u16) -> RailCard {
         RailCard {
             name: self.name.clone(),
@@ -136,7 +136,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-fn automatic(all: &[Interface]) -> Vec<Rail> {
+fn automatic(all: &[Interface]) -> Vec<ChosenRail> {
     let leads_out = |i: &&Interface| i.up && !i.loopback && i.virtual_kind.is_none();
     let rails = one_per_interface(all.iter().filter(leads_out));
     if rails.is_empty() {
@@ -146,13 +146,13 @@ fn automatic(all: &[Interface]) -> Vec<Rail> {
 }
 
 /// The first address of each interface, IPv4 if it has one.
-fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<Rail> {
-    let mut rails: Vec<Rail> = Vec::new();
+fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<ChosenRail> {
+    let mut rails: Vec<ChosenRail> = Vec::new();
     for interface in interfaces {
         match rails.iter_mut().find(|rail| rail.interface == interface.name) {
-            None => rails.push(Rail::of(interface)),
+            None => rails.push(ChosenRail::of(interface)),
             Some(rail) if rail.address.is_ipv6() && interface.address.is_ipv4() => {
-                *rail = Rail::of(interface);
+                *rail = ChosenRail::of(interface);
             }
             Some(_) => {}
         }
@@ -160,7 +160,7 @@ fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec
     rails
 }
 
-fn named(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, String> {
+fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, String> {
     let (exact, list) = match spec.strip_prefix('=') {
         Some(list) => (true, list),
         None => (false, spec),
@@ -183,7 +183,7 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, String> {
             }
         };
         for rail in found {
-            if !rails.iter().any(|known: &Rail| known.address == rail.address) {
+            if !rails.iter().any(|known: &ChosenRail| known.address == rail.address) {
                 rails.push(rail);
             }
         }
@@ -193,18 +193,18 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<Rail>, String> {
 }
 
 /// An address of the loopback network needs not be configured to be usable.
-fn by_address(address: IpAddr, all: &[Interface]) -> Result<Rail, String> {
+fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, String> {
     let own = all.iter().find(|i| i.address == address);
     let network = all.iter().find(|i| i.loopback && address.is_loopback() && address.is_ipv4());
     match own.or(network) {
-        Some(interface) if interface.up => Ok(Rail { address, ..Rail::of(interface) }),
+        Some(interface) if interface.up => Ok(ChosenRail { address, ..ChosenRail::of(interface) }),
         Some(interface) => Err(format!("interface {} with {address} is down", interface.name)),
         None => Err(format!("no interface has the address {address}")),
     }
 }
 
 /// Rails on one interface are told apart by their address.
-fn name_apart(rails: &mut [Rail]) {
+fn name_apart(rails: &mut [ChosenRail]) {
     let interfaces: Vec<String> = rails.iter().map(|rail| rail.interface.clone()).collect();
     for rail in rails {
         if interfaces.iter().filter(|name| **name == rail.interface).count() > 1 {

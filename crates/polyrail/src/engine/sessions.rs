@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Metadata;
 
-use crate::engine::life::State;
+use crate::engine::life::PeerState;
 use crate::engine::peer::PeerShared;
 
 /// Instances that this engine has parted with; a limit on memory, the oldest is forgotten first.
@@ -36,7 +36,7 @@ pub(crate) struct Parted {
 #[derive(Default)]
 pub(crate) struct Parting {
     /// Where it stands while it has no session.
-    pub(crate) state: State,
+    pub(crate) state: PeerState,
     /// What the user gave for it, if ever.
     pub(crate) given: Option<Metadata>,
     /// Its sessions that are over, the newest last.
@@ -85,7 +85,7 @@ impl Parted {
     /// What the peer was heard to say belongs to a session that is over.
     pub(crate) fn end_session(&mut self, peer: &PeerShared) {
         let parting = self.entry(peer.instance());
-        if parting.state != State::Removed {
+        if parting.state != PeerState::Removed {
             parting.state = peer.state();
         }
         // A hello that is just being read may still be noted there; nothing came of it either.

@@ -29,19 +29,19 @@ use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
-use crate::engine::life::Event;
+use crate::engine::life::PeerEvent;
 use crate::engine::observer::Observer;
 use crate::engine::op::{Op, OpsPool};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{Announcing, PeerShared};
 use crate::engine::peer_handle::Peer;
-use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{DRIVE_TRIES, ProxyCommand, ProxySet};
 use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
 use crate::engine::tally::Durations;
-use crate::engine::tasks::{Asked, Bells, question};
+use crate::engine::tasks::{Bells, PendingAnswer, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
 use crate::engine::{local_engines, rail_selection};
@@ -64,7 +64,7 @@ pub(crate) struct EngineShared {
     pub(crate) settings: EngineSettings,
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
-    pub(crate) rails: Vec<rail_selection::Rail>,
+    pub(crate) rails: Vec<rail_selection::ChosenRail>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
@@ -108,7 +108,7 @@ pub(crate) struct Parts {
     pub(crate) settings: EngineSettings,
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
-    pub(crate) rails: Vec<rail_selection::Rail>,
+    pub(crate) rails: Vec<rail_selection::ChosenRail>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
@@ -223,7 +223,7 @@ impl EngineShared {
         if peer.is_gone() || peer.is_parting() {
             return Err(gone());
         }
-        if let Kind::Send { .. } | Kind::Receive { .. } = prepared.kind {
+        if let OpKind::Send { .. } | OpKind::Receive { .. } = prepared.kind {
             prepared.regions.iter().for_each(|region| region.note_waiting());
         }
         prepared.check_regions()?;
@@ -239,14 +239,14 @@ impl EngineShared {
         }
         let announcing = Announcing::begin(peer);
         match prepared.kind {
-            Kind::Write | Kind::Send { .. } => {
+            OpKind::Write | OpKind::Send { .. } => {
                 if peer.posted.push(op.clone()).is_err() {
                     op.fail(TransferError::Cancelled);
                     return Err(busy);
                 }
             }
-            Kind::Receive { tag } => begin_receive(peer, &op, tag),
-            Kind::Read => begin_read(peer, &op),
+            OpKind::Receive { tag } => begin_receive(peer, &op, tag),
+            OpKind::Read => begin_read(peer, &op),
         }
         if peer.is_gone() {
             // It went while this was entered: whoever ended its operations may have missed it.
@@ -255,7 +255,7 @@ impl EngineShared {
             return Ok(op);
         }
         let bytes = prepared.plan.bytes();
-        let small = prepared.kind != Kind::Read && bytes <= self.config.inline_bytes;
+        let small = prepared.kind != OpKind::Read && bytes <= self.config.inline_bytes;
         let proxies = match prepared.kind.sends() {
             // Ask one proxy for each chunk that waits, those of operations included that no proxy
             // has fetched yet. A proxy that finds more than it can send asks another.
@@ -334,9 +334,9 @@ impl EngineShared {
         &self,
         address: SocketAddr,
         invitation: Option<Invitation>,
-    ) -> Asked<Result<Metadata, ConnectReason>> {
+    ) -> PendingAnswer<Result<Metadata, ConnectReason>> {
         if self.is_forked() {
-            return Asked::of_nobody(&self.bells);
+            return PendingAnswer::of_nobody(&self.bells);
         }
         let (answer, asked) = question(&self.bells);
         self.control.introduce(address, invitation, answer);
@@ -510,9 +510,9 @@ impl EngineShared {
             return;
         }
         let peers = self.peers();
-        self.say_bye(&peers, Event::Close);
+        self.say_bye(&peers, PeerEvent::Close);
         for peer in peers {
-            self.lose_peer(&peer, Event::Told, LostReason::EngineClosed);
+            self.lose_peer(&peer, PeerEvent::Told, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
         self.inbox.queue.close();

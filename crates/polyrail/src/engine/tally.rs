@@ -12,7 +12,7 @@ use crate::base::error::TransferError;
 use crate::engine::counters::Counter;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::PathKind;
-use crate::engine::prepared::{Kind, Prepared};
+use crate::engine::prepared::{OpKind, Prepared};
 
 /// Transfers with a peer.
 #[derive(Default)]
@@ -148,7 +148,7 @@ impl Tally {
                 complete.transfers.add(1);
                 complete.bytes.add(outcome.bytes);
                 // A receive waits for whoever sends, which tells nothing of the way.
-                if !matches!(request.kind, Kind::Receive { .. }) {
+                if !matches!(request.kind, OpKind::Receive { .. }) {
                     durations.note(path, outcome.bytes, outcome.duration);
                 }
             }
@@ -229,12 +229,12 @@ fn shard() -> usize {
     own
 }
 
-fn kind_place(kind: Kind) -> usize {
+fn kind_place(kind: OpKind) -> usize {
     match kind {
-        Kind::Write => 0,
-        Kind::Read => 1,
-        Kind::Send { .. } => 2,
-        Kind::Receive { .. } => 3,
+        OpKind::Write => 0,
+        OpKind::Read => 1,
+        OpKind::Send { .. } => 2,
+        OpKind::Receive { .. } => 3,
     }
 }
 

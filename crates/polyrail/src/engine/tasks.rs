@@ -136,7 +136,7 @@ impl Drop for Bell {
 pub(crate) struct Answer<T>(Arc<Question<T>>);
 
 /// Where it is waited for.
-pub(crate) struct Asked<T>(Arc<Question<T>>);
+pub(crate) struct PendingAnswer<T>(Arc<Question<T>>);
 
 struct Question<T> {
     state: Mutex<State<T>>,
@@ -151,10 +151,10 @@ enum State<T> {
 }
 
 /// A question and where its answer is to be given.
-pub(crate) fn question<T>(bells: &Arc<Bells>) -> (Answer<T>, Asked<T>) {
+pub(crate) fn question<T>(bells: &Arc<Bells>) -> (Answer<T>, PendingAnswer<T>) {
     let state = Mutex::new(State::Open(Tasks::default()));
     let question = Arc::new(Question { state, changed: Condvar::new(), bells: bells.clone() });
-    (Answer(question.clone()), Asked(question))
+    (Answer(question.clone()), PendingAnswer(question))
 }
 
 impl<T> Answer<T> {
@@ -169,7 +169,7 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-impl<T: Clone> Asked<T> {
+impl<T: Clone> PendingAnswer<T> {
     /// Of a question that is put to nobody. Tells nobody, so it takes no lock of others.
     pub(crate) fn of_nobody(bells: &Arc<Bells>) -> Self {
         let (state, changed) = (Mutex::new(State::Nobody), Condvar::new());

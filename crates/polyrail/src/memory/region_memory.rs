@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polyrail_gpu::{Device, DeviceMemory, Place, Queue, Ticket};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue, Ticket};
 use polyrail_sys::Memory;
 
 use crate::base::error::RegionError;
@@ -94,7 +94,7 @@ impl LastCopies {
 
 fn read_device(memory: &DeviceMemory, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {
     let bounce = memory.device().pinned(out.len() as u64)?;
-    let places = (Place::Host(&bounce, 0), Place::Device(memory, offset));
+    let places = (CopyPlace::Host(&bounce, 0), CopyPlace::Device(memory, offset));
     copy_and_wait(memory, places, out.len() as u64)?;
     Ok(bounce.read_at(0, out)?)
 }
@@ -102,13 +102,13 @@ fn read_device(memory: &DeviceMemory, offset: u64, out: &mut [u8]) -> Result<(),
 fn write_device(memory: &DeviceMemory, offset: u64, bytes: &[u8]) -> Result<(), RegionError> {
     let bounce = memory.device().pinned(bytes.len() as u64)?;
     bounce.write_at(0, bytes)?;
-    let places = (Place::Device(memory, offset), Place::Host(&bounce, 0));
+    let places = (CopyPlace::Device(memory, offset), CopyPlace::Host(&bounce, 0));
     copy_and_wait(memory, places, bytes.len() as u64)
 }
 
 fn copy_and_wait(
     memory: &DeviceMemory,
-    (to, from): (Place<'_>, Place<'_>),
+    (to, from): (CopyPlace<'_>, CopyPlace<'_>),
     len: u64,
 ) -> Result<(), RegionError> {
     let mut queue = Queue::new(memory.device())?;

@@ -8,11 +8,11 @@ use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
 use polyrail_proto::RegionKey;
 
-use crate::device::peer_copy::{Copies, Part};
+use crate::device::peer_copy::{Copies, CopyPart};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
-use crate::engine::prepared::Kind;
+use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice, Touch};
 use crate::memory::region_memory::RegionMemory;
@@ -23,8 +23,8 @@ use crate::path::try_shared;
 const NO_DEVICE: &str = "neither end is a device's memory";
 
 /// What the path of a request depends on.
-pub(crate) struct Asked<'a> {
-    pub(crate) kind: Kind,
+pub(crate) struct PathRequest<'a> {
+    pub(crate) kind: OpKind,
     pub(crate) peer: &'a Arc<PeerShared>,
     pub(crate) pairs: &'a [(RegionSlice, RemoteSlice)],
     /// Whether any part of it is in a device's memory, here or at the peer.
@@ -34,7 +34,7 @@ pub(crate) struct Asked<'a> {
 /// Which path a request takes, and if it is not over the rails, the copies.
 pub(crate) fn choose(
     engine: &Arc<EngineShared>,
-    request: &Asked<'_>,
+    request: &PathRequest<'_>,
 ) -> (TransferPath, Option<Copies>) {
     match engine.config.path {
         PathChoice::Shared => (forced_to_share(engine, request), None),
@@ -47,7 +47,7 @@ pub(crate) fn choose(
     }
 }
 
-fn forced_to_share(engine: &Arc<EngineShared>, request: &Asked<'_>) -> TransferPath {
+fn forced_to_share(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> TransferPath {
     match shares(engine, request) {
         Ok(()) => TransferPath::new(PathKind::Shared, "the setting path says so"),
         Err(why) => {
@@ -61,7 +61,7 @@ fn forced_to_share(engine: &Arc<EngineShared>, request: &Asked<'_>) -> TransferP
 /// The path of a request that no device can copy from end to end, for that reason.
 fn without_copies(
     engine: &Arc<EngineShared>,
-    request: &Asked<'_>,
+    request: &PathRequest<'_>,
     why: Cow<'static, str>,
 ) -> TransferPath {
     match shares(engine, request) {
@@ -82,24 +82,24 @@ fn without_copies(
 }
 
 /// Whether the bytes of a request can go through shared memory, or why not.
-fn shares(engine: &Arc<EngineShared>, request: &Asked<'_>) -> Result<(), Cow<'static, str>> {
+fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), Cow<'static, str>> {
     if !request.touches_device {
         return Err(NO_DEVICE.into());
     }
-    let Asked { kind, peer, .. } = *request;
+    let PathRequest { kind, peer, .. } = *request;
     match kind {
-        Kind::Receive { .. } => Err("its sender chooses the path".into()),
-        Kind::Write | Kind::Read | Kind::Send { .. } => try_shared::is_possible(engine, peer),
+        OpKind::Receive { .. } => Err("its sender chooses the path".into()),
+        OpKind::Write | OpKind::Read | OpKind::Send { .. } => try_shared::is_possible(engine, peer),
     }
 }
 
 /// The copies of a request and why they are possible, or why not.
 fn copies(
     engine: &Arc<EngineShared>,
-    request: &Asked<'_>,
+    request: &PathRequest<'_>,
 ) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
-    let Asked { kind, peer, pairs, .. } = *request;
-    if !matches!(kind, Kind::Write | Kind::Read) {
+    let PathRequest { kind, peer, pairs, .. } = *request;
+    if !matches!(kind, OpKind::Write | OpKind::Read) {
         return Err("where a message goes is known when it meets its receive".into());
     }
     if !peer.same_host {
@@ -127,7 +127,7 @@ fn copies(
             }
         };
         let touch = match kind {
-            Kind::Read => Touch::Read(engine.card.instance),
+            OpKind::Read => Touch::Read(engine.card.instance),
             _ => Touch::Write(engine.card.instance),
         };
         parts.push(part(kind, local, remote, far, touch)?);
@@ -141,7 +141,7 @@ fn copies(
 }
 
 /// Whether a queue of the device can copy from and to all memory of the parts.
-fn must_reach_all(device: &Arc<dyn Device>, parts: &[Part]) -> Result<(), String> {
+fn must_reach_all(device: &Arc<dyn Device>, parts: &[CopyPart]) -> Result<(), String> {
     let mut seen: Vec<&Arc<RegionCore>> = Vec::new();
     for end in parts.iter().flat_map(|part| [&part.from, &part.to]) {
         // Parts mostly stay in the same few regions; asking once more does no harm.
@@ -172,12 +172,12 @@ fn reaches(device: &Arc<dyn Device>, memory: &DeviceMemory) -> Result<bool, GpuE
 
 /// A checked copy. What would be refused goes over the rails, where the peer refuses it.
 fn part(
-    kind: Kind,
+    kind: OpKind,
     local: &RegionSlice,
     remote: &RemoteSlice,
     far: Arc<RegionCore>,
     touch: Touch,
-) -> Result<Part, &'static str> {
+) -> Result<CopyPart, &'static str> {
     const REFUSED: &str = "the peer would refuse it";
     let end = remote.offset.checked_add(remote.len);
     let inside = end.is_some_and(|end| end <= far.memory.len());
@@ -187,8 +187,8 @@ fn part(
     let near = (local.region.clone(), local.offset);
     let far = (far, remote.offset);
     let ((from, from_offset), (to, to_offset)) = match kind {
-        Kind::Read => (far, near),
+        OpKind::Read => (far, near),
         _ => (near, far),
     };
-    Ok(Part { from, from_offset, to, to_offset, len: local.len })
+    Ok(CopyPart { from, from_offset, to, to_offset, len: local.len })
 }

@@ -11,7 +11,7 @@ use polyrail_proto::message::Message;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::SharedMemory;
 
-use crate::device::shared_page::{Backoff, Known, PAGE_BYTES, create, open, place_of};
+use crate::device::shared_page::{Backoff, PAGE_BYTES, Trial, create, open, place_of};
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -56,16 +56,16 @@ pub(crate) fn is_possible(
         return Err(why.to_owned().into());
     }
     match state.known {
-        Known::Works => Ok(()),
+        Trial::Works => Ok(()),
         _ if peer.is_gone() => Err("the peer is gone".into()),
-        Known::Asked if !may_wait => {
+        Trial::Asked if !may_wait => {
             Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
         }
-        Known::Asked => {
-            state.known = Known::Overdue;
+        Trial::Asked => {
+            state.known = Trial::Overdue;
             Err("the peer did not answer in time whether it can".into())
         }
-        Known::Unknown | Known::Overdue => {
+        Trial::Unknown | Trial::Overdue => {
             Err("the peer has not answered yet whether it can".into())
         }
     }
@@ -109,16 +109,16 @@ pub(crate) fn seen(
     peer: &Arc<PeerShared>,
     seen: Result<SharedPlace, String>,
 ) {
-    if !matches!(peer.sharing.lock().known, Known::Asked | Known::Overdue) {
+    if !matches!(peer.sharing.lock().known, Trial::Asked | Trial::Overdue) {
         tracing::debug!(target: "polyrail::share", peer = peer.name(), "answers what nobody asked");
         return;
     }
     let looked = seen.and_then(|place| pin(engine, &open_page(peer, place)?));
     let mut state = peer.sharing.lock();
     match looked {
-        Ok(()) => state.known = Known::Works,
+        Ok(()) => state.known = Trial::Works,
         Err(why) => {
-            state.known = Known::Unknown;
+            state.known = Trial::Unknown;
             state.fail(why);
         }
     }

@@ -10,7 +10,7 @@ use super::core::Core;
 use crate::engine::state::EngineShared;
 
 /// A core while this thread drives it. What others left meanwhile is sent when it is given back.
-pub(super) struct Held<'a> {
+pub(super) struct DrivenCore<'a> {
     // Fields are dropped in this order.
     core: MutexGuard<'a, Core>,
     _then: Settles<'a>,
@@ -21,7 +21,7 @@ struct Settles<'a> {
     engine: &'a Arc<EngineShared>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> DrivenCore<'a> {
     pub(super) fn new(
         core: MutexGuard<'a, Core>,
         proxy: &'a Proxy,
@@ -40,7 +40,7 @@ impl Drop for Settles<'_> {
     }
 }
 
-impl Deref for Held<'_> {
+impl Deref for DrivenCore<'_> {
     type Target = Core;
 
     fn deref(&self) -> &Core {
@@ -48,7 +48,7 @@ impl Deref for Held<'_> {
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for DrivenCore<'_> {
     fn deref_mut(&mut self) -> &mut Core {
         &mut self.core
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
 use super::core::Core;
-use super::core_guard::Held;
+use super::core_guard::DrivenCore;
 use super::{Proxy, Reads};
 use crate::base::pause::{COPY_SLEEP, Pause};
 use crate::engine::state::EngineShared;
@@ -206,7 +206,7 @@ impl Proxy {
     }
 
     /// Nothing is left to do: sleeps until there is. Says whether to go on then.
-    fn rest(&self, mut core: Held<'_>, drive: &mut DriveState<'_>) -> bool {
+    fn rest(&self, mut core: DrivenCore<'_>, drive: &mut DriveState<'_>) -> bool {
         drive.busy_at = None;
         drive.pace.stop(&drive.engine.pollers);
         if self.send_held_acks(&mut core, drive.engine) {
@@ -333,7 +333,7 @@ impl Proxy {
             self.woke_by_itself.store(true, Ordering::Relaxed);
         }
         let was_told = self.signal.awake();
-        let mut core = Held::new(self.lock(), self, engine);
+        let mut core = DrivenCore::new(self.lock(), self, engine);
         core.is_unannounced = by_itself && !was_told;
         core.events.append(&mut events);
     }

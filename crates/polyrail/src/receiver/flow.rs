@@ -20,7 +20,7 @@ use socket2::Socket;
 
 use self::acks::Acks;
 use self::current::{Current, continue_crc, is_told_of, pin_all};
-use self::device_chunks::{Arrival, Arrivals, End};
+use self::device_chunks::{Arrival, Arrivals, ChunkEnd};
 use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::Ring;
@@ -540,7 +540,7 @@ impl RxFlow {
                         let began_ns = self.current.began_ns;
                         let arrival = Arrival { header, began_ns, end, in_ring };
                         match arrival.end {
-                            End::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
+                            ChunkEnd::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
                                 self.conclude(&arrival, settled, pass);
                             }
                             _ => self.arrivals.push(arrival),

@@ -33,10 +33,10 @@ impl TxProxies {
     }
 
     /// Says that there is something to send, enough for so many proxies.
-    pub(crate) fn want(&self, proxies: usize) -> Asked<'_> {
+    pub(crate) fn want(&self, proxies: usize) -> AskedProxies<'_> {
         let count = proxies.clamp(1, self.proxies.len());
         let before = self.ask(u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS)));
-        Asked { proxies: &self.proxies[..count], before }
+        AskedProxies { proxies: &self.proxies[..count], before }
     }
 
     /// The proxy in this place, which is awake, may have something to send. The others are left in
@@ -94,13 +94,13 @@ impl TxProxies {
 }
 
 /// Proxies that are asked to send.
-pub(crate) struct Asked<'a> {
+pub(crate) struct AskedProxies<'a> {
     proxies: &'a [usize],
     /// The bits of those that were asked before.
     before: u64,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AskedProxies<'a> {
     pub(crate) fn all(&self) -> &'a [usize] {
         self.proxies
     }

@@ -1,9 +1,9 @@
 //! How transfers end, and what the sender forgets then.
 
-use super::{Failure, Handle, ORDER_SLACK, Sender, Source, TransferId, TxEvent};
+use super::{Failure, ORDER_SLACK, Sender, Source, TransferHandle, TransferId, TxEvent};
 
 impl<S: Source> Sender<S> {
-    pub(super) fn end_outgoing(&mut self, handle: Handle, failure: Failure) {
+    pub(super) fn end_outgoing(&mut self, handle: TransferHandle, failure: Failure) {
         let Some(outgoing) = self.outgoing_mut(handle) else { return };
         outgoing.ending.get_or_insert(failure);
         let waited = std::mem::take(&mut outgoing.waiting);
@@ -14,14 +14,14 @@ impl<S: Source> Sender<S> {
         self.forget_stale();
     }
 
-    pub(super) fn writing_ended(&mut self, handle: Handle) {
+    pub(super) fn writing_ended(&mut self, handle: TransferHandle) {
         if let Some(outgoing) = self.outgoing_mut(handle) {
             outgoing.writing -= 1;
             self.finish_if_over(handle);
         }
     }
 
-    pub(super) fn finish_if_over(&mut self, handle: Handle) {
+    pub(super) fn finish_if_over(&mut self, handle: TransferHandle) {
         let Some(outgoing) = self.outgoing_mut(handle) else { return };
         if outgoing.writing > 0 {
             return;
@@ -45,7 +45,7 @@ impl<S: Source> Sender<S> {
     /// down.
     pub(super) fn forget_stale(&mut self) {
         let slots = &self.slots;
-        let pullable = |handle: &Handle| {
+        let pullable = |handle: &TransferHandle| {
             let outgoing = slots[handle.slot as usize].as_ref();
             outgoing.is_some_and(|o| o.id == handle.id && o.ending.is_none())
         };
@@ -59,7 +59,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    pub(super) fn release(&mut self, handle: Handle) {
+    pub(super) fn release(&mut self, handle: TransferHandle) {
         self.slots[handle.slot as usize] = None;
         self.free.push(handle.slot);
         self.live -= 1;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Handle, Sender, Source};
+use super::{Sender, Source, TransferHandle};
 use crate::id::Time;
 use crate::wire::RefusalCode;
 
@@ -21,14 +21,14 @@ const LONGEST: Duration = Duration::from_millis(64);
 /// few of the others in vain.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
-    chunks: VecDeque<(Handle, u32)>,
+    chunks: VecDeque<(TransferHandle, u32)>,
     until: Option<Time>,
     /// Acknowledgements of other chunks that end the rest.
     acks_left: u32,
     /// How long they rest when the next one is refused; it doubles until one of them gets through.
     pause: Duration,
     /// Those that were given out again and are neither acknowledged nor refused yet.
-    tried: Vec<(Handle, u32)>,
+    tried: Vec<(TransferHandle, u32)>,
     /// Why the last one was refused.
     why: Option<RefusalCode>,
 }
@@ -54,7 +54,7 @@ impl<S: Source> Sender<S> {
 impl Postponed {
     /// The peer has no room for a chunk now. The first time the sender tries again at once: mostly
     /// the peer is just reading another copy of it.
-    pub(super) fn push(&mut self, now: Time, chunk: (Handle, u32), why: RefusalCode) {
+    pub(super) fn push(&mut self, now: Time, chunk: (TransferHandle, u32), why: RefusalCode) {
         self.take_tried(chunk);
         self.why = Some(why);
         self.chunks.push_back(chunk);
@@ -68,7 +68,7 @@ impl Postponed {
     }
 
     /// The oldest, unless they rest.
-    pub(super) fn pop(&mut self) -> Option<(Handle, u32)> {
+    pub(super) fn pop(&mut self) -> Option<(TransferHandle, u32)> {
         if self.until.is_some() {
             return None;
         }
@@ -78,7 +78,7 @@ impl Postponed {
     }
 
     /// What [`Self::pop`] would give.
-    pub(super) fn front(&self) -> Option<(Handle, u32)> {
+    pub(super) fn front(&self) -> Option<(TransferHandle, u32)> {
         self.chunks.front().copied().filter(|_| self.until.is_none())
     }
 
@@ -114,7 +114,7 @@ impl Postponed {
     }
 
     /// A chunk was acknowledged. `is_last`: none is left that could be, but those that rest.
-    pub(super) fn acknowledged(&mut self, chunk: (Handle, u32), is_last: bool) {
+    pub(super) fn acknowledged(&mut self, chunk: (TransferHandle, u32), is_last: bool) {
         if self.take_tried(chunk) {
             // The peer has room again.
             (self.until, self.pause) = (None, Duration::ZERO);
@@ -126,12 +126,12 @@ impl Postponed {
         }
     }
 
-    pub(super) fn forget(&mut self, handle: Handle) {
+    pub(super) fn forget(&mut self, handle: TransferHandle) {
         self.chunks.retain(|(other, _)| *other != handle);
         self.tried.retain(|(other, _)| *other != handle);
     }
 
-    fn take_tried(&mut self, chunk: (Handle, u32)) -> bool {
+    fn take_tried(&mut self, chunk: (TransferHandle, u32)) -> bool {
         let index = self.tried.iter().position(|other| *other == chunk);
         index.is_some_and(|index| {
             self.tried.swap_remove(index);
@@ -144,8 +144,8 @@ impl Postponed {
 mod tests {
     use super::*;
 
-    const fn chunk(id: u64) -> (Handle, u32) {
-        (Handle { slot: 0, id }, 0)
+    const fn chunk(id: u64) -> (TransferHandle, u32) {
+        (TransferHandle { slot: 0, id }, 0)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! told so, and the driver learns which flows must ask again.
 
 use super::rails::{Load, Next};
-use super::{Flow, Handle, Sender, Source};
+use super::{Flow, Sender, Source, TransferHandle};
 use crate::id::{FlowIndex, Time};
 
 impl Flow {
@@ -70,7 +70,7 @@ impl<S: Source> Sender<S> {
 
     /// Whether a rail should take the next chunk.
     fn may_take(&self, now: Time, rail: usize) -> bool {
-        let next_of = |handle: &Handle| {
+        let next_of = |handle: &TransferHandle| {
             let outgoing = self.slots[handle.slot as usize].as_ref()?;
             Some((*handle, outgoing.next_chunk))
         };
@@ -103,7 +103,7 @@ impl<S: Source> Sender<S> {
 
     /// Counts a pulled chunk as waiting again, unless its transfer is ending; returns whether it
     /// did.
-    pub(super) fn give_back(&mut self, handle: Handle, chunk: u32, load: Load) -> bool {
+    pub(super) fn give_back(&mut self, handle: TransferHandle, chunk: u32, load: Load) -> bool {
         let again = self.waits_again(handle, load);
         if again {
             self.given_back.push_back((handle, chunk));
@@ -112,7 +112,7 @@ impl<S: Source> Sender<S> {
     }
 
     /// Counts a chunk as waiting, unless its transfer is ending; returns whether it did.
-    pub(super) fn waits_again(&mut self, handle: Handle, load: Load) -> bool {
+    pub(super) fn waits_again(&mut self, handle: TransferHandle, load: Load) -> bool {
         let bytes = u64::from(load.bytes);
         let again = match self.outgoing_mut(handle) {
             Some(outgoing) if outgoing.ending.is_none() => {

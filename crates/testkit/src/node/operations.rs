@@ -4,7 +4,7 @@ use polyrail_proto::matching::Match;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{
-    Admission, Failure, Landed, NewTransfer, Segment, Source, TransferId, TxEvent,
+    Failure, Landed, NewTransfer, Permission, Segment, Source, TransferId, TxEvent,
 };
 
 use super::{Handle, Node, Request, Sabotage, segments};
@@ -51,7 +51,7 @@ pub(super) fn admit(
     memory: &Memory,
     header: &ChunkHeader,
     places: &[Place],
-) -> Admission {
+) -> Permission {
     if node.settings.sabotage == Sabotage::AdmitsEverything {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! A file that says by hand which CPU each queue's interrupt goes to.
 
 use polyrail_host::CpuSet;
-use polyrail_yaml::{Entry, Fault, Node, Place, excerpt};
+use polyrail_yaml::{Entry, Fault, Node, Position, excerpt};
 
 use super::role::Role;
 use super::vectors::{Vector, Vectors};
@@ -31,7 +31,7 @@ pub struct IrqMap {
 #[derive(Clone, Debug)]
 pub struct MapEntry {
     device: String,
-    at: Place,
+    at: Position,
     rules: Vec<Rule>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Target {
 struct Rule {
     which: Which,
     cpus: CpuSet,
-    at: Place,
+    at: Position,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

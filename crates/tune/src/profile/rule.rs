@@ -2,7 +2,7 @@
 
 use polyrail_host::CpuSet;
 use polyrail_nic::Setting;
-use polyrail_yaml::{Entry, Fault, Node, Place, excerpt};
+use polyrail_yaml::{Entry, Fault, Node, Position, excerpt};
 
 use crate::plan::check_path;
 use crate::target::Target;
@@ -174,7 +174,7 @@ impl Rule {
     }
 }
 
-fn checked_path(path: &str, at: Place) -> Result<String, Fault> {
+fn checked_path(path: &str, at: Position) -> Result<String, Fault> {
     let is_plain = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     let stars = path.matches('*').count();
     if !is_plain || stars > 1 {

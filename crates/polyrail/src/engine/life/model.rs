@@ -27,7 +27,7 @@ struct End {
     instance: u8,
     /// The run of the other that is meant.
     knows: u8,
-    state: State,
+    state: PeerState,
     /// The session in which it speaks, and how many it has had.
     own: u32,
     sessions: u32,
@@ -88,7 +88,7 @@ impl End {
         Self {
             instance,
             knows,
-            state: State::Unknown,
+            state: PeerState::Unknown,
             own: 0,
             sessions: 0,
             heard: None,
@@ -112,13 +112,14 @@ impl End {
 
     fn note_flows(&mut self) {
         let is_reached = self.out == Out::Up || (!self.wants && self.arrival.is_some());
-        (self.state, _) = self.state.after(if is_reached { Event::Up } else { Event::Down });
+        (self.state, _) =
+            self.state.after(if is_reached { PeerEvent::Up } else { PeerEvent::Down });
     }
 
     fn begin(&mut self) {
         self.sessions += 1;
         self.own = self.sessions;
-        self.state = State::New;
+        self.state = PeerState::New;
         (self.heard, self.wants, self.is_used) = (None, false, false);
     }
 }
@@ -153,7 +154,7 @@ impl World {
     }
 
     /// Does what follows from an event, but for what a hello is answered.
-    fn happens(&mut self, at: usize, event: Event) -> Action {
+    fn happens(&mut self, at: usize, event: PeerEvent) -> Action {
         let (state, action) = self.ends[at].state.after(event);
         if matches!(action, Action::End | Action::EndBoth | Action::BeginAnew) {
             self.end_session(at);
@@ -171,7 +172,7 @@ impl World {
     fn add(&mut self, at: usize) {
         let there = self.ends[1 - at].instance;
         self.ends[at].meets(there);
-        self.happens(at, Event::Add);
+        self.happens(at, PeerEvent::Add);
         self.ends[at].wants = true;
     }
 
@@ -219,11 +220,11 @@ impl World {
             over: &over,
         };
         let greeting = greeting(sessions, has_flows, is_unused);
-        match self.happens(at, Event::Hello(greeting)) {
+        match self.happens(at, PeerEvent::Hello(greeting)) {
             Action::Welcome | Action::Begin | Action::BeginAnew => {
                 self.ends[at].heard = Some(session);
                 self.ends[at].arrival = Some(session);
-                self.happens(at, Event::Up);
+                self.happens(at, PeerEvent::Up);
                 self.say(1 - at, session, What::Welcome);
             }
             Action::Refuse(RefusedCode::Removed) => {
@@ -291,7 +292,7 @@ impl World {
                     Word::OtherSession => (RefusedCode::OtherSession, true),
                 };
                 if is_final(code, proven, end.state) {
-                    self.happens(to, Event::Dismissed { proven });
+                    self.happens(to, PeerEvent::Dismissed { proven });
                 }
             }
             What::OutBroken if is_up => {
@@ -303,7 +304,7 @@ impl World {
                 end.note_flows();
             }
             What::Bye if end.arrival == Some(session) => {
-                self.happens(to, Event::Bye);
+                self.happens(to, PeerEvent::Bye);
             }
             What::Refused(_) | What::OutBroken | What::ArrivalBroken | What::Bye => {}
         }
@@ -334,12 +335,12 @@ impl World {
             if end.removes > 0 && !end.state.is_over() {
                 may(&|world| {
                     world.ends[at].removes -= 1;
-                    world.happens(at, Event::Remove);
+                    world.happens(at, PeerEvent::Remove);
                 });
             }
             if end.state.is_parting() {
                 may(&|world| {
-                    world.happens(at, Event::Told);
+                    world.happens(at, PeerEvent::Told);
                 });
             } else if !end.state.is_over() {
                 match end.out {
@@ -348,8 +349,8 @@ impl World {
                     Out::Up => {}
                 }
                 let late = match end.state {
-                    State::Connected => Event::Silent,
-                    _ => Event::Unreachable,
+                    PeerState::Connected => PeerEvent::Silent,
+                    _ => PeerEvent::Unreachable,
                 };
                 may(&|world| {
                     world.happens(at, late);
@@ -369,7 +370,7 @@ impl World {
     fn agree(&self) -> bool {
         [0, 1].into_iter().all(|at| {
             let end = &self.ends[at];
-            end.state == State::Connected
+            end.state == PeerState::Connected
                 && end.out == Out::Up
                 && self.is_arrival_alive(at)
                 && end.heard == end.arrival
@@ -389,7 +390,7 @@ impl World {
             }
             for at in [0, 1] {
                 if self.ends[at].state.is_parting() {
-                    self.happens(at, Event::Told);
+                    self.happens(at, PeerEvent::Told);
                 }
                 if self.ends[at].arrival.is_some() && !self.is_arrival_alive(at) {
                     self.ends[at].arrival = None;
@@ -409,8 +410,8 @@ impl World {
                 let end = &self.ends[at];
                 let is_live = !end.state.is_over();
                 // For ever is longer than a timeout.
-                if is_live && end.state != State::Connected && round % 8 == 7 {
-                    self.happens(at, Event::Unreachable);
+                if is_live && end.state != PeerState::Connected && round % 8 == 7 {
+                    self.happens(at, PeerEvent::Unreachable);
                 } else if is_live && end.out == Out::Idle && end.wants {
                     self.connect(at);
                 }
@@ -422,7 +423,7 @@ impl World {
     fn is_fine(&self) -> Result<(), String> {
         let mut alone = self.clone();
         alone.calm(false);
-        let believe = alone.ends.iter().all(|end| end.state == State::Connected);
+        let believe = alone.ends.iter().all(|end| end.state == PeerState::Connected);
         let is_one_way = alone.ends.iter().any(|end| !end.wants);
         if believe && !is_one_way && !alone.agree() {
             return Err(format!("in different sessions for ever: {alone:#?}"));

@@ -4,30 +4,30 @@ use std::collections::HashSet;
 
 use super::*;
 
-const EVENTS: [Event; 20] = [
-    Event::Add,
-    Event::AddOtherCard,
-    Event::Remove,
-    Event::Close,
-    Event::Told,
-    Event::Hello(Greeting::First),
-    Event::Hello(Greeting::Current),
-    Event::Hello(Greeting::Anew),
-    Event::Hello(Greeting::AnewInVain),
-    Event::Hello(Greeting::TooEarly),
-    Event::Hello(Greeting::Over),
-    Event::Hello(Greeting::OtherCard),
-    Event::Bye,
-    Event::Up,
-    Event::Down,
-    Event::NobodyThere,
-    Event::Dismissed { proven: true },
-    Event::Dismissed { proven: false },
-    Event::Unreachable,
-    Event::Silent,
+const EVENTS: [PeerEvent; 20] = [
+    PeerEvent::Add,
+    PeerEvent::AddOtherCard,
+    PeerEvent::Remove,
+    PeerEvent::Close,
+    PeerEvent::Told,
+    PeerEvent::Hello(HelloKind::First),
+    PeerEvent::Hello(HelloKind::Current),
+    PeerEvent::Hello(HelloKind::Anew),
+    PeerEvent::Hello(HelloKind::AnewInVain),
+    PeerEvent::Hello(HelloKind::TooEarly),
+    PeerEvent::Hello(HelloKind::Over),
+    PeerEvent::Hello(HelloKind::OtherCard),
+    PeerEvent::Bye,
+    PeerEvent::Up,
+    PeerEvent::Down,
+    PeerEvent::NobodyThere,
+    PeerEvent::Dismissed { proven: true },
+    PeerEvent::Dismissed { proven: false },
+    PeerEvent::Unreachable,
+    PeerEvent::Silent,
 ];
 
-/// The states are those of [`State::ALL`] by their letters here, each cell is the state afterwards and
+/// The states are those of [`PeerState::ALL`] by their letters here, each cell is the state afterwards and
 /// what follows: `b`egin, begin `a`new, `e`nd, `c`onnect, `s`ay good-bye, `w`elcome, refuse because it
 /// is `r`emoved, its session is `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe, end both for it comes in `v`ain.
 const TABLE: &str = "
@@ -55,45 +55,45 @@ Silent               U. Ge Ge Ge Re Ge G. R.
 ";
 
 /// The row of an event. An event without one does not compile.
-fn row(event: Event) -> &'static str {
+fn row(event: PeerEvent) -> &'static str {
     match event {
-        Event::Add => "Add",
-        Event::AddOtherCard => "AddOtherCard",
-        Event::Remove => "Remove",
-        Event::Close => "Close",
-        Event::Told => "Told",
-        Event::Hello(Greeting::First) => "HelloFirst",
-        Event::Hello(Greeting::Current) => "HelloCurrent",
-        Event::Hello(Greeting::Anew) => "HelloAnew",
-        Event::Hello(Greeting::AnewInVain) => "HelloAnewInVain",
-        Event::Hello(Greeting::TooEarly) => "HelloTooEarly",
-        Event::Hello(Greeting::Over) => "HelloOver",
-        Event::Hello(Greeting::OtherCard) => "HelloOtherCard",
-        Event::Bye => "Bye",
-        Event::Up => "Up",
-        Event::Down => "Down",
-        Event::NobodyThere => "NobodyThere",
-        Event::Dismissed { proven: true } => "DismissedProven",
-        Event::Dismissed { proven: false } => "DismissedUnproven",
-        Event::Unreachable => "Unreachable",
-        Event::Silent => "Silent",
+        PeerEvent::Add => "Add",
+        PeerEvent::AddOtherCard => "AddOtherCard",
+        PeerEvent::Remove => "Remove",
+        PeerEvent::Close => "Close",
+        PeerEvent::Told => "Told",
+        PeerEvent::Hello(HelloKind::First) => "HelloFirst",
+        PeerEvent::Hello(HelloKind::Current) => "HelloCurrent",
+        PeerEvent::Hello(HelloKind::Anew) => "HelloAnew",
+        PeerEvent::Hello(HelloKind::AnewInVain) => "HelloAnewInVain",
+        PeerEvent::Hello(HelloKind::TooEarly) => "HelloTooEarly",
+        PeerEvent::Hello(HelloKind::Over) => "HelloOver",
+        PeerEvent::Hello(HelloKind::OtherCard) => "HelloOtherCard",
+        PeerEvent::Bye => "Bye",
+        PeerEvent::Up => "Up",
+        PeerEvent::Down => "Down",
+        PeerEvent::NobodyThere => "NobodyThere",
+        PeerEvent::Dismissed { proven: true } => "DismissedProven",
+        PeerEvent::Dismissed { proven: false } => "DismissedUnproven",
+        PeerEvent::Unreachable => "Unreachable",
+        PeerEvent::Silent => "Silent",
     }
 }
 
-fn is_of_the_user(event: Event) -> bool {
-    matches!(event, Event::Add | Event::AddOtherCard | Event::Remove | Event::Close)
+fn is_of_the_user(event: PeerEvent) -> bool {
+    matches!(event, PeerEvent::Add | PeerEvent::AddOtherCard | PeerEvent::Remove | PeerEvent::Close)
 }
 
-fn letter(state: State) -> char {
+fn letter(state: PeerState) -> char {
     match state {
-        State::Unknown => 'U',
-        State::New => 'N',
-        State::Connected => 'C',
-        State::CutOff => 'K',
-        State::Leaving => 'L',
-        State::Closing => 'X',
-        State::Lost => 'G',
-        State::Removed => 'R',
+        PeerState::Unknown => 'U',
+        PeerState::New => 'N',
+        PeerState::Connected => 'C',
+        PeerState::CutOff => 'K',
+        PeerState::Leaving => 'L',
+        PeerState::Closing => 'X',
+        PeerState::Lost => 'G',
+        PeerState::Removed => 'R',
     }
 }
 
@@ -120,7 +120,7 @@ fn sign(action: Action) -> char {
 fn every_event_in_every_state_leads_where_the_table_says() {
     let mut lines = TABLE.lines().filter(|line| !line.is_empty());
     let head: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-    assert_eq!(head, State::ALL.map(|state| letter(state).to_string()));
+    assert_eq!(head, PeerState::ALL.map(|state| letter(state).to_string()));
     let rows: Vec<(&str, Vec<&str>)> = lines
         .map(|line| {
             let mut words = line.split_whitespace();
@@ -129,8 +129,8 @@ fn every_event_in_every_state_leads_where_the_table_says() {
         .collect();
     assert_eq!(rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(), EVENTS.map(row));
     for (event, (name, cells)) in EVENTS.into_iter().zip(rows) {
-        assert_eq!(cells.len(), State::ALL.len(), "{name}");
-        for (state, cell) in State::ALL.into_iter().zip(cells) {
+        assert_eq!(cells.len(), PeerState::ALL.len(), "{name}");
+        for (state, cell) in PeerState::ALL.into_iter().zip(cells) {
             let (after, action) = state.after(event);
             let found = format!("{}{}", letter(after), sign(action));
             assert_eq!(found, cell, "{name} in {state:?}");
@@ -140,13 +140,13 @@ fn every_event_in_every_state_leads_where_the_table_says() {
 
 #[test]
 fn a_number_is_the_state_that_it_was() {
-    for (number, state) in State::ALL.into_iter().enumerate() {
-        assert_eq!((state as usize, State::from_number(number as u8)), (number, state));
+    for (number, state) in PeerState::ALL.into_iter().enumerate() {
+        assert_eq!((state as usize, PeerState::from_number(number as u8)), (number, state));
     }
 }
 
 /// States that can be reached by such events.
-fn reached(from: State, may: impl Fn(State, Event) -> bool) -> HashSet<State> {
+fn reached(from: PeerState, may: impl Fn(PeerState, PeerEvent) -> bool) -> HashSet<PeerState> {
     let (mut seen, mut open) = (HashSet::from([from]), vec![from]);
     while let Some(state) = open.pop() {
         for event in EVENTS.into_iter().filter(|event| may(state, *event)) {
@@ -161,29 +161,30 @@ fn reached(from: State, may: impl Fn(State, Event) -> bool) -> HashSet<State> {
 
 #[test]
 fn a_peer_comes_back_from_every_state_by_itself_unless_the_user_has_parted_with_it() {
-    for state in State::ALL {
+    for state in PeerState::ALL {
         let by_itself = reached(state, |_, event| !is_of_the_user(event));
-        let by_user = matches!(state, State::Leaving | State::Removed);
-        assert_eq!(by_itself.contains(&State::Connected), !by_user, "{state:?}");
-        let when_added = reached(state, |_, event| !is_of_the_user(event) || event == Event::Add);
-        assert!(when_added.contains(&State::Connected), "{state:?}");
+        let by_user = matches!(state, PeerState::Leaving | PeerState::Removed);
+        assert_eq!(by_itself.contains(&PeerState::Connected), !by_user, "{state:?}");
+        let when_added =
+            reached(state, |_, event| !is_of_the_user(event) || event == PeerEvent::Add);
+        assert!(when_added.contains(&PeerState::Connected), "{state:?}");
     }
 }
 
 #[test]
 fn only_the_user_removes_a_peer_and_has_it_back() {
-    for state in State::ALL {
+    for state in PeerState::ALL {
         for event in EVENTS {
             let (after, _) = state.after(event);
             let note = format!("{event:?} in {state:?}");
-            if after == State::Removed && state != State::Removed {
-                assert!(event == Event::Remove || state == State::Leaving, "{note}");
+            if after == PeerState::Removed && state != PeerState::Removed {
+                assert!(event == PeerEvent::Remove || state == PeerState::Leaving, "{note}");
             }
-            if after == State::Leaving && state != State::Leaving {
-                assert_eq!(event, Event::Remove, "{note}");
+            if after == PeerState::Leaving && state != PeerState::Leaving {
+                assert_eq!(event, PeerEvent::Remove, "{note}");
             }
-            if state == State::Removed && after != State::Removed {
-                assert!(matches!(event, Event::Add | Event::AddOtherCard), "{note}");
+            if state == PeerState::Removed && after != PeerState::Removed {
+                assert!(matches!(event, PeerEvent::Add | PeerEvent::AddOtherCard), "{note}");
             }
         }
     }
@@ -191,7 +192,7 @@ fn only_the_user_removes_a_peer_and_has_it_back() {
 
 #[test]
 fn a_session_ends_exactly_where_its_state_does() {
-    for state in State::ALL {
+    for state in PeerState::ALL {
         for event in EVENTS {
             let (after, action) = state.after(event);
             let is_end = matches!(action, Action::End | Action::EndBoth);
@@ -199,7 +200,7 @@ fn a_session_ends_exactly_where_its_state_does() {
             let begins = matches!(action, Action::Begin | Action::BeginAnew);
             let note = format!("{event:?} in {state:?}");
             assert!(!ends || !state.is_over(), "{note}: nothing to end");
-            assert!(!begins || after == State::New, "{note}: a session begins as a new one");
+            assert!(!begins || after == PeerState::New, "{note}: a session begins as a new one");
             let (was, is) = (!state.is_over(), !after.is_over());
             assert_eq!(was && !is, is_end, "{note}");
             assert_eq!(!was && is, action == Action::Begin, "{note}");
@@ -232,9 +233,9 @@ fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
         RefusedCode::Unproven,
     ];
     for proven in [true, false] {
-        assert_eq!(finals(proven, State::New).collect::<Vec<_>>(), never_changes);
+        assert_eq!(finals(proven, PeerState::New).collect::<Vec<_>>(), never_changes);
     }
-    for state in [State::Connected, State::CutOff] {
+    for state in [PeerState::Connected, PeerState::CutOff] {
         assert_eq!(finals(false, state).count(), 0, "{state:?}");
         let proven: HashSet<_> = finals(true, state).collect();
         assert!(never_changes.iter().all(|code| proven.contains(code)), "{state:?}");
@@ -245,7 +246,7 @@ fn what_nobody_has_proven_ends_no_peer_that_was_connected() {
 #[test]
 fn a_peer_is_dismissed_by_a_final_word_on_every_flow() {
     let mut attempts = Attempts::new(2, 3);
-    let dismissed = |proven| Some(Event::Dismissed { proven });
+    let dismissed = |proven| Some(PeerEvent::Dismissed { proven });
     attempts.refused(0, 0, Some(true));
     attempts.refused(1, 1, Some(true));
     assert_eq!(attempts.verdict(), None);
@@ -288,13 +289,13 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
     assert!(!attempts.is_unsure(0) && attempts.is_unsure(1));
     attempts.nobody_there(1, second);
     // The third never led there, whatever it says.
-    assert_eq!(attempts.verdict(), Some(Event::NobodyThere));
+    assert_eq!(attempts.verdict(), Some(PeerEvent::NobodyThere));
     attempts.somebody_there(1);
     assert_eq!(attempts.verdict(), None, "no way there, or time ran out: a cable was cut");
     attempts.nobody_there(1, at(300));
     assert_eq!(attempts.verdict(), None, "begun anew");
     attempts.nobody_there(1, at(400));
-    assert_eq!(attempts.verdict(), Some(Event::NobodyThere));
+    assert_eq!(attempts.verdict(), Some(PeerEvent::NobodyThere));
     attempts.up(0, 0);
     assert_eq!(attempts.verdict(), None);
 }
@@ -306,16 +307,16 @@ fn a_hello_is_judged_by_what_either_end_has_heard_before() {
         greeting(Sessions { said, knows, own, heard, over }, flows, || unused)
     };
     let ours = Some(9);
-    assert_eq!(greet(4, None, ours, None, false, false), Greeting::Over);
-    assert_eq!(greet(3, ours, ours, Some(3), true, true), Greeting::Over);
-    assert_eq!(greet(5, None, ours, None, false, false), Greeting::First);
-    assert_eq!(greet(5, ours, ours, None, false, false), Greeting::Current);
-    assert_eq!(greet(5, None, ours, Some(5), true, false), Greeting::Current);
-    assert_eq!(greet(6, None, ours, Some(5), true, true), Greeting::TooEarly);
+    assert_eq!(greet(4, None, ours, None, false, false), HelloKind::Over);
+    assert_eq!(greet(3, ours, ours, Some(3), true, true), HelloKind::Over);
+    assert_eq!(greet(5, None, ours, None, false, false), HelloKind::First);
+    assert_eq!(greet(5, ours, ours, None, false, false), HelloKind::Current);
+    assert_eq!(greet(5, None, ours, Some(5), true, false), HelloKind::Current);
+    assert_eq!(greet(6, None, ours, Some(5), true, true), HelloKind::TooEarly);
     let replaced = greet(6, ours, ours, Some(5), false, true);
-    assert_eq!(replaced, Greeting::Current, "nothing came of the other");
-    assert_eq!(greet(6, None, ours, Some(5), false, false), Greeting::Anew);
-    assert_eq!(greet(6, ours, ours, Some(5), false, false), Greeting::AnewInVain);
+    assert_eq!(replaced, HelloKind::Current, "nothing came of the other");
+    assert_eq!(greet(6, None, ours, Some(5), false, false), HelloKind::Anew);
+    assert_eq!(greet(6, ours, ours, Some(5), false, false), HelloKind::AnewInVain);
     let of_earlier = greet(6, Some(8), ours, Some(5), false, false);
-    assert_eq!(of_earlier, Greeting::Anew, "it ends with our new one anyway");
+    assert_eq!(of_earlier, HelloKind::Anew, "it ends with our new one anyway");
 }

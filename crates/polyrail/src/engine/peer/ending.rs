@@ -7,14 +7,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::engine::state::EngineShared;
-use crate::engine::tasks::{Answer, Asked, TaskPlace, question};
+use crate::engine::tasks::{Answer, PendingAnswer, TaskPlace, question};
 
 /// The end of a peer. Why it came is known before anybody is told.
 pub(crate) struct Ending {
     engine: Weak<EngineShared>,
     /// Until it has come.
     answer: Mutex<Option<Answer<()>>>,
-    asked: Asked<()>,
+    asked: PendingAnswer<()>,
 }
 
 impl Ending {

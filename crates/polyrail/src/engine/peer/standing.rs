@@ -9,11 +9,11 @@ use polyrail_proto::hello::RefusedCode;
 
 use super::{Life, Outward, PeerShared};
 use crate::base::reason::LostReason;
-use crate::engine::life::{Action, Event, State, is_final};
+use crate::engine::life::{Action, PeerEvent, PeerState, is_final};
 
 impl PeerShared {
-    pub(crate) fn state(&self) -> State {
-        State::from_number(self.state.load(Ordering::Acquire))
+    pub(crate) fn state(&self) -> PeerState {
+        PeerState::from_number(self.state.load(Ordering::Acquire))
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -27,7 +27,7 @@ impl PeerShared {
     }
 
     /// Something happens to it that ends nothing at once. See [`Self::set_gone`] for what does.
-    pub(crate) fn happens(&self, event: Event) -> Action {
+    pub(crate) fn happens(&self, event: PeerEvent) -> Action {
         let mut life = self.life.lock();
         let (state, action) = life.state.after(event);
         let ends = matches!(action, Action::End | Action::EndBoth | Action::BeginAnew);
@@ -40,13 +40,13 @@ impl PeerShared {
 
     /// Something happens to it that ends it, if it does: from now on it takes no operations. Says
     /// whether this call made it so.
-    pub(crate) fn set_gone(&self, event: Event, why: LostReason) -> bool {
+    pub(crate) fn set_gone(&self, event: PeerEvent, why: LostReason) -> bool {
         let mut life = self.life.lock();
         let (state, action) = life.state.after(event);
         let state = match action {
             Action::End | Action::EndBoth => state,
             // That state is of the session which follows.
-            Action::BeginAnew => State::Lost,
+            Action::BeginAnew => PeerState::Lost,
             _ => return false,
         };
         let first = self.lost.set(why).is_ok();
@@ -58,7 +58,7 @@ impl PeerShared {
     pub(crate) fn note_flows(&self) {
         let mut life = self.life.lock();
         // Under the lock: a flow that comes up meanwhile is noted after this.
-        let event = if self.is_reached() { Event::Up } else { Event::Down };
+        let event = if self.is_reached() { PeerEvent::Up } else { PeerEvent::Down };
         let (state, _) = life.state.after(event);
         self.enter(&mut life, state);
     }
@@ -70,7 +70,7 @@ impl PeerShared {
         if self.connects_flows() {
             life.attempts.leads_there(pair);
         }
-        let (state, _) = life.state.after(Event::Up);
+        let (state, _) = life.state.after(PeerEvent::Up);
         self.enter(&mut life, state);
     }
 
@@ -94,7 +94,7 @@ impl PeerShared {
     pub(crate) fn note_nobody_there(&self, pair: usize, now: Instant) -> bool {
         let mut life = self.life.lock();
         life.attempts.nobody_there(pair, now);
-        life.state == State::CutOff && life.attempts.is_unsure(pair)
+        life.state == PeerState::CutOff && life.attempts.is_unsure(pair)
     }
 
     /// A connection on these rails came to something else than that.
@@ -116,7 +116,7 @@ impl PeerShared {
     }
 
     /// What all attempts to connect flows say together, while none is up.
-    pub(crate) fn verdict(&self) -> Option<Event> {
+    pub(crate) fn verdict(&self) -> Option<PeerEvent> {
         let life = self.life.lock();
         if self.is_reached() { None } else { life.attempts.verdict() }
     }
@@ -163,7 +163,7 @@ impl PeerShared {
         self.outward.compare_exchange(unwanted, outward, order.0, order.1).is_ok()
     }
 
-    fn enter(&self, life: &mut Life, state: State) {
+    fn enter(&self, life: &mut Life, state: PeerState) {
         life.state = state;
         self.state.store(state as u8, Ordering::Release);
     }

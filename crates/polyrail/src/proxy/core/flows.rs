@@ -10,7 +10,7 @@ use socket2::Socket;
 
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::engine::finish::drain_tx;
-use crate::engine::life::Event;
+use crate::engine::life::PeerEvent;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -151,7 +151,7 @@ impl Core {
             return false;
         }
         flow.peer.rx_flows_up.fetch_add(1, Ordering::AcqRel);
-        flow.peer.happens(Event::Up);
+        flow.peer.happens(PeerEvent::Up);
         true
     }
 

@@ -9,7 +9,7 @@ use polyrail_proto::{FlowIndex, InstanceId, Verdict};
 use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
 
-use super::device_chunks::{Arrivals, End};
+use super::device_chunks::{Arrivals, ChunkEnd};
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
 use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide, covers};
@@ -136,7 +136,12 @@ impl Current {
         }
     }
 
-    pub(super) fn end(&mut self, flow: FlowIndex, side: &mut RxSide, arrivals: &Arrivals) -> End {
+    pub(super) fn end(
+        &mut self,
+        flow: FlowIndex,
+        side: &mut RxSide,
+        arrivals: &Arrivals,
+    ) -> ChunkEnd {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let want = checked.map(|header| header.checksum);
         // What lies in the sender's ring is looked at when no lock is held.
@@ -154,9 +159,9 @@ impl Current {
         {
             side.lands(id);
             let (targets, places) = (take(&mut self.targets), take(&mut self.places));
-            return End::InRing { id, from: from.clone(), at, check, targets, places };
+            return ChunkEnd::InRing { id, from: from.clone(), at, check, targets, places };
         }
-        End::Settled(side.receiver.handle_chunk_end(flow, intact))
+        ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, intact))
     }
 }
 

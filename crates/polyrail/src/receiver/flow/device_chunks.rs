@@ -34,12 +34,12 @@ pub(crate) struct Arrivals {
 pub(crate) struct Arrival {
     pub(crate) header: ChunkHeader,
     pub(crate) began_ns: u64,
-    pub(crate) end: End,
+    pub(crate) end: ChunkEnd,
     pub(crate) in_ring: bool,
 }
 
 /// How a chunk ended, as far as that is known.
-pub(crate) enum End {
+pub(crate) enum ChunkEnd {
     Settled(Settled),
     /// It is to be copied from a ring, once no lock is held.
     InRing {
@@ -81,7 +81,7 @@ impl Arrivals {
     }
 
     pub(crate) fn push(&mut self, arrival: Arrival) {
-        self.is_new |= matches!(arrival.end, End::InRing { .. });
+        self.is_new |= matches!(arrival.end, ChunkEnd::InRing { .. });
         self.chunks.push_back(arrival);
     }
 
@@ -92,14 +92,14 @@ impl Arrivals {
             return;
         }
         for arrival in &mut self.chunks {
-            let End::InRing { id, from, at, check, targets, places } = &arrival.end else {
+            let ChunkEnd::InRing { id, from, at, check, targets, places } = &arrival.end else {
                 continue;
             };
             let len = arrival.header.payload_len.into();
             if let Some((want, head)) = check
                 && from.crc32c(*head, *at, len) != Ok(*want)
             {
-                arrival.end = End::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
+                arrival.end = ChunkEnd::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
                 continue;
             }
             let mut finder = Finder::default();
@@ -112,14 +112,14 @@ impl Arrivals {
             arrival.end = match begun {
                 Ok(tickets) => {
                     rx.begun(id, tickets.clone());
-                    End::Copying { id, tickets }
+                    ChunkEnd::Copying { id, tickets }
                 }
                 Err(CopyError::RegionDropped) => {
-                    End::Settled(rx.give_up(id, RefusalCode::RegionDropped))
+                    ChunkEnd::Settled(rx.give_up(id, RefusalCode::RegionDropped))
                 }
                 Err(CopyError::Device(error)) => {
                     tell(peer, &error);
-                    End::Settled(rx.give_up(id, RefusalCode::Device))
+                    ChunkEnd::Settled(rx.give_up(id, RefusalCode::Device))
                 }
             };
         }
@@ -128,7 +128,7 @@ impl Arrivals {
     /// The oldest chunk, if nothing is or was copied for it.
     pub(crate) fn next_settled(&mut self) -> Option<(Arrival, Settled)> {
         match self.chunks.front()?.end {
-            End::Settled(settled) => Some((self.pop()?, settled)),
+            ChunkEnd::Settled(settled) => Some((self.pop()?, settled)),
             _ => None,
         }
     }
@@ -140,9 +140,9 @@ impl Arrivals {
         pass: &mut Pass<'_>,
     ) -> Option<(Arrival, Settled)> {
         let settled = match &self.chunks.front()?.end {
-            End::Settled(settled) => *settled,
-            End::InRing { .. } => return None,
-            End::Copying { id, tickets } => {
+            ChunkEnd::Settled(settled) => *settled,
+            ChunkEnd::InRing { .. } => return None,
+            ChunkEnd::Copying { id, tickets } => {
                 match all_done(tickets) {
                     Ok(false) => return None,
                     Ok(true) => {}
@@ -171,10 +171,10 @@ impl Arrivals {
     pub(crate) fn abandon(&self, rx: &mut RxSide) {
         for arrival in &self.chunks {
             match &arrival.end {
-                End::Settled(_) => {}
+                ChunkEnd::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
-                End::InRing { id, .. } => drop(rx.give_up(*id, RefusalCode::Busy)),
-                End::Copying { id, .. } => rx.orphan(*id),
+                ChunkEnd::InRing { id, .. } => drop(rx.give_up(*id, RefusalCode::Busy)),
+                ChunkEnd::Copying { id, .. } => rx.orphan(*id),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use polyrail::{DeviceMemory, Engine, GpuError, Memory, Region, RegionError};
 use polyrail_gpu::cuda::Cuda;
-use polyrail_gpu::{Device, Place, Queue};
+use polyrail_gpu::{CopyPlace, Device, Queue};
 use polyrail_host::Sysroot;
 use polyrail_report::MemoryPlace;
 
@@ -211,13 +211,13 @@ impl OnDevice {
 impl Bounce {
     /// Copies the start of the block to the device, and waits.
     fn put(&mut self, memory: &DeviceMemory, offset: u64, len: u64) -> Result<(), RegionError> {
-        self.queue.push(Place::Device(memory, offset), Place::Host(&self.block, 0), len)?;
+        self.queue.push(CopyPlace::Device(memory, offset), CopyPlace::Host(&self.block, 0), len)?;
         self.finish()
     }
 
     /// Copies from the device to the start of the block, and waits.
     fn get(&mut self, memory: &DeviceMemory, offset: u64, len: u64) -> Result<(), RegionError> {
-        self.queue.push(Place::Host(&self.block, 0), Place::Device(memory, offset), len)?;
+        self.queue.push(CopyPlace::Host(&self.block, 0), CopyPlace::Device(memory, offset), len)?;
         self.finish()
     }
 
