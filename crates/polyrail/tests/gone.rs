@@ -107,6 +107,24 @@ fn a_receive_ends_at_once_where_callers_make_the_progress() {
     assert!(is_gone(&peer));
 }
 
+/// Nothing was ever up, so it is not known whether any rail leads there.
+#[test]
+fn a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time() {
+    play();
+    let test = "a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time";
+    let engine = engine(&[("peer_timeout_ms", "60000")]);
+    let mut puppet = Puppet::start(test, &engine, PROXIES);
+    puppet.kill();
+    let since = Instant::now();
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let room = zeroed(&engine, PUPPET_BYTES);
+    ends_for_want_of_a_peer(&engine.write(&peer, &room.all(), &puppet.region.all()).unwrap());
+    let took = since.elapsed();
+    println!("{test}: noticed after {} ms", took.as_millis());
+    assert!(took < LONG, "{took:?}");
+    assert!(is_gone(&peer));
+}
+
 /// It connects the flows both ways, so this engine has none of its own to connect again.
 #[test]
 fn a_peer_that_connected_both_ways_is_lost_at_once() {

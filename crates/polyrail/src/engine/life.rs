@@ -30,6 +30,11 @@ use polyrail_proto::hello::RefusedCode;
 /// just now.
 pub(crate) const CONFIRM: Duration = Duration::from_millis(100);
 
+/// The same for a peer that no rail has led to yet. Its metadata is that of an engine which listened
+/// when it gave it, so that refusals on all rails mean that it has ended since. A firewall that
+/// refuses on this side, where the peer's own flows come through, has this long to let one through.
+pub(crate) const CONFIRM_NEW: Duration = Duration::from_secs(1);
+
 /// Where a peer stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -74,7 +79,8 @@ pub(crate) enum PeerEvent {
     Up,
     /// No flow is up.
     Down,
-    /// Every rail that led to it refuses connections, for [`CONFIRM`] at least.
+    /// Every rail that led to it refuses connections, for [`CONFIRM`] at least; or every rail there
+    /// is if none did, for [`CONFIRM_NEW`].
     NobodyThere,
     /// Every flow got a final word; see [`is_final`].
     Dismissed {
@@ -209,8 +215,6 @@ impl PeerState {
             {
                 false
             }
-            // That nobody listens yet says nothing of one that is about to be started.
-            PeerEvent::NobodyThere => self == Self::CutOff,
             PeerEvent::Dismissed { proven } => proven || self == Self::New,
             _ => event.is_end(),
         };
@@ -393,13 +397,17 @@ impl Attempts {
     /// Whether it takes another attempt to know that nobody listens on a pair.
     pub(crate) fn is_unsure(&self, rail: usize) -> bool {
         let rail = &self.rails[rail];
-        rail.has_led_there && rail.refused.is_some() && !rail.refuses()
+        rail.has_led_there && rail.refused.is_some() && !rail.refuses_for(CONFIRM)
     }
 
     /// What all attempts together say.
     pub(crate) fn verdict(&self) -> Option<PeerEvent> {
         let mut led = self.rails.iter().filter(|rail| rail.has_led_there).peekable();
-        if led.peek().is_some() && led.all(RailAttempts::refuses) {
+        let is_nobody_there = match led.peek() {
+            Some(_) => led.all(|rail| rail.refuses_for(CONFIRM)),
+            None => !self.rails.is_empty() && self.rails.iter().all(|r| r.refuses_for(CONFIRM_NEW)),
+        };
+        if is_nobody_there {
             return Some(PeerEvent::NobodyThere);
         }
         let words: Vec<bool> = self.words.iter().copied().collect::<Option<_>>()?;
@@ -409,8 +417,8 @@ impl Attempts {
 }
 
 impl RailAttempts {
-    fn refuses(&self) -> bool {
-        self.refused.is_some_and(|(since, until)| until - since >= CONFIRM)
+    fn refuses_for(&self, confirm: Duration) -> bool {
+        self.refused.is_some_and(|(since, until)| until - since >= confirm)
     }
 }
 

@@ -47,7 +47,7 @@ HelloOtherCard       Ud Nd Cd Kd Lr Xt Gd Rr
 Bye                  U. Ge Ge Ge Re Ge G. R.
 Up                   U. C. C. C. L. X. G. R.
 Down                 U. N. K. K. L. X. G. R.
-NobodyThere          U. N. C. Ge Re Ge G. R.
+NobodyThere          U. Ge C. Ge Re Ge G. R.
 DismissedProven      U. Ge C. Ge Re Ge G. R.
 DismissedUnproven    U. Ge C. K. Re Ge G. R.
 Unreachable          U. Ge C. Ge Re Ge G. R.
@@ -270,11 +270,6 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
     let at = |ms: u64| start + Duration::from_millis(ms);
     let (first, second) = (at(0), at(100));
     let mut attempts = Attempts::new(3, 3);
-    // A peer that was never reached may still have to be started.
-    (0..3).for_each(|rail| attempts.nobody_there(rail, first));
-    (0..3).for_each(|rail| attempts.nobody_there(rail, at(5000)));
-    assert_eq!(attempts.verdict(), None);
-    assert!((0..3).all(|rail| !attempts.is_unsure(rail)));
     for rail in 0..2 {
         attempts.leads_there(rail);
         attempts.up(rail, rail);
@@ -298,6 +293,24 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
     assert_eq!(attempts.verdict(), Some(PeerEvent::NobodyThere));
     attempts.up(0, 0);
     assert_eq!(attempts.verdict(), None);
+}
+
+#[test]
+fn a_peer_that_no_rail_has_led_to_is_gone_when_all_rails_refuse_for_longer() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let mut attempts = Attempts::new(3, 3);
+    (0..3).for_each(|rail| attempts.nobody_there(rail, at(0)));
+    (0..3).for_each(|rail| attempts.nobody_there(rail, at(999)));
+    assert_eq!(attempts.verdict(), None, "its own flows may come yet");
+    assert!((0..3).all(|rail| !attempts.is_unsure(rail)), "no reason to hurry");
+    (0..2).for_each(|rail| attempts.nobody_there(rail, at(1000)));
+    assert_eq!(attempts.verdict(), None, "the third may lead there");
+    attempts.nobody_there(2, at(1000));
+    assert_eq!(attempts.verdict(), Some(PeerEvent::NobodyThere));
+    attempts.somebody_there(1);
+    assert_eq!(attempts.verdict(), None, "time ran out on a rail: nobody refuses there");
+    assert_eq!(Attempts::new(0, 0).verdict(), None);
 }
 
 #[test]
