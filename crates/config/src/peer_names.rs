@@ -45,7 +45,7 @@ pub enum NamesFault {
     #[error("has an empty item in the list")]
     Empty,
     /// Neither a DNS name nor a SPIFFE ID.
-    #[error("has `{0}`, which is neither a DNS name nor a SPIFFE ID")]
+    #[error("has `{0}`, which is neither a DNS name nor a SPIFFE ID (an address is neither)")]
     BadName(String),
     /// A star where it means nothing.
     #[error("has `{0}` with a `*` that is neither all, nor the first label, nor the last step")]
@@ -149,7 +149,10 @@ fn is_dns(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LONGEST_LABEL_BYTES).contains(&label.len()) && label.bytes().all(of_label)
     };
-    name.len() <= LONGEST_DNS_BYTES && name.split('.').all(is_label)
+    // No top-level domain is a number: what ends in one is an address, which certificates are not
+    // asked for.
+    let is_address = name.rsplit('.').next().is_some_and(|last| last.parse::<u64>().is_ok());
+    name.len() <= LONGEST_DNS_BYTES && name.split('.').all(is_label) && !is_address
 }
 
 #[cfg(test)]
@@ -231,6 +234,8 @@ mod tests {
             "spiffe://d:1/a",
             "SPIFFE://d/a",
             "a:80",
+            "10.0.0.1",
+            "*.0.0.1",
         ] {
             assert_eq!(fault(text), (1, NamesFault::BadName(text.to_owned())), "{text}");
         }

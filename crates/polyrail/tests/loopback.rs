@@ -410,6 +410,10 @@ fn a_metadata_file_is_waited_for_and_named_if_it_can_not_be_read() {
     let path = std::path::Path::new("/no/such/folder/rank7");
     assert!(a.find_peer(path, Duration::from_millis(50)).is_none());
     assert!(a.publish(path).is_err());
+    for nameless in ["", "/", ".."] {
+        let error = a.find_peer(nameless.as_ref(), LONG).unwrap().unwrap_err().to_string();
+        assert!(error.contains("it is no name of a file"), "{error}");
+    }
     let folder = tempfile::tempdir().unwrap();
     let error = a.find_peer(folder.path(), LONG).unwrap().unwrap_err().to_string();
     assert!(error.contains(&folder.path().display().to_string()), "{error}");
@@ -435,6 +439,9 @@ fn who_waits_for_a_metadata_file_hears_that_the_engine_is_closed() {
         let found = waits.recv_timeout(LONG).expect("it hears of the end");
         assert!(matches!(found, Some(Err(PeerError::Closed))), "{found:?}");
     });
+    let folder = tempfile::tempdir().unwrap();
+    let late = folder.path().join("late");
+    assert!(a.publish(&late).unwrap_err().to_string().contains("closed") && !late.exists());
 }
 
 #[test]

@@ -56,7 +56,10 @@ fn memory_of_another_engine_is_the_mistake_of_who_posts() {
         };
         assert_eq!((*owner, *engine), (third.instance(), p.a.instance()));
         let text = error.to_string();
-        assert!(text.contains("Region(slot 1") && text.contains(&owner.to_string()), "{text}");
+        assert!(
+            text.contains("here in slot 1 (64 bytes) of") && text.contains(&owner.to_string()),
+            "{text}"
+        );
         assert!(error.help().unwrap().contains("register"), "{error}");
     }
 }

@@ -44,6 +44,9 @@ impl Engine {
         if self.shared().is_forked() {
             return Err(io::Error::other(EngineError::Forked));
         }
+        if self.shared().is_closed() {
+            return Err(io::Error::other(PeerError::Closed));
+        }
         let (metadata, extra) = (self.metadata(), extra.to_vec());
         metadata_file::write(path, &Published { process: Process::own(), metadata, extra })
     }
@@ -76,6 +79,11 @@ impl Engine {
         timeout: Duration,
     ) -> Option<Result<(Peer, Vec<u8>), PeerError>> {
         const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let failed = |source| PeerError::File { path: path.to_owned(), source };
+        if path.file_name().is_none() {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file");
+            return Some(Err(failed(why)));
+        }
         let start = Instant::now();
         loop {
             // Whoever waits for a file that never comes still hears of the end.
@@ -85,7 +93,6 @@ impl Engine {
             if self.shared().is_closed() {
                 return Some(Err(PeerError::Closed));
             }
-            let failed = |source| PeerError::File { path: path.to_owned(), source };
             match metadata_file::read(path) {
                 Ok(Some(published)) => return Some(self.add_published(path, published)),
                 Err(source) => return Some(Err(failed(source))),

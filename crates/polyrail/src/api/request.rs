@@ -346,8 +346,13 @@ impl Spec {
         if owner == engine || owner == NOBODY && self.kind.sends() {
             return Ok(());
         }
-        let region = format!("{:?}", local.region);
         let owner = Some(owner).filter(|owner| *owner != NOBODY);
+        let region = match owner {
+            Some(_) => {
+                format!("slot {} ({} bytes)", local.region.key.slot, local.region.memory.len())
+            }
+            None => format!("a region of {} bytes", local.region.memory.len()),
+        };
         Err(PostError::ForeignRegion { index, region, owner, engine })
     }
 }
