@@ -13,11 +13,15 @@
 //!
 //! A refusal in clear comes before anything is proven: it proves nothing either.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+// `card` is how engines find each other, `prefix` what stands before each message.
+mod card;
+mod prefix;
 
 use polyrail_secure::{CAPABILITY_BYTES, Capability, MAX_SHOWN_BYTES};
 use thiserror::Error;
 
+pub use self::card::{Capabilities, Card, Metadata, RailCard};
+pub use self::prefix::{Kind, Prefix};
 pub use crate::codec::DecodeError;
 use crate::codec::{Reader, put_text};
 use crate::id::InstanceId;
@@ -34,86 +38,7 @@ pub const MAX_CERTIFIED_BYTES: usize = MAX_BODY_BYTES + MAX_SHOWN_BYTES;
 /// Most rails of an engine.
 pub const MAX_RAILS: usize = 64;
 
-const MAX_NAME_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 512;
-
-/// Features that both ends must have for either to use them; one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities(pub u64);
-
-impl Capabilities {
-    /// CRC-32C of each chunk.
-    pub const CHECKSUM: Self = Self(1);
-    /// The accepting side may send on the same connection: its flow of the same number needs none
-    /// of its own. The reply's card has the bit if it will.
-    pub const DUPLEX: Self = Self(2);
-    /// Shared memory between processes of one host: payload in memory that both have open, and the
-    /// messages that test whether they can open it. Either end may use it towards a peer whose card
-    /// has the bit; no flow needs it.
-    pub const SHARED_MEMORY: Self = Self(4);
-    /// Of a card: the engine wants payload sealed, so whoever sends to it seals.
-    pub const SEALED_PAYLOAD: Self = Self(8);
-
-    /// Either's.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// All but `other`.
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// What both have.
-    #[must_use]
-    pub fn common(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// Whether every bit of `other` is set.
-    pub fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-/// What an engine hands over to whom it wants to be connected by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metadata {
-    /// How it can be reached.
-    pub card: Card,
-    /// Proves that the engine, or somebody whom it was handed to, handed it over.
-    pub capability: Capability,
-}
-
-/// How an engine can be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Card {
-    /// Which run of which engine: the hash of its public key.
-    pub instance: InstanceId,
-    /// The machine (its boot): equal on both sides means that they are on one host.
-    pub host: u128,
-    /// For people: host name and process.
-    pub name: String,
-    /// What it can do.
-    pub capabilities: Capabilities,
-    /// The addresses it listens on, one for each rail.
-    pub rails: Vec<RailCard>,
-}
-
-/// One rail of an engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RailCard {
-    /// The interface, or the address if it has none.
-    pub name: String,
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Bits of the address that name its network.
-    pub prefix_len: u8,
-    /// Speed of the link in Mbit/s, 0 if unknown.
-    pub speed_mbps: u32,
-}
 
 /// The first words of the side that connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,86 +202,6 @@ pub enum HelloError {
     Body(#[from] DecodeError),
 }
 
-/// What follows a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Kind {
-    /// The first message of the handshake.
-    First = 1,
-    /// The second.
-    Second = 2,
-    /// The third, which carries a [`Hello`].
-    Third = 3,
-    /// A record with a [`Reply`].
-    Reply = 4,
-    /// A [`Reply::Refused`] in clear.
-    Refusal = 5,
-}
-
-impl Kind {
-    /// A body behind its prefix.
-    pub fn framed(self, body: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(PREFIX_BYTES + body.len());
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
-        out.extend_from_slice(&(self as u16).to_le_bytes());
-        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        out.extend_from_slice(body);
-        out
-    }
-}
-
-/// A prefix, checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    kind: Kind,
-    body_bytes: usize,
-}
-
-impl Prefix {
-    /// Reads and checks a prefix.
-    pub fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, HelloError> {
-        let [a, b, c, d, v0, v1, k0, k1, l0, l1, l2, l3] = *bytes;
-        if [a, b, c, d] != MAGIC {
-            return Err(HelloError::NotPolyrail { got: [a, b, c, d] });
-        }
-        let version = u16::from_le_bytes([v0, v1]);
-        if version != WIRE_VERSION {
-            return Err(HelloError::Version { got: version });
-        }
-        let len = u32::from_le_bytes([l0, l1, l2, l3]);
-        let got = u16::from_le_bytes([k0, k1]);
-        let kinds = [Kind::First, Kind::Second, Kind::Third, Kind::Reply, Kind::Refusal];
-        let kind = kinds.into_iter().find(|kind| *kind as u16 == got);
-        let kind = kind.ok_or(HelloError::Kind { got, allowed: "1 to 5" })?;
-        let max = match kind {
-            Kind::Second | Kind::Third => MAX_CERTIFIED_BYTES,
-            Kind::First | Kind::Reply | Kind::Refusal => MAX_BODY_BYTES,
-        };
-        Self { kind, body_bytes: len as usize }.within(max)
-    }
-
-    /// The same, if no more bytes follow than these.
-    pub fn within(self, max: usize) -> Result<Self, HelloError> {
-        if self.body_bytes <= max {
-            return Ok(self);
-        }
-        // It was read as a u32, and no bound is larger.
-        let (got, max) = (self.body_bytes as u32, max as u32);
-        Err(HelloError::TooLarge { got, max })
-    }
-
-    /// What follows.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Bytes that follow.
-    pub fn body_bytes(&self) -> usize {
-        self.body_bytes
-    }
-}
-
 impl Hello {
     /// The hello as bytes.
     pub fn encode(&self) -> Vec<u8> {
@@ -431,99 +276,6 @@ impl Reply {
     }
 }
 
-impl Metadata {
-    /// The metadata as bytes that can be passed on by any private means.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
-        self.encode_into(&mut out);
-        out
-    }
-
-    /// Reads what [`Self::encode`] made.
-    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
-        let mut reader = Reader::new("metadata", bytes);
-        let got = reader.bytes("magic")?;
-        if got != MAGIC {
-            return Err(HelloError::NotPolyrail { got });
-        }
-        let got = reader.u16("version")?;
-        if got != WIRE_VERSION {
-            return Err(HelloError::Version { got });
-        }
-        let metadata = Self::decode_from(&mut reader)?;
-        reader.end()?;
-        Ok(metadata)
-    }
-
-    fn encode_into(&self, out: &mut Vec<u8>) {
-        self.card.encode_into(out);
-        out.extend_from_slice(self.capability.bytes());
-    }
-
-    fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let card = Card::decode_from(reader)?;
-        let capability = Capability::new(reader.bytes::<CAPABILITY_BYTES>("capability")?);
-        Ok(Self { card, capability })
-    }
-}
-
-impl Card {
-    fn encode_into(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.instance.0.to_le_bytes());
-        out.extend_from_slice(&self.host.to_le_bytes());
-        put_text(out, &self.name, MAX_NAME_BYTES);
-        out.extend_from_slice(&self.capabilities.0.to_le_bytes());
-        debug_assert!(self.rails.len() <= MAX_RAILS, "checked when the engine is built");
-        out.extend_from_slice(&(self.rails.len() as u16).to_le_bytes());
-        for rail in &self.rails {
-            put_text(out, &rail.name, MAX_NAME_BYTES);
-            put_address(out, rail.address);
-            out.push(rail.prefix_len);
-            out.extend_from_slice(&rail.speed_mbps.to_le_bytes());
-        }
-    }
-
-    fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let instance = InstanceId(reader.u128("instance")?);
-        let host = reader.u128("host")?;
-        let name = reader.text("name", MAX_NAME_BYTES)?;
-        let capabilities = Capabilities(reader.u64("capabilities")?);
-        let count = reader.count("rails", MAX_RAILS, "1 to 64")?;
-        if count == 0 {
-            return Err(reader.field("rails", 0, "1 to 64"));
-        }
-        let rail = |reader: &mut Reader<'_>| {
-            let name = reader.text("rail name", MAX_NAME_BYTES)?;
-            let address = address(reader)?;
-            let prefix_len = reader.u8("prefix_len")?;
-            let bits = if address.is_ipv4() { 32 } else { 128 };
-            if prefix_len > bits {
-                return Err(reader.field("prefix_len", prefix_len.into(), "0 to 32, IPv6: 128"));
-            }
-            Ok(RailCard { name, address, prefix_len, speed_mbps: reader.u32("speed_mbps")? })
-        };
-        let rails = (0..count).map(|_| rail(reader)).collect::<Result<_, _>>()?;
-        Ok(Self { instance, host, name, capabilities, rails })
-    }
-}
-
-impl RailCard {
-    /// Whether both are in one network: same family, same leading bits.
-    pub fn same_network(&self, other: &Self) -> bool {
-        let bits = u32::from(self.prefix_len.min(other.prefix_len));
-        match (self.address.ip(), other.address.ip()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => {
-                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
-            }
-            (IpAddr::V6(a), IpAddr::V6(b)) => {
-                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
-            }
-            _ => false,
-        }
-    }
-}
-
 impl FlowHello {
     /// What who connects hands over of itself.
     pub fn metadata(&self) -> Metadata {
@@ -566,32 +318,6 @@ impl FlowHello {
             return Err(reader.field("flow", hello.flow.into(), "less than flows"));
         }
         Ok(hello)
-    }
-}
-
-fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
-    match address.ip() {
-        IpAddr::V4(ip) => {
-            out.push(4);
-            out.extend_from_slice(&ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            out.push(6);
-            out.extend_from_slice(&ip.octets());
-        }
-    }
-    out.extend_from_slice(&address.port().to_le_bytes());
-}
-
-fn address(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
-    let ip: IpAddr = match reader.u8("family")? {
-        4 => Ipv4Addr::from(reader.bytes::<4>("address")?).into(),
-        6 => Ipv6Addr::from(reader.bytes::<16>("address")?).into(),
-        got => return Err(reader.field("family", got.into(), "4 or 6")),
-    };
-    match reader.u16("port")? {
-        0 => Err(reader.field("port", 0, "1 to 65535")),
-        port => Ok(SocketAddr::new(ip, port)),
     }
 }
 

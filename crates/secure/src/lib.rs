@@ -7,7 +7,7 @@
 //! * [`Initiator`], [`Responder`]: the handshake, `Noise_XXpsk0_25519_ChaChaPoly_SHA256`
 //!   (<https://noiseprotocol.org/noise.html>). The first message proves the secret, so a stranger
 //!   learns nothing; the next two prove both identities; each connection gets fresh keys.
-//! * [`Sealer`], [`Opener`]: records under those keys, with AES-256-GCM.
+//! * [`Sealer`], [`Opener`]: records under those keys, with AES-128-GCM.
 //!
 //! Bytes go in, bytes come out: whoever has the socket carries them.
 #![forbid(unsafe_code)]

@@ -6,15 +6,18 @@
 //!    raw bytes, as they are
 //! ```
 //!
-//! Integers are little-endian. The cipher is AES-256-GCM. The nonce of a record is its number on the
-//! connection and in its direction, from 0, in its first 8 bytes. So a record that is changed, left
-//! out, repeated or moved does not open. After [`REKEY_RECORDS`] records both ends go on with a new key,
-//! HKDF-SHA256 of the old one: 2^20 records are far fewer than the 2^24.5 full ones after which RFC
-//! 8446, section 5.5 wants a new key.
+//! Integers are little-endian. The cipher is AES-128-GCM, whose 128 bits are as many as the handshake's
+//! Curve25519 has; AES-256 takes a quarter more time. Its key and a mask of 12 bytes are made from a
+//! secret of 32 bytes by HKDF-SHA256. The nonce is the number of the record on the connection and in its
+//! direction, from 0, in its first 8 bytes, XORed with the mask as in RFC 8446, section 5.3: equal
+//! numbers of many connections have different nonces, so one table of guesses does not fit them all. A
+//! record that is changed, left out, repeated or moved does not open. After [`REKEY_RECORDS`] records both
+//! ends go on with a new secret, HKDF-SHA256 of the old one: 2^20 records are far fewer than the 2^24.5
+//! full ones after which RFC 8446, section 5.5 wants a new key.
 
 use std::fmt;
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -28,7 +31,10 @@ pub const MAX_SEALED_BYTES: usize = 80 << 10;
 
 /// Records under one key.
 const REKEY_RECORDS: u64 = 1 << 20;
-const KEY_BYTES: usize = 32;
+/// Bytes of a secret that keys are made from.
+const SECRET_BYTES: usize = 32;
+/// Bytes of a key of AES-128.
+const KEY_BYTES: usize = 16;
 
 /// The lengths of a record, before it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +102,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Of the keys that both ends made together.
-    pub fn new(ours: [u8; KEY_BYTES], theirs: [u8; KEY_BYTES]) -> Self {
+    /// From the secrets that both ends made together, one for each direction.
+    pub fn new(ours: [u8; SECRET_BYTES], theirs: [u8; SECRET_BYTES]) -> Self {
         Self { sealer: Sealer(Chain::new(ours)), opener: Opener(Chain::new(theirs)) }
     }
 }
@@ -112,15 +118,17 @@ pub struct Opener(Chain);
 
 /// The keys of one direction, one after the other.
 struct Chain {
-    bytes: Zeroizing<[u8; KEY_BYTES]>,
+    secret: Zeroizing<[u8; SECRET_BYTES]>,
     key: LessSafeKey,
+    mask: [u8; NONCE_LEN],
     number: u64,
 }
 
 impl Chain {
-    fn new(bytes: [u8; KEY_BYTES]) -> Self {
-        let key = key(&bytes);
-        Self { bytes: Zeroizing::new(bytes), key, number: 0 }
+    fn new(secret: [u8; SECRET_BYTES]) -> Self {
+        let secret = Zeroizing::new(secret);
+        let (key, mask) = key_and_mask(&secret);
+        Self { secret, key, mask, number: 0 }
     }
 
     /// The nonce of the next record.
@@ -128,26 +136,38 @@ impl Chain {
         if self.number > 0 && self.number.is_multiple_of(REKEY_RECORDS) {
             self.renew();
         }
-        let mut nonce = [0; 12];
-        nonce[..8].copy_from_slice(&self.number.to_le_bytes());
+        let mut nonce = self.mask;
+        for (byte, of_number) in nonce.iter_mut().zip(self.number.to_le_bytes()) {
+            *byte ^= of_number;
+        }
         self.number += 1;
         Nonce::assume_unique_for_key(nonce)
     }
 
     fn renew(&mut self) {
-        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"polyrail rekey");
-        let secret = salt.extract(&*self.bytes);
-        let made = secret.expand(&[b"next"], hkdf::HKDF_SHA256);
-        let mut next = Zeroizing::new([0; KEY_BYTES]);
-        // As long as the hash, which it can always be.
-        made.and_then(|made| made.fill(&mut *next)).expect("32 bytes of HKDF-SHA256");
-        self.key = key(&next);
-        self.bytes = next;
+        self.secret = Zeroizing::new(derive(&self.secret, b"next"));
+        (self.key, self.mask) = key_and_mask(&self.secret);
     }
 }
 
-fn key(bytes: &[u8; KEY_BYTES]) -> LessSafeKey {
-    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, bytes).expect("a key of 32 bytes"))
+/// The key that a secret stands for, and the mask of its nonces.
+fn key_and_mask(secret: &[u8; SECRET_BYTES]) -> (LessSafeKey, [u8; NONCE_LEN]) {
+    let bytes: Zeroizing<[u8; SECRET_BYTES]> = Zeroizing::new(derive(secret, b"key"));
+    let key = UnboundKey::new(&AES_128_GCM, &bytes[..KEY_BYTES]).expect("a key of 16 bytes");
+    let mut mask = [0; NONCE_LEN];
+    mask.copy_from_slice(&bytes[KEY_BYTES..][..NONCE_LEN]);
+    (LessSafeKey::new(key), mask)
+}
+
+/// HKDF-SHA256 of a secret for a purpose.
+fn derive(secret: &[u8; SECRET_BYTES], purpose: &[u8]) -> [u8; SECRET_BYTES] {
+    let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"polyrail records").extract(secret);
+    let mut made = [0; SECRET_BYTES];
+    // As long as the hash, which it can always be.
+    let filled =
+        secret.expand(&[purpose], hkdf::HKDF_SHA256).and_then(|material| material.fill(&mut made));
+    filled.expect("32 bytes of HKDF-SHA256");
+    made
 }
 
 impl fmt::Debug for Chain {
@@ -213,6 +233,8 @@ impl Opener {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -247,13 +269,24 @@ mod tests {
         let (mut sealer, mut opener) = ends();
         sealer.0.number = REKEY_RECORDS - 1;
         opener.0.number = REKEY_RECORDS - 1;
-        let old = sealer.0.bytes.clone();
+        let old = sealer.0.secret.clone();
         for _ in 0..3 {
             let mut sealed = record(&mut sealer, b"words", 0);
             assert_eq!(opener.open_whole(&mut sealed).unwrap(), b"words");
         }
-        assert_ne!(*sealer.0.bytes, *old);
-        assert_eq!(*sealer.0.bytes, *opener.0.bytes);
+        assert_ne!(*sealer.0.secret, *old);
+        assert_eq!(*sealer.0.secret, *opener.0.secret);
+    }
+
+    #[test]
+    fn records_of_other_secrets_have_other_nonces() {
+        let mut nonces = HashSet::new();
+        for byte in 0..32 {
+            let mut chain = Chain::new([byte; SECRET_BYTES]);
+            for _ in 0..32 {
+                assert!(nonces.insert(*chain.next().as_ref()));
+            }
+        }
     }
 
     #[test]

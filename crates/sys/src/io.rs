@@ -103,7 +103,8 @@ impl<'a, D> IoVecs<'a, D> {
             // SAFETY: all-zero is the documented empty value of msghdr.
             let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
             message.msg_iov = self.entries.as_mut_ptr().cast();
-            message.msg_iovlen = self.used;
+            // A size in glibc, an int and padding in musl, and the same to the kernel.
+            message.msg_iovlen = self.used as _;
             // SAFETY: the entries are initialised up to `used`, and each is as above.
             unsafe { libc::syscall(many, socket, &raw mut message, flags) }
         };

@@ -1,8 +1,10 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
-use crate::id::RegionKey;
+use crate::id::{FlowIndex, RegionKey};
 use crate::plan::Segment;
+use crate::wire::{AckFrame, WireError};
 
 const NOW: Time = Time(0);
 const A: FlowIndex = FlowIndex(0);

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::{RegionKey, TransferId};
+use crate::plan::Piece;
 
 fn header() -> ChunkHeader {
     ChunkHeader {

@@ -1,8 +1,51 @@
-//! How transfers end, and what the sender forgets then.
+//! How transfers end: complete, cancelled, past their deadline; and what the sender forgets then.
 
-use super::{Failure, ORDER_SLACK, Sender, Source, TransferHandle, TransferId, TxEvent};
+use super::{Failure, Sender, Source, TransferHandle, TxEvent};
+use crate::id::{Time, TransferId};
+
+/// Finished transfers that may wait behind an unfinished one before their records are swept.
+const ORDER_SLACK: usize = 1024;
 
 impl<S: Source> Sender<S> {
+    /// Ends a transfer early, for `failure`. Does nothing if it is over already.
+    pub fn end(&mut self, transfer: TransferId, failure: Failure) {
+        let found = self.order.binary_search_by_key(&transfer.0, |handle| handle.id);
+        if let Ok(index) = found {
+            self.end_outgoing(self.order[index], failure);
+        }
+    }
+
+    /// Ends every transfer: the peer is gone. Flows must be down.
+    pub fn end_all(&mut self, failure: Failure) {
+        for handle in self.order.iter().copied().collect::<Vec<_>>() {
+            self.end_outgoing(handle, failure);
+        }
+    }
+
+    /// Ends transfers whose deadline has passed, and rests that are over. Returns when the next of
+    /// either is due.
+    pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
+        self.postponed.end_rest(now);
+        let mut next = self.postponed.until();
+        let mut passed = Vec::new();
+        for handle in &self.order {
+            let outgoing = self.slots[handle.slot as usize].as_ref();
+            let Some(outgoing) = outgoing.filter(|o| o.id == handle.id && o.ending.is_none())
+            else {
+                continue;
+            };
+            match outgoing.transfer.deadline {
+                Some(deadline) if deadline <= now => passed.push(*handle),
+                Some(deadline) => next = Some(next.map_or(deadline, |n| n.min(deadline))),
+                None => {}
+            }
+        }
+        for handle in passed {
+            self.end_outgoing(handle, Failure::Deadline);
+        }
+        next
+    }
+
     pub(super) fn end_outgoing(&mut self, handle: TransferHandle, failure: Failure) {
         let Some(outgoing) = self.outgoing_mut(handle) else { return };
         outgoing.ending.get_or_insert(failure);

@@ -1,0 +1,210 @@
+//! The card, by which engines find each other: identity, rails, addresses, capabilities; and the metadata,
+//! which are a card with the proof that its engine handed it over.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use polyrail_secure::{CAPABILITY_BYTES, Capability};
+
+use super::{HelloError, MAGIC, MAX_RAILS};
+use crate::codec::{DecodeError, Reader, put_text};
+use crate::id::InstanceId;
+use crate::wire::WIRE_VERSION;
+
+const MAX_NAME_BYTES: usize = 128;
+
+/// Features that both ends must have for either to use them; one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// CRC-32C of each chunk.
+    pub const CHECKSUM: Self = Self(1);
+    /// The accepting side may send on the same connection: its flow of the same number needs none
+    /// of its own. The reply's card has the bit if it will.
+    pub const DUPLEX: Self = Self(2);
+    /// Shared memory between processes of one host: payload in memory that both have open, and the
+    /// messages that test whether they can open it. Either end may use it towards a peer whose card
+    /// has the bit; no flow needs it.
+    pub const SHARED_MEMORY: Self = Self(4);
+    /// Of a card: the engine wants payload sealed, so whoever sends to it seals.
+    pub const SEALED_PAYLOAD: Self = Self(8);
+
+    /// Either's.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// All but `other`.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// What both have.
+    #[must_use]
+    pub fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether every bit of `other` is set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What an engine hands over to whom it wants to be connected by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// How it can be reached.
+    pub card: Card,
+    /// Proves that the engine, or somebody whom it was handed to, handed it over.
+    pub capability: Capability,
+}
+
+/// How an engine can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Which run of which engine: the hash of its public key.
+    pub instance: InstanceId,
+    /// The machine (its boot): equal on both sides means that they are on one host.
+    pub host: u128,
+    /// For people: host name and process.
+    pub name: String,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// The addresses it listens on, one for each rail.
+    pub rails: Vec<RailCard>,
+}
+
+/// One rail of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailCard {
+    /// The interface, or the address if it has none.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Bits of the address that name its network.
+    pub prefix_len: u8,
+    /// Speed of the link in Mbit/s, 0 if unknown.
+    pub speed_mbps: u32,
+}
+
+impl Metadata {
+    /// The metadata as bytes that can be passed on by any private means.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
+        self.encode_into(&mut out);
+        out
+    }
+
+    /// Reads what [`Self::encode`] made.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let mut reader = Reader::new("metadata", bytes);
+        let got = reader.bytes("magic")?;
+        if got != MAGIC {
+            return Err(HelloError::NotPolyrail { got });
+        }
+        let got = reader.u16("version")?;
+        if got != WIRE_VERSION {
+            return Err(HelloError::Version { got });
+        }
+        let metadata = Self::decode_from(&mut reader)?;
+        reader.end()?;
+        Ok(metadata)
+    }
+
+    pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
+        self.card.encode_into(out);
+        out.extend_from_slice(self.capability.bytes());
+    }
+
+    pub(super) fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let card = Card::decode_from(reader)?;
+        let capability = Capability::new(reader.bytes::<CAPABILITY_BYTES>("capability")?);
+        Ok(Self { card, capability })
+    }
+}
+
+impl Card {
+    pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.instance.0.to_le_bytes());
+        out.extend_from_slice(&self.host.to_le_bytes());
+        put_text(out, &self.name, MAX_NAME_BYTES);
+        out.extend_from_slice(&self.capabilities.0.to_le_bytes());
+        debug_assert!(self.rails.len() <= MAX_RAILS, "checked when the engine is built");
+        out.extend_from_slice(&(self.rails.len() as u16).to_le_bytes());
+        for rail in &self.rails {
+            put_text(out, &rail.name, MAX_NAME_BYTES);
+            put_address(out, rail.address);
+            out.push(rail.prefix_len);
+            out.extend_from_slice(&rail.speed_mbps.to_le_bytes());
+        }
+    }
+
+    pub(super) fn decode_from(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let instance = InstanceId(reader.u128("instance")?);
+        let host = reader.u128("host")?;
+        let name = reader.text("name", MAX_NAME_BYTES)?;
+        let capabilities = Capabilities(reader.u64("capabilities")?);
+        let count = reader.count("rails", MAX_RAILS, "1 to 64")?;
+        if count == 0 {
+            return Err(reader.field("rails", 0, "1 to 64"));
+        }
+        let rail = |reader: &mut Reader<'_>| {
+            let name = reader.text("rail name", MAX_NAME_BYTES)?;
+            let address = address(reader)?;
+            let prefix_len = reader.u8("prefix_len")?;
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            if prefix_len > bits {
+                return Err(reader.field("prefix_len", prefix_len.into(), "0 to 32, IPv6: 128"));
+            }
+            Ok(RailCard { name, address, prefix_len, speed_mbps: reader.u32("speed_mbps")? })
+        };
+        let rails = (0..count).map(|_| rail(reader)).collect::<Result<_, _>>()?;
+        Ok(Self { instance, host, name, capabilities, rails })
+    }
+}
+
+impl RailCard {
+    /// Whether both are in one network: same family, same leading bits.
+    pub fn same_network(&self, other: &Self) -> bool {
+        let bits = u32::from(self.prefix_len.min(other.prefix_len));
+        match (self.address.ip(), other.address.ip()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
+            }
+            _ => false,
+        }
+    }
+}
+
+fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend_from_slice(&ip.octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_le_bytes());
+}
+
+fn address(reader: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
+    let ip: IpAddr = match reader.u8("family")? {
+        4 => Ipv4Addr::from(reader.bytes::<4>("address")?).into(),
+        6 => Ipv6Addr::from(reader.bytes::<16>("address")?).into(),
+        got => return Err(reader.field("family", got.into(), "4 or 6")),
+    };
+    match reader.u16("port")? {
+        0 => Err(reader.field("port", 0, "1 to 65535")),
+        port => Ok(SocketAddr::new(ip, port)),
+    }
+}

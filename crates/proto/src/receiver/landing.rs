@@ -1,0 +1,156 @@
+//! From a verdict to the end of a chunk: which flow, or which device, may write where just now, and what is
+//! acknowledged then. `judging` comes before, and `incoming` counts what has landed.
+
+use super::{LandingId, Permission, Receiver, Settled, Verdict};
+use crate::id::{FlowIndex, TransferId};
+use crate::proof::Head;
+use crate::wire::{RefusalCode, WireError};
+
+/// The answer where nothing is known to have landed.
+const NOTHING_LANDED: Settled = Settled::Refuse(RefusalCode::Busy);
+
+/// What a flow is landing now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) flow: FlowIndex,
+    pub(super) target: Option<(TransferId, u32)>,
+    /// The chunk; `None` between chunks.
+    pub(super) head: Option<Head>,
+    pub(super) reading: bool,
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Receiver {
+    /// Whether the next bytes of the flow's chunk may go in place. If so, they must be followed by
+    /// [`Self::end_landing`]; if not, they go to scratch.
+    pub fn begin_landing(&mut self, flow: FlowIndex) -> bool {
+        match self.claims.get_mut(flow.0 as usize) {
+            Some(claim) if claim.target.is_some() => {
+                claim.reading = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes are written. Says whether the rest of the chunk may still go in place.
+    pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
+        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return false };
+        claim.reading = false;
+        if claim.verdict != Some(Verdict::Land) {
+            claim.target = None;
+        }
+        claim.target.is_some()
+    }
+
+    /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
+    pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
+        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return NOTHING_LANDED };
+        let ended = std::mem::replace(claim, Claim::NONE);
+        debug_assert!(!ended.reading, "end_landing comes first");
+        self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
+    }
+
+    /// All bytes of the flow's chunk are read, but not where they belong: a device begins to copy
+    /// them there, and the flow is free for its next chunk. The copy must be followed by
+    /// [`Self::handle_landed`].
+    ///
+    /// `None` if nobody wants the bytes any more: then nothing may be copied, and
+    /// [`Self::handle_chunk_end`] says how the chunk ended.
+    pub fn detach(&mut self, flow: FlowIndex) -> Option<LandingId> {
+        if !self.begin_landing(flow) {
+            return None;
+        }
+        let claim = self.claims.get_mut(flow.0 as usize)?;
+        let claim = std::mem::replace(claim, Claim::NONE);
+        self.next_landing += 1;
+        self.detached.insert(self.next_landing, claim);
+        Some(LandingId(self.next_landing))
+    }
+
+    /// The copy has ended, even if its flow is gone meanwhile. `landed` says whether the bytes are
+    /// in place, or why not.
+    pub fn handle_landed(&mut self, id: LandingId, landed: Permission) -> Settled {
+        let Some(mut ended) = self.detached.remove(&id.0) else { return NOTHING_LANDED };
+        if ended.verdict != Some(Verdict::Land) {
+            ended.target = None;
+        }
+        self.settle(ended, landed)
+    }
+
+    fn settle(&mut self, ended: Claim, landed: Permission) -> Settled {
+        let Some(head) = ended.head else { return NOTHING_LANDED };
+        match (ended.target, ended.verdict, landed) {
+            (_, Some(Verdict::Refuse(code)), _) => return Settled::Refuse(code),
+            (Some(_), _, Err(code)) => return Settled::Refuse(code),
+            (Some((transfer, chunk)), Some(Verdict::Land), Ok(())) => {
+                if !self.land(transfer, chunk, head.header.payload_len) {
+                    return NOTHING_LANDED;
+                }
+            }
+            // Only if a copy provably landed.
+            (None, Some(Verdict::Discard), _) => {}
+            _ => return NOTHING_LANDED,
+        }
+        self.proofs.note(ended.flow, head, self.floor);
+        Settled::Ack
+    }
+
+    /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
+    pub fn handle_flow_down(&mut self, flow: FlowIndex) {
+        self.end_landing(flow);
+        if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
+            *claim = Claim::NONE;
+        }
+        self.proofs.handle_flow_down(flow, self.floor);
+    }
+
+    /// Bars the places of the chunk on `flow`, for instance because their region was dropped: the
+    /// rest goes to scratch, and the sender gets the refusal `code`.
+    ///
+    /// Returns whether that holds already. If the flow is inside a system call, ask again.
+    pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {
+        match self.claims.get_mut(flow.0 as usize) {
+            Some(claim) if claim.target.is_some() => {
+                claim.revoke(Verdict::Refuse(code));
+                !claim.reading
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether no flow is inside a system call for a chunk that was taken from it. While one is, the
+    /// driver sends no acknowledgement on any flow; that is a matter of microseconds.
+    pub fn is_quiet(&self) -> bool {
+        !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
+    }
+
+    pub(super) fn all_claims(&self) -> impl Iterator<Item = &Claim> {
+        self.claims.iter().chain(self.detached.values())
+    }
+
+    pub(super) fn claim_mut(&mut self, flow: FlowIndex) -> Result<&mut Claim, WireError> {
+        let index = flow.0 as usize;
+        if flow.0 >= self.limits.flows {
+            let (field, allowed) = ("flow", "less than the limit on flows of a peer");
+            return Err(WireError::Field { field, got: flow.0.into(), allowed });
+        }
+        if self.claims.len() <= index {
+            self.claims.resize(index + 1, Claim::NONE);
+        }
+        Ok(&mut self.claims[index])
+    }
+}
+
+impl Claim {
+    pub(super) const NONE: Self =
+        Self { flow: FlowIndex(0), target: None, head: None, reading: false, verdict: None };
+
+    /// The rest of the chunk goes to scratch; a system call under way keeps its target until it ends.
+    pub(super) fn revoke(&mut self, verdict: Verdict) {
+        self.verdict = Some(verdict);
+        if !self.reading {
+            self.target = None;
+        }
+    }
+}

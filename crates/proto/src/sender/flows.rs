@@ -1,0 +1,89 @@
+//! Flows come up and go down; what is in flight on each, and how long the peer has been silent.
+
+use std::time::Duration;
+
+use super::{Flow, Sender, Source};
+use crate::id::{FlowIndex, Time};
+
+impl<S: Source> Sender<S> {
+    /// Bytes moved on the flow, as the transport saw it: it is slow, not stalled.
+    pub fn handle_progress(&mut self, now: Time, flow: FlowIndex) {
+        self.flows[flow.0 as usize].progress = now;
+        self.made_progress(now);
+    }
+
+    /// The flow is connected; frames on it count from 1.
+    pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
+        debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
+        // Reconnecting after an outage is no progress of the peer. It does give the peer time to
+        // make some, but only once.
+        if self.may_return && self.flows.iter().all(|flow| !flow.up) {
+            self.may_return = false;
+            self.last_progress = now;
+        }
+        self.flows[flow.0 as usize] = Flow { up: true, progress: now, ..Flow::default() };
+        self.note_usable(self.rail_of(flow));
+    }
+
+    /// The flow is gone: what it had in flight is given back, for any flow to pull. Says how many
+    /// chunks that were.
+    pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
+        let state = std::mem::take(&mut self.flows[flow.0 as usize]);
+        let (channel, rail) = (self.channel_of(flow), self.rail_of(flow));
+        self.note_usable(rail);
+        let with_kernel = state.written.saturating_sub(state.acknowledged) as usize;
+        for handle in state.early {
+            self.writing_ended(handle);
+        }
+        let mut given_back = 0;
+        for (index, (handle, chunk, load)) in state.in_flight.into_iter().enumerate() {
+            self.channels[channel].in_flight -= 1;
+            self.rails.give_back(rail, load);
+            if index >= with_kernel {
+                self.writing_ended(handle);
+            }
+            given_back += usize::from(self.give_back(handle, chunk, load));
+        }
+        given_back
+    }
+
+    /// Whether the flow has chunks in flight and heard nothing for `stall`.
+    pub fn is_stalled(&self, now: Time, flow: FlowIndex, stall: Duration) -> bool {
+        let state = &self.flows[flow.0 as usize];
+        !state.in_flight.is_empty() && now.since(state.progress) >= stall
+    }
+
+    /// How long a busy sender has made no progress with its peer at all; zero if it waits for nothing.
+    pub fn silence(&self, now: Time) -> Duration {
+        if self.order.is_empty() { Duration::ZERO } else { now.since(self.last_progress) }
+    }
+
+    /// Chunks in flight on the flow's channel: what its window counts.
+    pub fn channel_in_flight(&self, flow: FlowIndex) -> u32 {
+        self.channels[self.channel_of(flow)].in_flight
+    }
+
+    /// Whether the flow's channel can take another chunk.
+    pub fn has_room(&self, flow: FlowIndex) -> bool {
+        self.channel_in_flight(flow) < self.config.window_chunks
+    }
+
+    /// Chunks in flight on the flow.
+    pub fn in_flight(&self, flow: FlowIndex) -> usize {
+        self.flows[flow.0 as usize].in_flight.len()
+    }
+
+    /// When the flow last made progress.
+    pub fn flow_progress(&self, flow: FlowIndex) -> Time {
+        self.flows[flow.0 as usize].progress
+    }
+
+    pub(super) fn made_progress(&mut self, now: Time) {
+        self.last_progress = now;
+        self.may_return = true;
+    }
+
+    pub(super) fn channel_of(&self, flow: FlowIndex) -> usize {
+        (flow.0 / self.config.sockets) as usize
+    }
+}
