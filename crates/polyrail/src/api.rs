@@ -7,6 +7,7 @@ pub(crate) mod engine;
 pub(crate) mod gone;
 pub(crate) mod prepared;
 pub(crate) mod publish;
+pub(crate) mod rails;
 pub(crate) mod register;
 pub(crate) mod request;
 pub(crate) mod tasks;

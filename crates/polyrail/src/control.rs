@@ -1,16 +1,16 @@
 //! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
 //! and it sleeps while nothing changes.
 
-mod accepting;
 mod asking_user;
 pub(crate) mod build;
 mod connecting;
 pub(crate) mod handshake;
-mod lateness;
+mod incoming_connections;
 mod leaving;
 mod presence;
 mod secrets;
 mod watch;
+mod without_cpu;
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,13 +29,13 @@ use slab::Slab;
 use socket2::Socket;
 
 use crate::base::reason::ConnectReason;
-use crate::control::accepting::Accepting;
 use crate::control::asking_user::Admissions;
 use crate::control::connecting::Retry;
 use crate::control::handshake::{Cause, Handshake, Step};
-use crate::control::lateness::Absences;
+use crate::control::incoming_connections::Accepting;
 use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
+use crate::control::without_cpu::Absences;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
@@ -153,7 +153,7 @@ impl Control {
             ControlCommand::FlowLost { peer, flow, why } => {
                 let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
                 let name = peer.name();
-                tracing::info!(target: "polyrail::rail", peer = name, %flow, why = %text, "flow down");
+                tracing::info!(target: "polyrail::flow", peer = name, %flow, why = %text, "flow down");
                 peer.note_problem(text);
                 if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
@@ -164,7 +164,7 @@ impl Control {
             }
             ControlCommand::ArrivalLost { peer, flow, why } => {
                 let name = peer.name();
-                tracing::debug!(target: "polyrail::rail", peer = name, %flow, why, "arrival down");
+                tracing::debug!(target: "polyrail::flow", peer = name, %flow, why, "arrival down");
                 if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
                     self.flows_lost(&peer);

@@ -3,6 +3,7 @@
 mod common;
 
 use std::convert::Infallible;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
@@ -138,6 +139,25 @@ fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
     drop(closed);
     is_heard(&guard, &slow);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn strangers_do_not_take_the_place_of_a_peer_that_waits_for_the_users_word() {
+    let (closed, pass) = gate();
+    let (guard, asked) = guarded(&[("handshake_limit", "2")], move |_| {
+        pass();
+        Admission::Accept
+    });
+    let engine = named("one", &[]);
+    let connecting = engine.connect(guard.addresses()[0]);
+    wait_for("the question", || !asked.lock().unwrap().is_empty());
+    // They say nothing.
+    let strangers: Vec<TcpStream> =
+        (0..8).map(|_| TcpStream::connect(guard.addresses()[0]).unwrap()).collect();
+    wait_for("strangers to be turned away", || guard.stats().refused_connections >= 7);
+    drop(closed);
+    assert_eq!(connecting.join().unwrap().instance(), guard.instance());
+    drop(strangers);
 }
 
 #[test]

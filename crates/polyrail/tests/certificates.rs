@@ -507,6 +507,12 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
         refused(&place, key, "key.pem", &[&says, "that nobody else can read or write"]);
     }
     std::fs::set_permissions(place.path("key.pem"), open(0o600)).unwrap();
+    for mode in [0o666, 0o664, 0o646] {
+        std::fs::set_permissions(place.path("ca.pem"), open(mode)).unwrap();
+        let says = format!("mode {mode:04o} lets others write it");
+        let error = refused(&place, trust, "ca.pem", &[&says]);
+        assert!(error.help().contains("chmod go-w"), "{}", error.help());
+    }
     std::fs::remove_file(place.path("ca.pem")).unwrap();
     refused(&place, trust, "ca.pem", &["No such file"]);
     place.put(&good, &ca.pem);

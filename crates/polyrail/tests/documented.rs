@@ -8,17 +8,24 @@ const SOURCES: &[&str] = &[
     "api/builder.rs",
     "api/connecting.rs",
     "api/engine.rs",
+    "api/engine/memory.rs",
+    "api/engine/notifications.rs",
+    "api/engine/peers.rs",
+    "api/engine/transfers.rs",
     "api/gone.rs",
     "api/prepared.rs",
     "api/publish.rs",
+    "api/rails.rs",
     "api/register.rs",
     "api/request.rs",
     "api/tasks.rs",
     "api/transfer.rs",
     "engine/joining.rs",
     "engine/peer_handle.rs",
+    "memory/access.rs",
     "memory/region.rs",
     "memory/registry.rs",
+    "memory/remote_region.rs",
 ];
 
 struct Item {
@@ -54,7 +61,9 @@ fn items(source: &str) -> Vec<Item> {
             let place = format!("{source}:{}", number + 1);
             let (name, doc) = (rest[..end].to_owned(), std::mem::take(&mut doc));
             found.push(Item { place, owner: owner.clone(), name, doc });
-        } else if let Some((_, rest)) = line.split_once("include_str!(\"../../doc/") {
+        } else if let Some((_, rest)) =
+            line.split_once("include_str!(\"").and_then(|(_, path)| path.split_once("../doc/"))
+        {
             let file = rest.split('"').next().unwrap();
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("doc").join(file);
             doc.push_str(&std::fs::read_to_string(path).unwrap());

@@ -6,7 +6,7 @@ use polyrail_gpu::DeviceMemory;
 use polyrail_proto::InstanceId;
 use polyrail_sys::Memory;
 
-use crate::memory::region::Access;
+use crate::memory::access::Access;
 use crate::memory::region_memory::RegionMemory;
 
 /// Memory that [`crate::Engine::register`] takes: the host's ([`Memory`], `Vec<u8>`) or a device's

@@ -16,8 +16,9 @@ use crate::device::peer_copy::Copies;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{OpKind, Prepared, RequestLimits};
-use crate::memory::region::{NOBODY, RegionSlice, RemoteSlice};
+use crate::memory::region::{NOBODY, RegionSlice};
 use crate::memory::region_list::RegionList;
+use crate::memory::remote_region::RemoteSlice;
 
 /// A transfer to be prepared: a peer, what is done, and which bytes.
 ///
@@ -148,7 +149,8 @@ impl Request<Send> {
 }
 
 impl Request<Receive> {
-    /// Room for a message of this tag from the peer.
+    /// Room for a message of this tag from the peer. It waits for one, whatever becomes of sends that
+    /// end before they meet it: give it a timeout, or cancel it, if none may come.
     pub fn receive(peer: &Peer, tag: u64) -> Self {
         Self::new(peer, OpKind::Receive { tag })
     }

@@ -1,5 +1,6 @@
 //! Certificates from files, read again when they were renewed.
 
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -55,6 +56,9 @@ impl CertificatesError {
     /// What to do about it.
     pub fn help(&self) -> &'static str {
         match self {
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
+                "chown it to this user, chmod go-w it, and see that nobody has added a CA"
+            }
             Self::Read { .. } | Self::Key(SecretFileError::Read { .. }) => {
                 "name files that this user can read; docs/certificates.md makes some"
             }
@@ -200,7 +204,7 @@ impl CertificateFiles {
         Ok(Texts {
             chain: read("certificate_file", &self.chain)?,
             key: read_private(&self.key).map_err(CertificatesError::Key)?,
-            trust: read("trust_file", &self.trust)?,
+            trust: read_trust(&self.trust)?,
         })
     }
 
@@ -256,8 +260,27 @@ impl Seen {
 
 fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, CertificatesError> {
     let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };
-    let mut text = Vec::new();
     let file = regular_file::open(path).map_err(failed)?;
+    read_opened(setting, path, file)
+}
+
+/// Reads the CAs. Who can write that file decides who may connect.
+fn read_trust(path: &Path) -> Result<Vec<u8>, CertificatesError> {
+    let setting = "trust_file";
+    let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };
+    let file = regular_file::open(path).map_err(failed)?;
+    regular_file::refuse_if_others_may_write(&file).map_err(failed)?;
+    regular_file::refuse_if_of_others(&file).map_err(failed)?;
+    read_opened(setting, path, file)
+}
+
+fn read_opened(
+    setting: &'static str,
+    path: &Path,
+    file: File,
+) -> Result<Vec<u8>, CertificatesError> {
+    let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };
+    let mut text = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_MAX {
         let why = format!("more than {} KiB", FILE_MAX >> 10);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,12 +54,7 @@ fn is_early(kind: io::ErrorKind) -> bool {
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let file = regular_file::open(path)?;
     // Who can write it decides whom the reader takes for its peer.
-    let mode = file.metadata()?.mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(invalid(format!(
-            "mode {mode:04o} lets others write it, allowed is a file that only its owner writes"
-        )));
-    }
+    regular_file::refuse_if_others_may_write(&file)?;
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_MAX {

@@ -102,7 +102,7 @@ pub enum ConnectReason {
         waiting_for: &'static str,
     },
     /// The other side closed the connection without a word.
-    #[error("closed by the other side")]
+    #[error("closed by the other side without a word")]
     Closed,
     /// The engine there speaks another version of the protocol.
     #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]

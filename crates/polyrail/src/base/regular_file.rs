@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -16,6 +16,33 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Somebody may have put another one in its place.
     check(file.metadata()?.file_type())?;
     Ok(file)
+}
+
+/// Refuses a file that its owner's group or everybody may write: what is in it is taken at its word.
+pub(crate) fn refuse_if_others_may_write(file: &File) -> io::Result<()> {
+    let mode = file.metadata()?.mode() & 0o7777;
+    if mode & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "mode {mode:04o} lets others write it, allowed is a file that only its owner writes"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
+}
+
+/// Refuses a file of another user than this one or root.
+pub(crate) fn refuse_if_of_others(file: &File) -> io::Result<()> {
+    let (owner, own) = (file.metadata()?.uid(), own_user()?);
+    if owner == own || owner == 0 {
+        return Ok(());
+    }
+    let why = format!("it belongs to user {owner}, allowed are this user ({own}) and root");
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
+}
+
+/// The user of this process, as files are owned by it.
+pub(crate) fn own_user() -> io::Result<u32> {
+    Ok(fs::metadata("/proc/self")?.uid())
 }
 
 fn check(kind: fs::FileType) -> io::Result<()> {

@@ -80,7 +80,7 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFile
     let file = regular_file::open(path).map_err(failed)?;
     // Of the opened file: nobody can put another one in its place any more.
     let facts = file.metadata().map_err(failed)?;
-    let own = own_user().map_err(failed)?;
+    let own = regular_file::own_user().map_err(failed)?;
     let is_private = facts.mode() & 0o077 == 0;
     if !is_private || (facts.uid() != own && facts.uid() != 0) {
         let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
@@ -90,11 +90,6 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFile
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 1));
     file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
-}
-
-/// The user of this process, as files are owned by it.
-pub(crate) fn own_user() -> io::Result<u32> {
-    Ok(std::fs::metadata("/proc/self")?.uid())
 }
 
 #[cfg(test)]

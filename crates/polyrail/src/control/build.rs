@@ -129,7 +129,7 @@ fn make_proxies(
         0 => rails.len() * settings.channels_per_rail as usize,
         channels => rails.len().max(channels as usize),
     };
-    let automatic = wanted.clamp(1, busy_cpus()?.max(2)) as u32;
+    let automatic = wanted.clamp(1, busy_cpus(settings.payload)?.max(2)) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
     let mut all = Vec::new();

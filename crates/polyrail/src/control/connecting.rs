@@ -173,7 +173,7 @@ impl Control {
     ) {
         let pause = self.note_failure(peer, peer.layout.pair_index(flow), why, pause);
         let text = self.way_text(peer, flow, &why.to_string());
-        tracing::debug!(target: "polyrail::rail", peer = peer.name(), %flow, why = %text, "no flow");
+        tracing::debug!(target: "polyrail::flow", peer = peer.name(), %flow, why = %text, "no flow");
         peer.note_problem(text);
         self.retries.push_back(Retry {
             due: Instant::now() + pause,

@@ -187,6 +187,20 @@ impl From<Fault> for Step {
     }
 }
 
+/// Why somebody was turned away: [`ConnectReason`] has the words of who connects.
+fn of_who_came(why: &ConnectReason) -> String {
+    match why {
+        ConnectReason::Impostor(error) => error.to_string(),
+        ConnectReason::Certificate { of: Whose::OtherEngine, why } => {
+            format!("its certificate {why}")
+        }
+        ConnectReason::Closed => "it hung up without a word, as who does not accept this \
+                                  engine's proof or certificate"
+            .to_owned(),
+        other => other.to_string(),
+    }
+}
+
 impl TurnedAway {
     pub(crate) fn log(&mut self, rail: &str, remote: SocketAddr, why: &ConnectReason) {
         const PAUSE: Duration = Duration::from_secs(1);
@@ -195,7 +209,8 @@ impl TurnedAway {
             return;
         }
         let others = std::mem::take(&mut self.since);
-        tracing::warn!(target: "polyrail::peer", rail, %remote, %why, others, "turned away");
+        let why = of_who_came(why);
+        tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
         self.logged = Some(Instant::now());
     }
 }

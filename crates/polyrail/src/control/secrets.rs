@@ -31,7 +31,8 @@ pub(crate) fn credentials(config: &Config, host: &str) -> Result<Credentials, En
     // Without it one way to connect is missing, and whoever tries that is told so.
     let of_host = host_secret()
         .inspect_err(|error| {
-            tracing::debug!(target: "polyrail::peer", %error, "no secret of this user");
+            tracing::warn!(target: "polyrail::peer", %error,
+                "no secret of this user on this host: its other processes need another way in");
         })
         .ok();
     let open = config.auth == Auth::None;

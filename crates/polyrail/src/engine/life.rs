@@ -273,7 +273,8 @@ impl PeerEvent {
 pub(crate) struct Sessions<'a> {
     /// That of the hello.
     pub(crate) said: u32,
-    /// That of ours which the peer has heard in it, if any.
+    /// That of ours which the peer has heard in it, if any; no number of ours if it was not heard and
+    /// has taken something.
     pub(crate) knows: Option<u32>,
     /// Ours, if it has one.
     pub(crate) own: Option<u32>,
@@ -299,6 +300,8 @@ pub(crate) fn greeting(
     }
     match heard {
         None if knows.is_none() => HelloKind::First,
+        // It goes on with a session of ours that is over, and those are not remembered for ever.
+        None if knows != own => HelloKind::Over,
         None => HelloKind::Current,
         Some(heard) if heard == said => HelloKind::Current,
         Some(_) if has_flows_up => HelloKind::TooEarly,

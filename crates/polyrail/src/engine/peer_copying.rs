@@ -1,6 +1,6 @@
 //! Operations that devices copy from end to end. The caller's own thread gives them the copies, which
 //! takes microseconds. A waiting thread looks at the ticket, which is a load; a proxy looks for those
-//! that nobody waits for. Chunks that are staged for rails: `sender/flow/staged.rs` and
+//! that nobody waits for. Chunks that are staged for rails: `sender/flow/device_chunks.rs` and
 //! `receiver/flow/device_chunks.rs`.
 
 use std::sync::Arc;

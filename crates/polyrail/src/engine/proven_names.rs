@@ -12,7 +12,8 @@ use polyrail_proto::InstanceId;
 /// Names that a certificate has proven; none where there was no certificate.
 pub(crate) type Names = Arc<[String]>;
 
-/// Engines that are remembered; the oldest is forgotten first.
+/// Engines that are remembered. Past that, the oldest of those is forgotten whose names most have: who
+/// introduces itself as one engine after the other has only its own forgotten.
 const KNOWN_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -32,15 +33,29 @@ impl ProvenNames {
             return;
         }
         known.order.push_back(instance);
-        if known.order.len() > KNOWN_MAX
-            && let Some(oldest) = known.order.pop_front()
-        {
-            known.names.remove(&oldest);
+        if known.order.len() > KNOWN_MAX {
+            known.forget_one();
         }
     }
 
     pub(crate) fn of(&self, instance: InstanceId) -> Names {
         self.0.lock().names.get(&instance).cloned().unwrap_or_default()
+    }
+}
+
+impl Known {
+    fn forget_one(&mut self) {
+        let mut counts: HashMap<&Names, usize> = HashMap::new();
+        self.names.values().for_each(|names| *counts.entry(names).or_default() += 1);
+        let most = counts.values().max().copied();
+        let is_of_most = |one: &InstanceId| {
+            self.names.get(one).and_then(|names| counts.get(names)).copied() == most
+        };
+        if let Some(oldest) = self.order.iter().position(is_of_most)
+            && let Some(instance) = self.order.remove(oldest)
+        {
+            self.names.remove(&instance);
+        }
     }
 }
 
@@ -59,5 +74,19 @@ mod tests {
         assert!(known.of(InstanceId(0)).is_empty());
         assert_eq!(known.of(InstanceId(1)), names("then"));
         assert_eq!(known.of(InstanceId(KNOWN_MAX as u128)), names("then"));
+    }
+
+    #[test]
+    fn who_introduces_itself_again_and_again_has_nobody_else_forgotten() {
+        let known = ProvenNames::default();
+        let names = |name: &str| Names::from([name.to_owned()]);
+        let others = 0..100;
+        others.clone().for_each(|number| known.note(InstanceId(number), names("other")));
+        let many = 1000..1000 + 3 * KNOWN_MAX as u128;
+        many.clone().for_each(|number| known.note(InstanceId(number), names("many")));
+        assert!(others.into_iter().all(|number| known.of(InstanceId(number)) == names("other")));
+        let kept = many.clone().filter(|number| !known.of(InstanceId(*number)).is_empty()).count();
+        assert_eq!(kept, KNOWN_MAX - 100);
+        assert_eq!(known.of(InstanceId(many.end - 1)), names("many"));
     }
 }

@@ -24,6 +24,9 @@ const SESSIONS_MAX: usize = 16;
 const SESSION_SHIFT: u32 = 48;
 const KNOWN_SHIFT: u32 = 31;
 const KNOWN_MASK: u64 = 0x1_ffff;
+/// Stands for the session of a peer that has taken something and was never heard. It is no session's
+/// number: those have 16 bits.
+const UNHEARD: u64 = KNOWN_MASK;
 const ATTEMPTS_MASK: u64 = (1 << KNOWN_SHIFT) - 1;
 
 /// What is remembered of peers that were known.
@@ -48,9 +51,14 @@ pub(crate) fn first_epoch(number: u32) -> u64 {
     u64::from(number) << SESSION_SHIFT
 }
 
-/// The epoch of a hello that is said now: with the session in which the peer was heard.
+/// The epoch of a hello that is said now: with the session in which the peer was heard, or with
+/// [`UNHEARD`].
 pub(crate) fn epoch_of_hello(epoch: u64, peer: &PeerShared) -> u64 {
-    epoch | (peer.heard.load(Ordering::Acquire) & KNOWN_MASK) << KNOWN_SHIFT
+    let known = match peer.heard.load(Ordering::Acquire) {
+        0 if peer.tx().sender.was_acknowledged() => UNHEARD,
+        heard => heard & KNOWN_MASK,
+    };
+    epoch | known << KNOWN_SHIFT
 }
 
 pub(crate) fn session_of(epoch: u64) -> u32 {

@@ -60,7 +60,7 @@ impl EngineSettings {
         Ok(Self {
             cpus: usable_cpus()?,
             chunk_bytes: config.chunk_bytes,
-            channels_per_rail: channels_per_rail(rails, busy_cpus()?),
+            channels_per_rail: channels_per_rail(rails, busy_cpus(config.payload)?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
             staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
@@ -145,9 +145,11 @@ impl EngineSettings {
 }
 
 /// CPUs that one direction may keep busy: the other direction needs as many, and whatever uses the
-/// bytes has the rest.
-pub(crate) fn busy_cpus() -> Result<usize, EngineError> {
-    Ok((usable_cpus()? * 3 / 8).max(1))
+/// bytes has the rest. Payload that is checked or sealed costs a CPU more for each byte, so it may
+/// have what is left.
+pub(crate) fn busy_cpus(payload: Payload) -> Result<usize, EngineError> {
+    let eighths = if payload == Payload::None { 3 } else { 4 };
+    Ok((usable_cpus()? * eighths / 8).max(1))
 }
 
 fn usable_cpus() -> Result<usize, EngineError> {
@@ -188,12 +190,12 @@ impl Congestion {
     fn unpaced(known: &[String]) -> Option<&'static str> {
         static TOLD: Once = Once::new();
         let best = Self::UNPACED.into_iter().find(|name| known.iter().any(|known| known == name));
-        if best != Some(Self::UNPACED[0]) {
+        if best.is_none() {
             TOLD.call_once(|| {
-                let used = best.unwrap_or("the system's");
                 tracing::warn!(target: "polyrail::config",
-                    "flows on this host use {used}: the kernel has no cubic, or this user may not \
-                     use it (net.ipv4.tcp_allowed_congestion_control)");
+                    "flows on this host use the system's congestion control, which may pace: the kernel \
+                     has neither cubic nor reno, or this user may not use them \
+                     (net.ipv4.tcp_allowed_congestion_control)");
             });
         }
         best

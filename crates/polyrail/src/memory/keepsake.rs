@@ -44,7 +44,7 @@ mod tests {
     use polyrail_sys::Memory;
 
     use super::*;
-    use crate::memory::region::Access;
+    use crate::memory::access::Access;
 
     #[derive(Default)]
     struct Counts(AtomicU32);

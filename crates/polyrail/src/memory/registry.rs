@@ -10,8 +10,10 @@ use polyrail_sys::process::Original;
 
 use crate::base::callback::{Callbacks, Users};
 use crate::base::error::RegionError;
-use crate::memory::region::{Access, Region, RegionCore, RegionSlice, Touch, describe};
+use crate::memory::access::Access;
+use crate::memory::region::{Region, RegionCore, RegionSlice, Touch};
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::remote_region::describe;
 
 /// Registrations that an engine may hold at once.
 const REGIONS_MAX: usize = 1 << 20;

@@ -14,8 +14,9 @@ use crate::engine::path_kind::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, RegionSlice, RemoteSlice, Touch};
+use crate::memory::region::{RegionCore, RegionSlice, Touch};
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::remote_region::RemoteSlice;
 use crate::path::import::import;
 use crate::path::try_shared;
 

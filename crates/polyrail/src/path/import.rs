@@ -11,8 +11,9 @@ use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
 use crate::device::imports::Import;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, RemoteRegion};
+use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
+use crate::memory::remote_region::RemoteRegion;
 use crate::path::asking::{ask, wait_for_answer};
 
 /// The peer's region as the device can copy from and to it, or why it can't.

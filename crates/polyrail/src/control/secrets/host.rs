@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use polyrail_secure::{Secret, new_secret};
 use thiserror::Error;
 
-use crate::base::secret_file::{SecretFileError, own_user, read_file};
+use crate::base::regular_file::own_user;
+use crate::base::secret_file::{SecretFileError, read_file};
 
 const FOLDER: &str = "/dev/shm";
 const FILE: &str = "secret";

@@ -324,6 +324,10 @@ fn a_hello_is_judged_by_what_either_end_has_heard_before() {
     assert_eq!(greet(3, ours, ours, Some(3), true, true), HelloKind::Over);
     assert_eq!(greet(5, None, ours, None, false, false), HelloKind::First);
     assert_eq!(greet(5, ours, ours, None, false, false), HelloKind::Current);
+    for own in [None, ours] {
+        let of_forgotten = greet(5, Some(8), own, None, false, true);
+        assert_eq!(of_forgotten, HelloKind::Over, "it goes on with what is over here");
+    }
     assert_eq!(greet(5, None, ours, Some(5), true, false), HelloKind::Current);
     assert_eq!(greet(6, None, ours, Some(5), true, true), HelloKind::TooEarly);
     let replaced = greet(6, ours, ours, Some(5), false, true);

@@ -1,13 +1,21 @@
-//! A frame that is being sent, and where its payload comes from.
+//! A frame: how a chunk that was pulled becomes one, sealed and queued, and where its payload comes
+//! from. `sending` is what follows.
 
-use polyrail_proto::{Source, TransferId};
+use polyrail_config::Payload;
+use polyrail_proto::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::{Chunk, Source, TransferId};
 use polyrail_secure::Sealer;
-use polyrail_sys::Memory;
+use polyrail_sys::{Memory, crc32c};
 
+use super::TxFlow;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;
 use crate::engine::op::Outgoing;
-use crate::engine::pass::Down;
+use crate::engine::pass::{Down, Pass};
+use crate::engine::trace::SentChunk;
+
+/// Payload up to this size is copied behind its head: cheaper than a piece of its own.
+const BATCHED_BYTES: u32 = 512;
 
 pub(super) struct Frame {
     pub(super) source: Outgoing,
@@ -88,6 +96,99 @@ pub(super) struct SealedPayload<'a> {
 /// Sealed bytes of a record with payload: long enough that a record costs little more than its bytes,
 /// short enough to stay in the cache between copy, cipher and system call.
 const RECORD_BYTES: usize = 64 << 10;
+
+impl TxFlow {
+    pub(super) fn queue(
+        &mut self,
+        chunk: Chunk<Outgoing>,
+        body: Body,
+        pass: &Pass<'_>,
+    ) -> Result<(), Down> {
+        let Chunk { mut header, source, .. } = chunk;
+        let plan = source.plan();
+        if self.peer.payload == Payload::Crc32c {
+            header.flags = header.flags.with(Flags::CHECKSUM);
+        }
+        let begin = self.batch.len();
+        self.sequence += 1;
+        match (body, &mut self.shared) {
+            (Body::Shared(at), Some(shared)) => {
+                if let Some(place) = shared.note(self.sequence) {
+                    let record = self.sealer.begin(&mut self.batch);
+                    self.batch.extend_from_slice(&place.encode());
+                    self.sealer.seal(&mut self.batch, record, 0);
+                }
+                if !header.set_place_in_ring(at) {
+                    return Err(Down(format!("no frame can name place {at} of a ring")));
+                }
+            }
+            (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
+            _ => {}
+        }
+        let record = self.sealer.begin(&mut self.batch);
+        let head = self.batch.len();
+        let meta = if header.chunk == 0 { source.meta() } else { &[] };
+        header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
+        let len = header.payload_len;
+        let staged = staged_at(body, &self.ring, &self.shared);
+        if self.peer.payload == Payload::Crc32c {
+            let crc = crc32c(0, &self.batch[head + CHUNK_HEADER_BYTES..]);
+            let crc = match staged {
+                Some((ring, at)) => {
+                    let continued = ring.memory().crc32c(crc, at, len.into());
+                    continued.map_err(|error| Down(error.to_string()))?
+                }
+                None => continue_crc(crc, &source, header.chunk)?,
+            };
+            ChunkHeader::set_checksum(&mut self.batch[head..], crc);
+        }
+        let on_wire = header.payload_on_wire();
+        // If a region is gone, sending finds out and ends the transfer.
+        let inside = if on_wire == 0 || self.peer.payload != Payload::Aead {
+            self.sealer.seal(&mut self.batch, record, on_wire);
+            let is_small = on_wire <= BATCHED_BYTES;
+            on_wire == 0
+                || is_small
+                    && match staged {
+                        Some((ring, at)) => copy_staged(ring, at, len, &mut self.batch),
+                        None => copy_payload(&source, header.chunk, &mut self.batch),
+                    }
+        } else {
+            let (sealer, out) = (&mut self.sealer, &mut self.batch);
+            let mut payload = SealedPayload { sealer, out, begin: record };
+            let taken = match staged {
+                Some((ring, at)) => payload.take(ring.memory(), at, len.into()),
+                None => payload.take_pieces(&source, header.chunk),
+            };
+            payload.seal();
+            taken
+        };
+        if let Some(since) = self.window_full_since.take() {
+            let stats = &self.peer.flows[self.flow.0 as usize].stats;
+            stats.window_full_ns.add(pass.now.saturating_sub(since));
+        }
+        if pass.engine.trace.is_some() {
+            self.traced.push_back(SentChunk {
+                transfer: header.transfer,
+                chunk: header.chunk,
+                bytes: header.payload_len,
+                posted_ns: source.posted().0,
+                pulled_ns: pass.now,
+                written_ns: 0,
+            });
+        }
+        self.frames.push_back(Frame {
+            source,
+            transfer: header.transfer,
+            chunk: header.chunk,
+            body,
+            batched: self.batch.len() - begin,
+            payload: header.payload_len,
+            outside: if inside { 0 } else { header.payload_len },
+        });
+        Ok(())
+    }
+}
 
 impl SealedPayload<'_> {
     /// Takes all pieces of a chunk; says whether it could.

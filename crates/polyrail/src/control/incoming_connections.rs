@@ -80,7 +80,8 @@ impl Control {
     }
 
     /// While strangers fill every place, whoever has waited longest has to go: a peer says all of
-    /// its hello at once, a stranger that is slow on purpose does not.
+    /// its hello at once, a stranger that is slow on purpose does not. Who has proven that it may
+    /// connect goes last, as it may wait for the user's word.
     fn make_room(&mut self) {
         let limit = self.engine.config.handshake_limit;
         let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
@@ -88,7 +89,9 @@ impl Control {
         if waiting().count() < limit as usize {
             return;
         }
-        if let Some((key, _)) = waiting().min_by_key(|(_, handshake)| handshake.deadline) {
+        let least =
+            |(_, handshake): &(usize, &Handshake)| (handshake.is_proven(), handshake.deadline);
+        if let Some((key, _)) = waiting().min_by_key(least) {
             let handshake = self.handshakes.remove(key);
             self.failed(handshake, ConnectReason::Crowded { limit });
         }

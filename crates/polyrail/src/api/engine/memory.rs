@@ -1,0 +1,56 @@
+//! Memory of an engine: what it registers, mailboxes, and descriptions of what peers have registered.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::api::error::RegionError;
+use crate::api::register::Registrable;
+use crate::memory::region::Region;
+use crate::memory::registry::{Mailbox, OpenMailbox};
+use crate::memory::remote_region::RemoteRegion;
+
+impl Engine {
+    /// Registers memory for transfers, the host's or a device's; peers may use it, as far as its
+    /// [`crate::Access`] allows, once they have its description. Overlapping registrations are independent
+    /// of each other.
+    ///
+    /// Transfers of a device's memory, such as a GPU's, take the same calls as those of host memory,
+    /// and may go between the two. Copies to and from the device overlap the sending.
+    ///
+    /// ```no_run
+    /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+    /// use polyrail::{Access, Cuda, Memory, Registrable};
+    ///
+    /// let local = engine.register(Memory::anonymous(64 << 20)?.with_access(Access::LOCAL))?;
+    /// // Any pointer that CUDA knows: cudaMalloc's, PyTorch's `tensor.data_ptr()`.
+    /// // SAFETY: the tensor lives until its region is dropped.
+    /// let memory = unsafe { Cuda::load()?.memory_at(tensor, bytes)? };
+    /// let region = engine.register(memory)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What the device was given to do with the memory before a transfer is posted must be done: the
+    /// engine's copies wait for no other stream.
+    pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
+        self.check_original()?;
+        let (memory, access, granted) = memory.exposed().into_parts();
+        self.shared().registry.register(self.shared().card.instance, memory, access, granted)
+    }
+
+    /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
+    pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
+        self.check_original()?;
+        self.shared().registry.open(self.shared().card.instance, mailbox)
+    }
+
+    /// Reads the description of a peer's region; see [`RemoteRegion`].
+    pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
+        RemoteRegion::decode(description)
+    }
+
+    /// A copy of the process registers nothing, for no peer reaches it.
+    fn check_original(&self) -> Result<(), RegionError> {
+        if self.shared().is_forked() { Err(RegionError::Forked) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,224 @@
+//! What to do about an error, and the exit code of a program that ends with it. The errors are in
+//! `error.rs`, and what they quote is in `reason.rs`.
+
+use polyrail_config::ConfigError;
+use polyrail_gpu::GpuError;
+use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::wire::RefusalCode;
+use polyrail_secure::CertificateError;
+
+use super::{EngineError, PeerError, PostError, RegionError, TransferError};
+use crate::base::reason::{ConnectReason, Whose};
+
+/// What an error says beyond its text; all errors of this crate do.
+///
+/// ```
+/// use polyrail::{Config, Engine, Explain};
+///
+/// let config = Config::builder().set("congestion", "none-such")?.build()?;
+/// let error = Engine::builder().config(config).build().unwrap_err();
+/// assert_eq!((error.to_string().contains("none-such"), error.exit_code()), (true, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Explain: std::error::Error {
+    /// What to do about it, where the message alone does not say.
+    fn help(&self) -> Option<String>;
+
+    /// What a program that ends with it is to exit with: 2 usage or configuration, 3 environment,
+    /// 4 peer or transfer, as the `polyrail` command does.
+    fn exit_code(&self) -> u8;
+}
+
+const USAGE: u8 = 2;
+const ENVIRONMENT: u8 = 3;
+const PEER: u8 = 4;
+
+/// What helps who can't prove that it may connect.
+const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give both ends the same secret_file \
+     (`polyrail secret new FILE` makes one), or certificates; on one host under one user nothing is needed, unless \
+     /dev/shm/polyrail-UID can't be used, which is warned of; with auth=none at both ends anybody may connect";
+
+/// What helps a process that was forked.
+const FORKED: &str = "build an engine of its own in each process, after the fork";
+
+const ADD_CA: &str = "use certificates of one CA at both ends, or add its certificate to trust_file; CAs in \
+     between belong into certificate_file, behind the engine's own";
+const CLOCKS: &str = "renew the certificate; if it is valid, set the clocks of both hosts";
+const EXTENDED_USAGE: &str =
+    "make certificates with both clientAuth and serverAuth as extended key usage";
+
+fn certificate_help(of: Whose, why: &CertificateError) -> Option<String> {
+    let help = match (why, of) {
+        (CertificateError::Untrusted { .. }, _) => ADD_CA,
+        (CertificateError::Expired { .. }, Whose::ThisEngine) => {
+            "renew the file: the engine takes it up by itself"
+        }
+        (CertificateError::Expired { .. } | CertificateError::NotYetValid { .. }, _) => CLOCKS,
+        (CertificateError::Usage { .. }, _) => EXTENDED_USAGE,
+        (CertificateError::NotAllowed { .. }, _) => {
+            "add a name of it to allowed_names, if it is the engine that you mean"
+        }
+        _ => return None,
+    };
+    Some(help.to_owned())
+}
+
+impl Explain for EngineError {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => error.help(),
+            Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
+            Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
+            Self::Metrics { remedy, .. } => Some(remedy.clone()),
+            Self::Secrets(error) => Some(error.help().to_owned()),
+            Self::Certificates(error) => Some(error.help().to_owned()),
+            Self::Forked => Some(FORKED.to_owned()),
+            Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_)
+            | Self::Congestion { .. }
+            | Self::Secrets(_)
+            | Self::Certificates(_) => USAGE,
+            _ => ENVIRONMENT,
+        }
+    }
+}
+
+impl Explain for PeerError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Metadata(_) => "pass on what `metadata()` returned, whole and unchanged",
+            Self::Connect { why, .. } => match why {
+                ConnectReason::Version { .. } => "run the same version at both ends",
+                ConnectReason::Foreign(_) => "give an address that the engine there listens on",
+                ConnectReason::NoProof => NO_PROOF,
+                ConnectReason::Refused(refusal) => match refusal.code {
+                    RefusedCode::Unproven => NO_PROOF,
+                    RefusedCode::NoCertificates => {
+                        "give both ends certificates, or the same secret_file"
+                    }
+                    RefusedCode::CertificateUntrusted => ADD_CA,
+                    RefusedCode::CertificateExpired | RefusedCode::CertificateNotYetValid => CLOCKS,
+                    RefusedCode::CertificateUsage => EXTENDED_USAGE,
+                    RefusedCode::NameNotAllowed => {
+                        "add a name of this engine's certificate to allowed_names there"
+                    }
+                    _ => return None,
+                },
+                ConnectReason::Certificate { of, why } => return certificate_help(*of, why),
+                _ => return None,
+            },
+            Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
+            Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
+            Self::Forked => FORKED,
+            Self::NotMetadata { .. }
+            | Self::Myself
+            | Self::File { .. }
+            | Self::NoRailPair { .. }
+            | Self::Closed => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for RegionError {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Device(error) => error.help(),
+            Self::Forked => Some(FORKED.to_owned()),
+            _ => None,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Device(error) => error.exit_code(),
+            _ => PEER,
+        }
+    }
+}
+
+impl Explain for PostError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Busy { .. } => "post again when an older transfer is over, or raise ops_pool",
+            Self::WrongPeer { .. } | Self::PeerGone { .. } => {
+                "exchange metadata and region descriptions again"
+            }
+            Self::ForeignRegion { .. } => "register the memory with the engine that is to move it",
+            Self::ForeignPeer { .. } => "add the peer to this engine, or post to the other",
+            Self::NotificationTooLong { .. } => "write the bytes, and notify the peer of them",
+            Self::Forked => FORKED,
+            _ => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for TransferError {
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Deadline { .. } => {
+                "raise the request's timeout; `stats()` says whether a rail is slow, and whether any \
+                 flow to the peer is up"
+            }
+            Self::Refused { code, .. } => match code {
+                RefusalCode::StaleKey | RefusalCode::RegionDropped => {
+                    "exchange region descriptions again"
+                }
+                RefusalCode::AccessDenied => {
+                    "register the region at the peer with the access that is needed"
+                }
+                RefusalCode::NotExpected => "the peer cancelled the receive or the read",
+                RefusalCode::TransferOver => {
+                    "transfer the same again: a part of it may not be in place. After very many \
+                     broken connections a peer may forget what landed; otherwise one of the two \
+                     engines has a bug, so please report it"
+                }
+                _ => return None,
+            },
+            Self::Forked => FORKED,
+            Self::PeerLost { .. } => "add the peer again once it is back",
+            _ => return None,
+        };
+        Some(help.to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        PEER
+    }
+}
+
+impl Explain for ConfigError {
+    fn help(&self) -> Option<String> {
+        // The type's own.
+        Self::help(self)
+    }
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+impl Explain for GpuError {
+    fn help(&self) -> Option<String> {
+        // The type's own.
+        Self::help(self)
+    }
+
+    fn exit_code(&self) -> u8 {
+        ENVIRONMENT
+    }
+}

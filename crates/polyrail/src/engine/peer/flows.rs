@@ -1,0 +1,136 @@
+//! Flows towards a peer: how they lie on rails and proxies, which are up, and whose rail may be dead.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::tcp;
+use socket2::Socket;
+
+use super::{PeerShared, TxSide};
+use crate::base::reason::Flows;
+use crate::engine::counters::FlowStats;
+use crate::engine::placement::Placement;
+use crate::engine::sessions::first_epoch;
+
+/// Which rails a direction uses, and how its flows lie on them.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Local rail and rail of the peer, by their cards.
+    pub(crate) pairs: Vec<(usize, usize)>,
+    pub(crate) channels: u32,
+    pub(crate) sockets: u32,
+}
+
+/// A flow towards the peer.
+pub(crate) struct FlowSlot {
+    pub(crate) proxy: usize,
+    pub(crate) up: AtomicBool,
+    /// When it came up last, by the monotonic clock.
+    pub(crate) up_since: AtomicU64,
+    /// Until when it takes nothing, by the monotonic clock.
+    pub(crate) rests_until: AtomicU64,
+    pub(crate) epoch: AtomicU64,
+    pub(crate) stats: FlowStats,
+    /// Held for looking at its counters only; the proxy owns the stream.
+    pub(crate) socket: Mutex<Option<Arc<Socket>>>,
+}
+
+impl Layout {
+    pub(crate) fn flows(&self) -> u32 {
+        self.channels * self.sockets
+    }
+
+    /// Rails that a transfer may be spread over.
+    pub(crate) fn rails(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
+    pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
+        self.pairs[self.pair_index(flow)]
+    }
+
+    pub(crate) fn pair_index(&self, flow: FlowIndex) -> usize {
+        self.channel_of(flow) as usize % self.pairs.len()
+    }
+
+    pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
+        flow.0 / self.sockets
+    }
+
+    /// The flows of a new peer with this number: all are down.
+    pub(super) fn flow_slots(&self, number: u32, proxies: &Placement) -> Vec<FlowSlot> {
+        (0..self.flows())
+            .map(|flow| FlowSlot {
+                proxy: self.proxy_of(FlowIndex(flow), proxies),
+                up: AtomicBool::new(false),
+                up_since: AtomicU64::new(0),
+                rests_until: AtomicU64::new(0),
+                epoch: AtomicU64::new(first_epoch(number)),
+                stats: FlowStats::default(),
+                socket: Mutex::new(None),
+            })
+            .collect()
+    }
+
+    /// The proxy that sends on a flow: one for all flows of a channel.
+    fn proxy_of(&self, flow: FlowIndex, proxies: &Placement) -> usize {
+        let (rail, _) = self.pair_of(flow);
+        proxies.proxy(rail, self.channel_of(flow), self.pairs.len() as u32, 1)
+    }
+}
+
+impl PeerShared {
+    pub(crate) fn all_flows(&self) -> Flows {
+        Flows { up: self.flows_up(), total: self.flows.len() }
+    }
+
+    pub(crate) fn flows_up(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Whether it has said something on a flow towards it that nobody has read yet.
+    pub(crate) fn has_unread(&self) -> bool {
+        let has_unread = |slot: &FlowSlot| {
+            let socket = slot.socket.lock();
+            socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
+        };
+        self.flows.iter().any(has_unread)
+    }
+
+    /// A flow is connected.
+    pub(crate) fn flow_up(&self, flow: FlowIndex, now: Time) {
+        let mut tx = self.tx();
+        tx.sender.handle_flow_up(now, flow);
+        tx.suspects.clear(self.layout.pair_index(flow));
+    }
+
+    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained
+    /// by knowing that.
+    pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
+        let pair = self.layout.pair_index(flow);
+        let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
+        let mut up = self.flows.iter().enumerate().filter(|(_, f)| f.up.load(Ordering::Relaxed));
+        if up.any(|(index, _)| is_elsewhere(index)) {
+            tx.suspects.note(pair, now);
+        }
+    }
+
+    /// Whether the rail of a flow may be dead, for all that the flow has seen.
+    pub(crate) fn is_suspect(&self, tx: &TxSide, flow: FlowIndex, quiet: Duration) -> bool {
+        tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
+    }
+}
+
+pub(super) fn proxies_of(flows: &[FlowSlot]) -> Vec<usize> {
+    let mut proxies: Vec<usize> = Vec::new();
+    for flow in flows {
+        if !proxies.contains(&flow.proxy) {
+            proxies.push(flow.proxy);
+        }
+    }
+    proxies
+}

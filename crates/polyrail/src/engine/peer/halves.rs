@@ -1,0 +1,169 @@
+//! The two halves of a peer: the sending and the receiving core, each with what waits for it here.
+//! `locking` is how one gets at them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_gpu::Ticket;
+use polyrail_proto::matching::Matcher;
+use polyrail_proto::wire::{Place, WireOp};
+use polyrail_proto::{Landed, Receiver, ReceiverLimits, Sender, SenderConfig, TransferId};
+use slab::Slab;
+
+use crate::base::error::TransferError;
+use crate::engine::device_landings::Landing;
+use crate::engine::op::{Op, Outgoing};
+use crate::engine::quotas::Quotas;
+use crate::engine::suspects::Suspects;
+
+/// The sending half.
+pub(crate) struct TxSide {
+    pub(crate) sender: Sender<Outgoing>,
+    pub(crate) outgoing: Slab<Outgoing>,
+    pub(crate) matcher: Matcher<OpRef>,
+    /// Reads of the peer that are being served: its number to ours.
+    pub(crate) serving: HashMap<u64, TransferId>,
+    pub(crate) quotas: Arc<Quotas>,
+    /// How long flows may stall, if longer than the setting: it doubles each time that one is given
+    /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
+    /// and no other rail will do better.
+    pub(crate) patience: Duration,
+    pub(super) suspects: Suspects,
+    /// The peer is gone, and all that was under way with it has been ended.
+    pub(crate) has_ended: bool,
+    /// Passes until the next fetch from the pool.
+    pub(crate) fetch_in: u32,
+}
+
+/// The receiving half.
+pub(crate) struct RxSide {
+    pub(crate) receiver: Receiver,
+    /// Posted receives by their number.
+    pub(crate) receives: HashMap<u64, WaitingReceive>,
+    pub(crate) next_receive: u64,
+    /// Parts of reads under way by their number.
+    pub(crate) reads: HashMap<u64, ReadPart>,
+    pub(crate) next_read: u64,
+    /// What became of transfers here and was not delivered yet.
+    arrived: VecDeque<Arrived>,
+    /// Reads and receives that the peer ended, until nothing of them lands any more.
+    failing: Vec<Failing>,
+    /// Chunks that devices copy into place.
+    pub(crate) landings: Vec<Landing>,
+    /// Copies from and to regions that the peer has ended.
+    pub(crate) ending: Vec<Ticket>,
+    /// When acknowledgements were first and last seen to have to wait.
+    pub(crate) unquiet_ns: (u64, u64),
+}
+
+/// What became of a transfer here.
+pub(crate) enum Arrived {
+    /// It is complete. With the read or receive that waited for it.
+    Whole(Landed, Option<Arc<Op>>),
+    /// The peer ended it, and nothing of it lands any more.
+    Failed(Arc<Op>, TransferError),
+}
+
+/// A read or receive that the peer ended.
+struct Failing {
+    wire_op: WireOp,
+    context: u64,
+    op: Arc<Op>,
+    error: TransferError,
+}
+
+/// A receive that waits for its message.
+pub(crate) struct WaitingReceive {
+    pub(crate) op: Arc<Op>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) capacity: u64,
+}
+
+/// A part of a read that waits for its data.
+pub(crate) struct ReadPart {
+    pub(crate) op: Arc<Op>,
+    pub(crate) places: Vec<Place>,
+}
+
+/// An operation, compared by identity.
+#[derive(Clone)]
+pub(crate) struct OpRef(pub(crate) Arc<Op>);
+
+impl PartialEq for OpRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl TxSide {
+    /// With nothing under way, towards a peer with this many pairs of rails.
+    pub(super) fn new(config: SenderConfig, pairs: usize, quotas: Arc<Quotas>) -> Self {
+        Self {
+            sender: Sender::new(config),
+            outgoing: Slab::new(),
+            matcher: quotas.matcher(),
+            serving: HashMap::new(),
+            quotas,
+            patience: Duration::ZERO,
+            suspects: Suspects::new(pairs),
+            has_ended: false,
+            fetch_in: 0,
+        }
+    }
+}
+
+impl RxSide {
+    /// With nothing under way.
+    pub(super) fn new(limits: ReceiverLimits) -> Self {
+        Self {
+            receiver: Receiver::new(limits),
+            receives: HashMap::new(),
+            arrived: VecDeque::new(),
+            failing: Vec::new(),
+            next_receive: 1,
+            reads: HashMap::new(),
+            next_read: 1,
+            landings: Vec::new(),
+            ending: Vec::new(),
+            unquiet_ns: (0, 0),
+        }
+    }
+
+    /// Takes the next transfer that is complete here, or that the peer has ended.
+    pub(crate) fn poll_arrived(&mut self) -> Option<Arrived> {
+        self.note_arrived();
+        self.arrived.pop_front()
+    }
+
+    /// The peer has ended a read or receive, which fails for that once nothing of it lands any
+    /// more: a device may be copying.
+    pub(crate) fn fail(
+        &mut self,
+        (wire_op, context): (WireOp, u64),
+        op: Arc<Op>,
+        error: TransferError,
+    ) {
+        self.failing.push(Failing { wire_op, context, op, error });
+    }
+
+    /// Takes each complete transfer together with the operation that waited for it, under the lock
+    /// under which its last chunk landed: the peer hears that it is done, so nobody may end that
+    /// operation otherwise.
+    pub(crate) fn note_arrived(&mut self) {
+        while let Some(landed) = self.receiver.poll_event() {
+            let op = match landed.op {
+                WireOp::ReadData => self.reads.remove(&landed.context).map(|part| part.op),
+                WireOp::SendData => self.receives.remove(&landed.context).map(|it| it.op),
+                WireOp::Write | WireOp::Control => None,
+            };
+            self.arrived.push_back(Arrived::Whole(landed, op));
+        }
+        if self.failing.is_empty() {
+            return;
+        }
+        let receiver = &mut self.receiver;
+        let over = self.failing.extract_if(.., |it| receiver.expel(it.wire_op, it.context));
+        self.arrived.extend(over.map(|it| Arrived::Failed(it.op, it.error)));
+    }
+}

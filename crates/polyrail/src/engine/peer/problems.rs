@@ -1,0 +1,59 @@
+//! What went wrong with a peer, or holds it up, in words: for errors, and for the log.
+
+use std::time::Duration;
+
+use polyrail_proto::Time;
+use polyrail_sys::threads::monotonic_ns;
+
+use super::PeerShared;
+use crate::base::reason::{LostReason, TransferProgress};
+use crate::engine::pass::Down;
+
+impl PeerShared {
+    /// Remembers what went wrong last on some flow, for the error that may follow.
+    pub(crate) fn note_problem(&self, text: String) {
+        *self.last_problem.lock() = Some(text);
+    }
+
+    pub(crate) fn last_problem(&self) -> Option<String> {
+        self.last_problem.lock().clone()
+    }
+
+    /// Why it is gone, or is about to be.
+    pub(crate) fn lost_reason(&self) -> LostReason {
+        self.lost.get().cloned().unwrap_or(LostReason::Removed)
+    }
+
+    /// Where things stand, for an error message.
+    pub(crate) fn progress(&self) -> TransferProgress {
+        let silence = self.tx().sender.silence(Time(monotonic_ns()));
+        let (flows, last_problem) = (self.all_flows(), self.what_holds());
+        TransferProgress { peer: self.name().to_owned(), flows, silence, last_problem }
+    }
+
+    /// Why nothing goes on, as far as that is known.
+    fn what_holds(&self) -> Option<String> {
+        let held_back = self.tx().sender.held_back();
+        held_back.map(|code| code.reason().to_owned()).or_else(|| self.last_problem())
+    }
+
+    /// The peer breaks the rules: says so in the log, and for the flow that brought it.
+    pub(crate) fn breach(&self, why: &dyn std::fmt::Display) -> Down {
+        if let Some(others) = self.quotas.logs.breach.left_out() {
+            let name = self.name();
+            tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
+        }
+        let why = why.to_string();
+        *self.quotas.breach.lock() = Some(why.clone());
+        Down(why)
+    }
+}
+
+/// Why a peer with which nothing went on for `silence` is given up.
+pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
+    let (flows, last_problem) = (peer.all_flows(), peer.what_holds());
+    match flows.up {
+        0 => LostReason::Unreachable { silence, last_problem },
+        _ => LostReason::NoProgress { silence, flows, last_problem },
+    }
+}

@@ -1,0 +1,85 @@
+//! How callers wait: asleep, or with `progress = caller` by moving data themselves.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::engine::state::EngineShared;
+use crate::wake::spin::POLL_NS;
+
+impl EngineShared {
+    /// With `progress = caller`: looks for events and moves data. Says whether any moved.
+    pub(crate) fn help(self: &Arc<Self>) -> bool {
+        // Callers drive a single proxy.
+        self.settings.caller_driven && !self.is_forked() && self.proxies.driven[0].try_poll(self)
+    }
+
+    /// With `progress = caller`: polls the task again at once, as nobody else makes progress.
+    pub(crate) fn poll_again(&self, waker: &Waker) {
+        if self.settings.caller_driven {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
+    /// early) or moving data.
+    pub(crate) fn wait_until(
+        self: &Arc<Self>,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        if self.is_forked() {
+            return;
+        }
+        let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        if until.is_some_and(|until| Instant::now() >= until) {
+            // A look: one pass at most, and no wait for who drives just now.
+            if !over() {
+                self.help();
+            }
+            return;
+        }
+        if self.settings.caller_driven {
+            let stop = || over() || self.is_closing();
+            while !stop() {
+                self.proxies.driven[0].drive(self, spin, until, &stop);
+                if stop() || until.is_some_and(|until| Instant::now() >= until) {
+                    return;
+                }
+            }
+            return;
+        }
+        // The other way there and back again, with what devices do on it.
+        const POLL: Duration = Duration::from_nanos(2 * POLL_NS);
+        let polls = self.pollers.are_allowed() && self.waits.are_short();
+        let spin = if polls { spin.max(POLL) } else { spin };
+        let start = Instant::now();
+        self.wait_asleep(start, spin, until, over, sleep);
+        self.waits.note(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Polls for `spin` from `start`, then sleeps.
+    fn wait_asleep(
+        &self,
+        start: Instant,
+        spin: Duration,
+        until: Option<Instant>,
+        over: impl Fn() -> bool,
+        sleep: impl Fn(Duration),
+    ) {
+        /// Whoever ends what is waited for wakes the waiter.
+        const FOREVER: Duration = Duration::from_secs(86_400);
+        while !over() {
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return;
+            }
+            if now - start < spin {
+                std::hint::spin_loop();
+                continue;
+            }
+            sleep(until.map_or(FOREVER, |until| until - now));
+        }
+    }
+}

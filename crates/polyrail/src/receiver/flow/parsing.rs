@@ -1,0 +1,154 @@
+//! What a call brought, under the peer's lock: chunks begin, land and end, and count as acknowledged or
+//! refused.
+
+use polyrail_proto::wire::Flags;
+use polyrail_proto::{Need, ReaderEvent, Settled, Verdict};
+use polyrail_sys::crc32c;
+
+use super::current::is_told_of;
+use super::device_chunks::{Arrival, ChunkEnd};
+use super::{RxFlow, WayBack};
+use crate::device::shared_ring::PeersRing;
+use crate::engine::pass::{Down, Pass};
+use crate::engine::peer::RxSide;
+
+impl RxFlow {
+    /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
+    /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
+    pub(super) fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
+        // Most calls bring one record, which is opened by now.
+        self.reader.open();
+        let peer = self.peer.clone();
+        let mut rx = peer.rx();
+        self.landing_ended(&mut rx);
+        while !self.waits_for_room {
+            let left = self.reader.left();
+            // Other flows of the peer need the lock meanwhile.
+            if self.reader.is_long_next() {
+                peer.without_rx(&mut rx, || self.reader.open());
+            }
+            let side = &mut *rx;
+            match self.reader.next().map_err(|error| Down(error.to_string()))? {
+                ReaderEvent::Need(Need::Record | Need::Payload) => break,
+                ReaderEvent::Ack(ack) => match &mut self.way_back {
+                    WayBack::Data(acks) => acks.push(ack),
+                    WayBack::Own(_) => return Err(Down("acknowledgement of nothing".into())),
+                },
+                ReaderEvent::Chunk { header, places, table, meta } => {
+                    let verdict = self.current.begin(
+                        (self.peer.instance(), self.flow),
+                        &header,
+                        places,
+                        meta,
+                        side,
+                        (&pass.engine.registry, &peer.quotas),
+                    )?;
+                    self.current.land = verdict == Verdict::Land;
+                    self.current.began_ns = pass.now;
+                    if header.flags.contains(Flags::CHECKSUM) {
+                        let crc = crc32c(0, table);
+                        self.current.crc = crc32c(crc, meta);
+                    }
+                    if header.flags.contains(Flags::ACK_NOW) {
+                        self.acks.hurry();
+                    }
+                    self.waits_for_room = self.must_wait(&header)?;
+                }
+                ReaderEvent::Ring(place) => {
+                    if !self.peer.same_host || self.arrivals.peers_ring.is_some() {
+                        return Err(Down("shared memory was announced that can't be".into()));
+                    }
+                    self.arrivals.peers_ring = Some(PeersRing::new(place));
+                }
+                ReaderEvent::Buffered { place, bytes } => {
+                    let landed = match (self.current.at, &self.arrivals.ring) {
+                        (Some(at), Some(ring)) if self.current.land => {
+                            self.current.stage_buffered(ring, at, left, bytes)?
+                        }
+                        _ => {
+                            let side = (&*peer, &mut rx);
+                            self.current.land_buffered(self.flow, place, bytes, side)?
+                        }
+                    };
+                    if !landed {
+                        peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
+                    }
+                }
+                ReaderEvent::End => {
+                    let in_ring = self.current.at.is_some();
+                    let end = self.current.end(self.flow, side, &self.arrivals);
+                    if let Some(header) = self.current.header.take() {
+                        let began_ns = self.current.began_ns;
+                        let arrival = Arrival { header, began_ns, end, in_ring };
+                        match arrival.end {
+                            ChunkEnd::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
+                                self.conclude(&arrival, settled, pass);
+                            }
+                            _ => self.arrivals.push(arrival),
+                        }
+                        while let Some((arrival, settled)) = self.arrivals.next_settled() {
+                            self.conclude(&arrival, settled, pass);
+                        }
+                    }
+                    self.note_landed(side);
+                }
+            }
+        }
+        // A revoked flow's end may have completed a transfer that another flow brought.
+        self.note_landed(&mut rx);
+        if self.arrived.is_empty() {
+            self.look_ahead(goes_on, &mut rx, pass.now);
+        }
+        Ok(())
+    }
+
+    /// What comes next needs the lock as well. Not if something is to be delivered first: a cancel
+    /// among that waits until nothing is landing, and is acknowledged after that.
+    fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
+        if goes_on {
+            self.is_landing = self.reader.left_raw() > 0
+                && self.current.land
+                && self.current.at.is_none()
+                && !self.waits_for_room
+                && side.receiver.begin_landing(self.flow);
+            return;
+        }
+        self.acknowledge(now);
+        if self.acks.are_withheld() && side.is_quiet() {
+            self.acks.clear();
+        }
+    }
+
+    pub(super) fn landing_ended(&mut self, side: &mut RxSide) {
+        if std::mem::take(&mut self.is_landing) && !side.receiver.end_landing(self.flow) {
+            self.current.land = false;
+        }
+    }
+
+    pub(super) fn note_landed(&mut self, side: &mut RxSide) {
+        while let Some(arrived) = side.poll_arrived() {
+            if is_told_of(&arrived) {
+                self.arrived.push(arrived);
+            }
+        }
+    }
+
+    /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
+    pub(super) fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
+        if let Settled::Refuse(code) = settled {
+            return self.acks.refused(code);
+        }
+        self.acks.landed();
+        if arrival.header.place_in_ring().is_some() {
+            // The sender has no room in its ring before it hears of this.
+            self.acks.hurry();
+        }
+        let stats = self.stats();
+        stats.rx_bytes.add(arrival.header.payload_on_wire().into());
+        stats.rx_chunks.add(1);
+        if let Some(trace) = &pass.engine.trace {
+            let (header, began) = (&arrival.header, arrival.began_ns);
+            trace.chunk_landed(&self.peer, self.flow, self.rail, header, began);
+        }
+    }
+}

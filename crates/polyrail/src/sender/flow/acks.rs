@@ -1,0 +1,95 @@
+//! What the peer says of frames: acknowledgements are read and handed to the sender core.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use polyrail_proto::wire::AckFrame;
+use polyrail_proto::{FrameReader, ReaderEvent, Time};
+use polyrail_sys::{In, IoVecs, receive};
+use smallvec::SmallVec;
+
+use super::TxFlow;
+use crate::engine::finish::drain_tx;
+use crate::engine::pass::{Down, Pass};
+
+impl TxFlow {
+    /// Reads acknowledgements. Says whether there were any.
+    pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        let mut any = false;
+        while self.readable {
+            let Some(reader) = &mut self.acks else { break };
+            let mut into = IoVecs::<In>::new();
+            into.push_buffer(reader.spare());
+            let room = into.bytes();
+            let bytes = match receive(self.socket.as_fd(), &mut into) {
+                Ok(0) => return Err(Down("closed by the peer".into())),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) => return Err(error.into()),
+            };
+            self.readable = bytes == room || (bytes > 0 && self.ended);
+            if bytes > 0 {
+                any = true;
+                reader.advance(bytes);
+                let acks = read_acks(reader)?;
+                self.take_acks(acks, pass)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// The peer acknowledged frames.
+    pub(crate) fn take_acks(
+        &mut self,
+        acks: impl IntoIterator<Item = AckFrame, IntoIter: ExactSizeIterator>,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
+        let acks = acks.into_iter();
+        if acks.len() == 0 {
+            return Ok(());
+        }
+        let peer = self.peer.clone();
+        let mut tx = peer.tx();
+        for ack in acks {
+            let before = tx.sender.in_flight(self.flow);
+            tx.sender
+                .handle_ack(Time(pass.now), self.flow, ack)
+                .map_err(|error| Down(error.to_string()))?;
+            self.heard(ack, pass.now);
+            if self.rest.is_on(pass.now) {
+                tx.sender.rest(self.flow);
+            }
+            let acknowledged = before - tx.sender.in_flight(self.flow);
+            if acknowledged > 0 {
+                tx.patience = Duration::ZERO;
+            }
+            if let Some(trace) = &pass.engine.trace {
+                for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
+                    trace.chunk_sent(&peer, self.flow, chunk, pass.now);
+                }
+            }
+        }
+        drain_tx(&mut tx, pass);
+        if tx.sender.has_work() {
+            self.has_room_again();
+            if self.rest.is_on(pass.now) {
+                pass.engine.ask_all(&peer);
+            }
+            peer.wake_wanted(&mut tx, pass);
+        }
+        Ok(())
+    }
+}
+
+/// The acknowledgements that came as a whole.
+fn read_acks(reader: &mut FrameReader) -> Result<SmallVec<[AckFrame; 8]>, Down> {
+    let mut acks = SmallVec::new();
+    loop {
+        match reader.next().map_err(|error| Down(error.to_string()))? {
+            ReaderEvent::Ack(ack) => acks.push(ack),
+            ReaderEvent::Need(_) => return Ok(acks),
+            _ => return Err(Down("data where only acknowledgements may come".into())),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What is to be sent next: posted operations enter the sender core, and chunks leave it for this flow, under
+//! the peer's lock.
+
+use std::sync::Arc;
+
+use polyrail_proto::{Chunk, Time};
+use smallvec::SmallVec;
+
+use super::TxFlow;
+use super::frame::Body;
+use crate::engine::finish::drain_tx;
+use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
+use crate::engine::peer::{PeerShared, TxSide};
+
+/// Frames gathered into one system call, at most.
+pub(super) const GATHER_FRAMES: usize = 64;
+/// Payload after which no further frame is gathered.
+const GATHER_BYTES: u64 = 256 << 10;
+
+impl TxFlow {
+    /// Takes what is to be sent next. Says whether there is room for more at once: a device that
+    /// copies a chunk can be given the next.
+    pub(super) fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+        if self.rests(pass) {
+            self.stuck = true;
+            return Ok(false);
+        }
+        // Whether a chunk needs room in a ring is known only when it is pulled.
+        if self.lacks_room(pass) {
+            // Room in the shared ring comes with acknowledgements only: others may go on meanwhile.
+            self.stuck |= self.shared.is_some();
+            return Ok(false);
+        }
+        let peer = self.peer.clone();
+        let mut tx = peer.tx();
+        self.report_written(&mut tx, pass);
+        if peer.is_suspect(&tx, self.flow, pass.engine.settings.rail_stall / 2) {
+            return Err(Down("another flow of its rail has stalled".into()));
+        }
+        fetch_posted(&peer, &mut tx, pass);
+        let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
+        let mut bytes = 0;
+        let mut staged = None;
+        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && staged.is_none() {
+            let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
+                self.note_no_chunk(&tx, pass);
+                break;
+            };
+            bytes += u64::from(chunk.header.payload_len);
+            // Asked once: there is room for one, and shared memory may come back at any moment.
+            if self.is_staged(&chunk) {
+                staged = Some(chunk);
+            } else {
+                pulled.push(chunk);
+            }
+        }
+        let is_none = pulled.is_empty() && staged.is_none();
+        // Nothing is left anywhere: nobody needs to look again before the next post.
+        if is_none && !tx.sender.has_work() {
+            if peer.posted.is_empty() {
+                peer.tx_proxies.want_nothing();
+            }
+            // A post since the pool was fetched from. Whom it wakes is not known here, so that it
+            // is fetched here, too.
+            if !peer.posted.is_empty() {
+                self.has_room_again();
+                return Ok(true);
+            }
+        }
+        // One that is denied a chunk leaves it to others, which have to know.
+        let is_more = !is_none && tx.sender.has_work();
+        peer.wake_wanted(&mut tx, pass);
+        self.denied = tx.sender.is_denied(self.flow);
+        drop(tx);
+        // Somebody else can begin with the rest while this is being sent.
+        if is_more {
+            pass.engine.ask_another(&peer);
+        }
+        for chunk in pulled {
+            if self.staged.is_empty() {
+                self.queue(chunk, Body::Regions, pass)?;
+            } else {
+                self.put_behind(chunk, pass);
+            }
+        }
+        let Some(chunk) = staged else { return Ok(false) };
+        self.stage(chunk, pass)
+    }
+
+    /// Tells the sender core what is out. Together with what else its lock is taken for, since all
+    /// flows of the peer share that.
+    pub(super) fn report_written(&mut self, tx: &mut TxSide, pass: &mut Pass<'_>) {
+        if self.unreported == 0 {
+            return;
+        }
+        for _ in 0..std::mem::take(&mut self.unreported) {
+            tx.sender.handle_written(self.flow);
+        }
+        let had_work = tx.sender.has_work();
+        // A transfer that was cancelled may have waited for just this. The peer has to be told, and
+        // this flow may have no room in its ring until the peer has heard.
+        drain_tx(tx, pass);
+        if !had_work && tx.sender.has_work() {
+            pass.engine.ask_all(&self.peer);
+        }
+    }
+
+    fn note_no_chunk(&mut self, tx: &TxSide, pass: &Pass<'_>) {
+        if tx.sender.has_work() && !tx.sender.has_room(self.flow) {
+            self.stuck = true;
+            if self.window_full_since.is_none() {
+                self.window_full_since = Some(pass.now);
+                self.peer.flows[self.flow.0 as usize].stats.window_full.add(1);
+            }
+        } else {
+            self.window_full_since = None;
+        }
+    }
+}
+
+/// Hands posted operations to the sender core: a batch every few passes, or at once if it has
+/// nothing else to do.
+fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
+    if tx.sender.has_work() && tx.fetch_in > 0 {
+        tx.fetch_in -= 1;
+        return;
+    }
+    tx.fetch_in = pass.engine.settings.append_freq;
+    let mut fetched = 0;
+    // What was cancelled, or waits for its receive, gives nothing to send, and must not keep what
+    // is behind it waiting: nobody may look here again.
+    while fetched < pass.engine.settings.append_batch || !tx.sender.has_work() {
+        let Some(op) = peer.posted.pop() else { break };
+        tx.submit_op(Time(pass.now), op, pass);
+        fetched += 1;
+    }
+}
