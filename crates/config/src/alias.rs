@@ -120,21 +120,21 @@ pub(crate) fn nccl_debug(text: &str) -> Result<Translated, Refused> {
 
 /// NCCL's subsystems, and ours that log the same things.
 const NCCL_SUBSYSTEMS: &[(&str, &[&str])] = &[
-    ("INIT", &["config", "peer"]),
+    ("INIT", &["config", "engine", "peer"]),
     ("COLL", &[]),
-    ("P2P", &["transfer"]),
-    ("SHM", &[]),
-    ("NET", &["rail", "flow"]),
-    ("GRAPH", &["rail"]),
+    ("P2P", &["share", "gpu"]),
+    ("SHM", &["share"]),
+    ("NET", &["rail", "flow", "nccl"]),
+    ("GRAPH", &["rail", "host"]),
     ("TUNING", &["config"]),
     ("ENV", &["config"]),
-    ("ALLOC", &["memory"]),
-    ("CALL", &["transfer"]),
+    ("ALLOC", &["staging"]),
+    ("CALL", &[]),
     ("PROXY", &["proxy"]),
     ("NVLS", &[]),
     ("BOOTSTRAP", &["peer"]),
-    ("REG", &["memory"]),
-    ("PROFILE", &["bench"]),
+    ("REG", &["share"]),
+    ("PROFILE", &["profile"]),
     ("RAS", &[]),
     ("ALL", SUBSYSTEMS),
 ];
@@ -204,11 +204,11 @@ mod tests {
 
     #[test]
     fn subsystems_of_nccl_become_ours_and_the_rest_is_told() {
-        assert_eq!(value(nccl_debug_subsys("NET,proxy")).as_deref(), Some("rail,flow,proxy"));
+        assert_eq!(value(nccl_debug_subsys("NET,proxy")).as_deref(), Some("rail,flow,nccl,proxy"));
         assert_eq!(value(nccl_debug_subsys("^ENV")).as_deref(), Some("^config"));
         assert_eq!(value(nccl_debug_subsys("^COLL")).as_deref(), Some("all"));
         let mixed = nccl_debug_subsys("INIT,COLL,NVLS").unwrap();
-        assert_eq!(mixed.value.as_deref(), Some("config,peer"));
+        assert_eq!(mixed.value.as_deref(), Some("config,engine,peer"));
         assert_eq!(mixed.warnings, ["names COLL, NVLS, which Polyrail does not have"]);
         let nothing = nccl_debug_subsys("COLL").unwrap();
         assert_eq!((nothing.value, nothing.warnings.len()), (None, 2));

@@ -177,6 +177,14 @@ choices! {
         /// Everything, once per chunk.
         Trace = "trace",
     }
+
+    /// How log records are written.
+    LogFormat {
+        /// A line for people.
+        Text = "text",
+        /// A line that is a JSON document.
+        Json = "json",
+    }
 }
 
 fn unknown(name: &str, names: &'static [&'static str]) -> UnknownChoice {

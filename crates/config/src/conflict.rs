@@ -1,6 +1,6 @@
 //! Values that are fine alone and not together.
 
-use crate::choices::{Progress, ProxyLayout};
+use crate::choices::{LogFormat, Progress, ProxyLayout};
 use crate::config::Origin;
 use crate::error::{ConfigError, Conflict, Party};
 use crate::table::{Settings, TABLE, index_of};
@@ -200,6 +200,17 @@ pub(crate) const RULES: &[Rule] = &[
         when: "trace_file and dump_file are one file",
         is_broken: |settings, _| same_file(&settings.trace_file, &settings.dump_file),
         why: "a state dump would break the JSON of the trace",
+        remedy: "give each a file of its own",
+    },
+    Rule {
+        first: "dump_file",
+        second: "log_file",
+        when: "dump_file and log_file are one file, and log_format is json",
+        is_broken: |settings, _| {
+            settings.log_format == LogFormat::Json
+                && same_file(&settings.dump_file, &settings.log_file)
+        },
+        why: "a state dump would break the JSON of the log",
         remedy: "give each a file of its own",
     },
     Rule {

@@ -6,8 +6,10 @@ use crate::kind::Invalid;
 use crate::suggest;
 
 /// The parts of Polyrail that a log record can belong to.
-pub const SUBSYSTEMS: &[&str] =
-    &["config", "peer", "rail", "flow", "proxy", "transfer", "memory", "bench", "lab"];
+pub const SUBSYSTEMS: &[&str] = &[
+    "config", "engine", "peer", "rail", "flow", "proxy", "staging", "share", "gpu", "host", "nccl",
+    "profile",
+];
 
 /// A set of [`SUBSYSTEMS`], as the setting `log_subsystems` spells it.
 ///

@@ -2,8 +2,8 @@
 
 use crate::alias::{self, Alias};
 use crate::choices::{
-    Auth, BindDevice, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset, Progress,
-    ProxyLayout,
+    Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
+    Progress, ProxyLayout,
 };
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
@@ -194,11 +194,11 @@ settings! {
     proxy_layout: ProxyLayout = ProxyLayout::Split, Kind::Choice(ProxyLayout::NAMES);
 
     /// Number of proxies that send.
-    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
+    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// Number of proxies that receive.
-    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs and no fewer than 2"),
+    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
         [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The engine never changes
@@ -401,8 +401,15 @@ settings! {
     log_subsystems: String = "all", Kind::Subsystems,
         [alias::via("NCCL_DEBUG_SUBSYS", alias::nccl_debug_subsys, "NCCL's names become Polyrail's")];
 
-    /// File the log is written to.
+    /// File the log is written to, behind what it holds already. docs/logs.md explains the log.
     log_file: String = "", Kind::FileName("standard error"), [alias::same("NCCL_DEBUG_FILE")];
+
+    /// How log records are written: lines for people (`text`), or one JSON document per line (`json`).
+    log_format: LogFormat = LogFormat::Text, Kind::Choice(LogFormat::NAMES);
+
+    /// The most log records per minute that one place in the code writes. What is left out is counted,
+    /// and another record tells the count.
+    log_per_minute: u32 = 100, Kind::count("records", 1, 1_000_000).or_zero("no limit");
 
     /// Log the expected and the actual CPU affinity of every thread.
     verbose_bindings: bool = false, Kind::Flag,

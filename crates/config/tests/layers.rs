@@ -125,7 +125,7 @@ fn names_of_other_tools_set_the_same_knob() {
     assert_eq!(config.rails, "^docker,lo");
     assert_eq!((config.tx_proxies, config.rx_proxies, config.sockets), (4, 4, 2));
     assert_eq!(config.log_level, LogLevel::Info);
-    assert_eq!(config.log_subsystems, "rail,flow,proxy");
+    assert_eq!(config.log_subsystems, "rail,flow,proxy,nccl");
     assert_eq!(config.log_file, "/tmp/nccl.%h.%p");
     assert_eq!((config.channels, config.window_chunks, config.chunk_bytes), (8, 64, 512 << 10));
     assert!(config.verbose_bindings);

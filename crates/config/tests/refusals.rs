@@ -139,6 +139,9 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("dump_signal", "SEGV", "reports a fault of the program"),
         ("log_subsystems", "peer,NET", "unknown subsystem `net`"),
         ("log_file", "log.%d", "unknown mark `%d`"),
+        ("log_file", "log.%x", "unknown mark `%x`"),
+        ("log_format", "xml", "allowed: text, json"),
+        ("log_per_minute", "1000001", "allowed: 0 (no limit), or 1 to 1000000"),
         ("trace_file", "trace\u{0}", "control character"),
         ("verbose_bindings", "maybe", "neither true nor false"),
         ("metrics_listen", "9754", "is in none of the allowed forms"),
@@ -250,6 +253,7 @@ fn every_conflict_is_found() {
         (&[("peer_timeout_ms", "399")], "rail_stall_ms", "peer_timeout_ms"),
         (&[("trace_file", "a"), ("log_file", "a")], "trace_file", "log_file"),
         (&[("trace_file", "a"), ("dump_file", "a")], "trace_file", "dump_file"),
+        (&[("dump_file", "a"), ("log_file", "a"), ("log_format", "json")], "dump_file", "log_file"),
     ];
     for (pairs, first, second) in cases {
         match set(pairs).unwrap().build() {

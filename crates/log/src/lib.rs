@@ -1,0 +1,18 @@
+//! The log of a process: which records are written, how often, how and where.
+//!
+//! The engine says what happens by `tracing`, and a program decides where that goes. The command and
+//! the NCCL plugin leave it to this crate, which follows the settings `log_*`. `docs/logs.md` has the
+//! rules for users.
+
+#![forbid(unsafe_code)]
+
+mod harmless;
+mod json;
+mod limit;
+mod output;
+mod owner;
+
+pub use harmless::harmless;
+pub use limit::Bounded;
+pub use output::LogError;
+pub use owner::{Settings, start, start_beside};

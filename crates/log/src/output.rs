@@ -1,0 +1,203 @@
+//! Where records go.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::harmless::harmless;
+
+/// Why a log can't be what the settings want.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The file is not there and can't be made, or may not be written.
+    #[error("log_file = `{}` can't be opened for writing: {source}", shown(path))]
+    Open {
+        /// The file, with its marks filled in.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Something else than a file has that name.
+    #[error(
+        "log_file = `{}` is {what}; allowed: a file, or a device such as /dev/null",
+        shown(path)
+    )]
+    NotAFile {
+        /// The file, with its marks filled in.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The log of this process was started with other settings.
+    #[error("{name} = `{value}` comes too late: the log of this process began with `{kept}`")]
+    Taken {
+        /// The setting.
+        name: &'static str,
+        /// What was wanted.
+        value: String,
+        /// What stays.
+        kept: String,
+    },
+    /// The program has a subscriber of `tracing` of its own, which gets the records.
+    #[error("log_file = `{file}` has no effect: this program already takes the records itself")]
+    Foreign {
+        /// What was wanted.
+        file: String,
+    },
+}
+
+impl LogError {
+    /// What to do about it.
+    pub fn help(&self) -> &'static str {
+        match self {
+            Self::Open { .. } | Self::NotAFile { .. } => {
+                "name a file in a folder that exists and that you may write; \
+                 %h is the host's name, %p the process number"
+            }
+            Self::Taken { .. } => "one process has one log: give the same settings everywhere",
+            Self::Foreign { .. } => "leave out log_file, or the program's own subscriber",
+        }
+    }
+}
+
+/// A name in an error: in one line.
+fn shown(path: &Path) -> String {
+    harmless(&path.display().to_string(), &[])
+}
+
+/// A file or standard error. Each record becomes one line, whatever outside text it holds.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Stderr,
+    File { path: PathBuf, state: Mutex<State>, failed: Once },
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    file: File,
+    /// Whether the last line broke off, because the disk was full.
+    is_torn: bool,
+}
+
+impl Output {
+    /// Opens a file, behind what it holds.
+    pub(crate) fn append_to(path: PathBuf) -> Result<Self, LogError> {
+        // Otherwise opening a pipe, and writing to one that nobody empties, would wait.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(&path);
+        let kind = match &opened {
+            Ok(file) => file.metadata(),
+            Err(_) => std::fs::metadata(&path),
+        };
+        let what = kind.ok().map(|kind| kind.file_type()).and_then(|kind| match kind {
+            kind if kind.is_dir() => Some("a folder"),
+            kind if kind.is_fifo() => Some("a pipe"),
+            kind if kind.is_socket() => Some("a socket"),
+            kind if kind.is_block_device() => Some("a disk"),
+            _ => None,
+        });
+        if let Some(what) = what {
+            return Err(LogError::NotAFile { path, what });
+        }
+        match opened {
+            Ok(file) => {
+                let state = Mutex::new(State { file, is_torn: false });
+                Ok(Self::File { path, state, failed: Once::new() })
+            }
+            Err(source) => Err(LogError::Open { path, source }),
+        }
+    }
+
+    fn write_line(&self, line: &str) {
+        let mut line = harmless(line.trim_end_matches('\n'), &['\t']);
+        line.push('\n');
+        match self {
+            // Nobody reads standard error, so nobody can learn that writing failed.
+            Self::Stderr => drop(io::stderr().write_all(line.as_bytes())),
+            Self::File { path, state, failed } => {
+                if let Err(error) = state.lock().append(&line) {
+                    failed.call_once(|| {
+                        let text = format!("polyrail: log_file {}: {error}\n", shown(path));
+                        let _ = io::stderr().write_all(text.as_bytes());
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Writes the line, or as much of it as there is room for.
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        // What follows a torn line would make that one wrong, too.
+        let whole = if self.is_torn { format!("\n{line}") } else { line.to_owned() };
+        let mut rest = whole.as_bytes();
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    rest = &rest[written..];
+                    self.is_torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Output {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
+    }
+}
+
+impl Write for &Output {
+    /// Gets one whole record: that is how `tracing-subscriber` hands them over.
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        self.write_line(&String::from_utf8_lossy(record));
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn what_follows_a_torn_line_is_on_a_line_of_its_own() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let mut state = State { file: File::from(OwnedFd::from(writer)), is_torn: false };
+        // A pipe takes a part of a line only if the line is longer than a page.
+        let line = "x".repeat(9999) + "\n";
+        let refused = (0..100_000).find_map(|_| state.append(&line).err()).unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(state.is_torn);
+        reader.read_exact(&mut [0; 20_000]).unwrap();
+        state.append("after\n").unwrap();
+        drop(state);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        let last: Vec<&str> = rest.lines().rev().take(2).collect();
+        assert_eq!(last[0], "after");
+        assert!((1..9999).contains(&last[1].len()), "{}", last[1].len());
+    }
+}

@@ -1,0 +1,144 @@
+//! Whose log it is: that of the process, as the first who starts it wants it.
+
+use std::path::PathBuf;
+
+use parking_lot::Mutex;
+use polyrail_config::{Config, LogFormat, LogLevel, Subsystems, expand_file_name};
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, registry};
+
+use crate::json::Json;
+use crate::limit::Bounded;
+use crate::output::{LogError, Output};
+
+/// What the settings `log_*` say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The file, with its marks; empty is standard error.
+    pub file: String,
+    /// How records are written.
+    pub format: LogFormat,
+    /// The least severe records.
+    pub level: LogLevel,
+    /// Whose records.
+    pub subsystems: Subsystems,
+    /// The most records per minute of one place in the code; 0 is no limit.
+    pub per_minute: u32,
+}
+
+/// What the log of this process was started with.
+static OWNED: Mutex<Option<Settings>> = Mutex::new(None);
+
+impl Settings {
+    /// Those of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self {
+            file: config.log_file.clone(),
+            format: config.log_format,
+            level: config.log_level,
+            // The settings let only valid lists through.
+            subsystems: Subsystems::parse(&config.log_subsystems).unwrap_or(Subsystems::ALL),
+            per_minute: config.log_per_minute,
+        }
+    }
+
+    /// A layer that writes records as these settings want it.
+    ///
+    /// # Errors
+    /// The file can't be opened.
+    pub fn layer<S>(&self) -> Result<impl Layer<S> + Send + Sync, LogError>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let output = match self.file.as_str() {
+            "" => Output::Stderr,
+            file => {
+                let name = expand_file_name(file, &host, std::process::id());
+                Output::append_to(PathBuf::from(name))?
+            }
+        };
+        let lines = fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(output);
+        let lines: Box<dyn Layer<S> + Send + Sync> = match self.format {
+            LogFormat::Text => lines.boxed(),
+            LogFormat::Json => lines.event_format(Json { host }).boxed(),
+        };
+        Ok(Bounded::new(lines, self.filter(), self.subsystems, self.per_minute))
+    }
+
+    fn filter(&self) -> LevelFilter {
+        match self.level {
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
+        }
+    }
+
+    /// The first setting that differs: its name, its value here, and the other's.
+    fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let limit = |settings: &Self| settings.per_minute.to_string();
+        let rows = [
+            ("log_file", self.file.clone(), other.file.clone()),
+            ("log_format", self.format.to_string(), other.format.to_string()),
+            ("log_level", self.level.to_string(), other.level.to_string()),
+            ("log_subsystems", self.subsystems.to_string(), other.subsystems.to_string()),
+            ("log_per_minute", limit(self), limit(other)),
+        ];
+        rows.into_iter().find(|(_, here, there)| here != there)
+    }
+}
+
+/// Starts the log of this process, in the file or on standard error.
+///
+/// The first call decides. A later one with the same settings changes nothing, and is fine.
+///
+/// # Errors
+/// The file can't be opened, the log began with other settings, or the program has another subscriber.
+/// The log is then as it was.
+pub fn start(settings: &Settings) -> Result<(), LogError> {
+    begin(settings, || Ok(registry().with(settings.layer()?)))
+}
+
+/// As [`start`], for a process whose records `other` gets, too. Without a file only `other` gets them.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_beside<L>(settings: &Settings, other: L) -> Result<(), LogError>
+where
+    L: Layer<Registry> + Send + Sync,
+{
+    begin(settings, || {
+        let file = (!settings.file.is_empty()).then(|| settings.layer()).transpose()?;
+        Ok(registry().with(other).with(file))
+    })
+}
+
+fn begin<S>(
+    settings: &Settings,
+    subscriber: impl FnOnce() -> Result<S, LogError>,
+) -> Result<(), LogError>
+where
+    S: Subscriber + Send + Sync + 'static,
+{
+    let mut owned = OWNED.lock();
+    if let Some(first) = &*owned {
+        return match settings.difference(first) {
+            None => Ok(()),
+            Some((name, value, kept)) => Err(LogError::Taken { name, value, kept }),
+        };
+    }
+    let foreign = || LogError::Foreign { file: settings.file.clone() };
+    // Before a file is made in vain.
+    if tracing::dispatcher::has_been_set() {
+        return Err(foreign());
+    }
+    subscriber()?.try_init().map_err(|_| foreign())?;
+    *owned = Some(settings.clone());
+    Ok(())
+}

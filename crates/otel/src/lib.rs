@@ -1,0 +1,41 @@
+//! Spans of transfers for OpenTelemetry.
+//!
+//! A program that posts a transfer makes a [`TransferSpan`] for it, and the transfer's end ends the span. The
+//! span's context travels in the transfer's notification, as W3C Trace Context writes it, so a span of the other
+//! end ([`Joined`]) is its child, in the same trace. [`Spans`] sends both to a collector by OTLP.
+//!
+//! The engine knows nothing of this: the crate is built on its public callbacks, and a program that does not
+//! use it has no OpenTelemetry in it.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use opentelemetry::Context;
+//! use polyrail::{Config, Engine, Request};
+//! use polyrail_otel::{Joined, Settings, Spans};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = Settings { sample_ratio: 0.01, ..Settings::to("http://collector:4318/v1/traces") };
+//! let spans = Spans::start(settings)?;
+//! // An end that receives: its spans join those of whoever writes, and its notifications are as before.
+//! let engine = Engine::builder().observer(Arc::new(Joined::new(&spans))).build()?;
+//! # let peer = engine.add_peer(&[])?;
+//! # let (here, there) = (engine.register(vec![0; 8])?, engine.import(&[])?);
+//! // An end that writes.
+//! let span = spans.transfer(&Context::current(), "write", &peer);
+//! let write = Request::write(&peer).segment(here.all(), there.all());
+//! let write = write.notification(span.carry(b"done")).on_end(move |result| span.end(result));
+//! engine.post(write)?.join()?;
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod carry;
+mod client;
+mod joined;
+mod spans;
+
+pub use joined::{Joined, Received};
+pub use spans::{Settings, SpanError, Spans, TransferSpan};
