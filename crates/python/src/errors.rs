@@ -1,0 +1,117 @@
+//! Errors of the engine as exceptions of `polyrail._errors`, which say the cause in attributes.
+
+use std::fmt::Debug;
+
+use polyrail::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyModule;
+
+/// What an exception says.
+#[derive(Default)]
+struct Cause {
+    message: String,
+    /// The name of the cause, for programs: `peer_lost`.
+    reason: String,
+    peer: Option<String>,
+    /// What is behind the cause, for people.
+    why: Option<String>,
+    help: Option<String>,
+}
+
+impl Cause {
+    fn of(error: &(impl Explain + Debug)) -> Self {
+        let (message, reason) = (error.to_string(), variant(error));
+        Self { message, reason, help: error.help(), ..Self::default() }
+    }
+
+    fn peer(self, peer: &str) -> Self {
+        Self { peer: Some(peer.to_owned()), ..self }
+    }
+
+    fn why(self, why: impl Into<String>) -> Self {
+        Self { why: Some(why.into()), ..self }
+    }
+
+    /// As an exception of this class.
+    fn raise(self, class: &str) -> PyErr {
+        Python::attach(|py| match self.build(py, class) {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(error) => error,
+        })
+    }
+
+    fn build<'py>(self, py: Python<'py>, class: &str) -> PyResult<Bound<'py, PyAny>> {
+        static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+        let import = || PyModule::import(py, "polyrail._errors").map(Bound::unbind);
+        let class = MODULE.get_or_try_init(py, import)?.bind(py).getattr(class)?;
+        class.call1((self.message, self.reason, self.peer, self.why, self.help))
+    }
+}
+
+/// The engine can't start.
+pub(crate) fn engine(error: EngineError) -> PyErr {
+    Cause::of(&error).raise("EngineError")
+}
+
+/// A peer can't be added.
+pub(crate) fn peer(error: PeerError) -> PyErr {
+    let cause = Cause::of(&error);
+    match &error {
+        PeerError::Connect { why, .. } => cause.why(why.to_string()).raise("PeerError"),
+        _ => cause.raise("PeerError"),
+    }
+}
+
+/// Memory can't be registered, described or cut.
+pub(crate) fn region(error: RegionError) -> PyErr {
+    Cause::of(&error).raise("RegionError")
+}
+
+/// A transfer can't be posted.
+pub(crate) fn post(error: PostError) -> PyErr {
+    let cause = Cause::of(&error);
+    match &error {
+        error if error.is_busy() => cause.raise("Busy"),
+        PostError::PeerGone { peer, why } => {
+            cause.peer(peer).why(why.to_string()).raise("PostError")
+        }
+        PostError::WrongPeer { peer, .. } | PostError::ForeignPeer { peer } => {
+            cause.peer(peer).raise("PostError")
+        }
+        _ => cause.raise("PostError"),
+    }
+}
+
+/// A transfer has failed.
+pub(crate) fn transfer(error: &TransferError) -> PyErr {
+    let cause = Cause::of(error);
+    match error {
+        TransferError::PeerLost { peer, why } => {
+            cause.peer(peer).why(why.to_string()).raise("PeerLost")
+        }
+        TransferError::Refused { peer, code } => {
+            cause.peer(peer).why(variant(code)).raise("Refused")
+        }
+        TransferError::Deadline { progress, .. } => {
+            cause.peer(&progress.peer).why(progress.to_string()).raise("DeadlineExceeded")
+        }
+        TransferError::Cancelled => cause.raise("Cancelled"),
+        TransferError::SendFailed { peer } => cause.peer(peer).raise("TransferError"),
+        _ => cause.raise("TransferError"),
+    }
+}
+
+/// The name of a value's variant, as Python writes names: `PeerLost { .. }` is `peer_lost`.
+fn variant(value: &impl Debug) -> String {
+    let debug = format!("{value:?}");
+    let name = debug.split(|one: char| !one.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let mut snake = String::with_capacity(name.len() + 4);
+    for one in name.chars() {
+        if one.is_ascii_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.push(one.to_ascii_lowercase());
+    }
+    snake
+}

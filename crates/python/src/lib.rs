@@ -1,0 +1,32 @@
+//! The compiled half of the Python package `polyrail`: the engine's API as Python classes. The other
+//! half is in `python/polyrail`: errors, what asyncio needs, and the types for checkers.
+//!
+//! No Python runs on a thread of the engine. So no thread of the engine ever waits for the
+//! interpreter, and whoever holds the interpreter may wait for the engine.
+
+mod engine;
+mod errors;
+mod events;
+mod foreign;
+mod foreign_tensor;
+mod peer;
+mod region;
+mod request;
+mod settings;
+mod transfer;
+mod waiting;
+
+/// The compiled half of the package `polyrail`.
+#[pyo3::pymodule]
+mod _polyrail {
+    #[pymodule_export]
+    use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::events::Events;
+    #[pymodule_export]
+    use crate::peer::{Notification, Peer};
+    #[pymodule_export]
+    use crate::region::{Region, RemoteRegion, RemoteSlice, Slice};
+    #[pymodule_export]
+    use crate::transfer::{Outcome, Prepared, Transfer};
+}
