@@ -1,33 +1,68 @@
-//! Into NCCL's log.
+//! Into NCCL's log, and into a file of our own.
 
 use std::ffi::{CString, c_char, c_ulong};
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use polyrail_config::{Config, Origin, Subsystems};
+use polyrail_log::{Bounded, LogError, Settings, start_beside};
 use polyrail_nccl_abi::{LogLevel, Logger, subsystem};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use crate::error::CallError;
 
 /// NCCL's logger as an address; 0 while there is none.
 static LOGGER: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on our messages and the engine's records go to this logger.
+/// The plugin's own subsystem.
+const OURS: &str = "polyrail::nccl";
+
+/// What NCCL takes its own log file from.
+const NCCL_FILE: &str = "NCCL_DEBUG_FILE";
+
+/// From now on our messages go to this logger.
 pub(crate) fn set(logger: Option<Logger>) {
     let Some(logger) = logger else { return };
     LOGGER.store(logger as usize, Ordering::Release);
-    // Only the first call of a process can succeed, and one is enough.
-    let _ = tracing::subscriber::set_global_default(ToNccl);
+}
+
+/// From now on the engine's records go to NCCL, and to `log_file` what the settings `log_*` want.
+///
+/// NCCL itself writes to the file of `NCCL_DEBUG_FILE`, so that one is not opened a second time.
+pub(crate) fn start(config: &Config) -> Result<(), CallError> {
+    let mut settings = Settings::of(config);
+    if matches!(config.origin("log_file"), Some(Origin::Env { name }) if name == NCCL_FILE) {
+        settings.file.clear();
+    }
+    // NCCL leaves out what NCCL_DEBUG does not want.
+    let per_minute = settings.per_minute;
+    let to_nccl = Bounded::new(ToNccl, LevelFilter::INFO, Subsystems::ALL, per_minute);
+    match start_beside(&settings, to_nccl) {
+        Ok(()) => Ok(()),
+        // The job may go on: it has a log, if another one.
+        Err(error @ LogError::Taken { .. }) => {
+            warn(&error.to_string());
+            Ok(())
+        }
+        Err(error) => Err(CallError::Config(format!("{error}; {}", error.help()))),
+    }
 }
 
 /// Something that the user has to know.
 pub(crate) fn warn(text: &str) {
     write(LogLevel::Warn, subsystem::NET, text);
+    tracing::warn!(target: "polyrail::nccl", "{text}");
 }
 
 /// Something that is good to know at the start.
 pub(crate) fn info(text: &str) {
     write(LogLevel::Info, subsystem::INIT | subsystem::NET, text);
+    tracing::info!(target: "polyrail::nccl", "{text}");
 }
 
 fn write(level: LogLevel, flags: c_ulong, text: &str) {
@@ -53,30 +88,18 @@ fn write(level: LogLevel, flags: c_ulong, text: &str) {
 /// Hands the engine's records to NCCL.
 struct ToNccl;
 
-impl Subscriber for ToNccl {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
+impl<S: Subscriber> Layer<S> for ToNccl {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // NCCL has these already, of `warn` and `info`.
+        if event.metadata().target() == OURS {
+            return;
+        }
         let mut text = Text::default();
         event.record(&mut text);
         let level =
             if *event.metadata().level() <= Level::WARN { LogLevel::Warn } else { LogLevel::Info };
         write(level, subsystem::NET, &format!("{}{}", text.message, text.fields));
     }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }
 
 #[derive(Default)]

@@ -61,6 +61,7 @@ pub(crate) fn init() -> Result<(), CallError> {
         return Ok(());
     }
     let config = configure(None, &[]).map_err(|error| CallError::Config(error.to_string()))?;
+    log::start(&config)?;
     for warning in config.warnings() {
         log::warn(warning);
     }
@@ -91,12 +92,17 @@ pub(crate) fn finalize() {
     let Some(runtime) = slot.as_mut() else { return };
     runtime.users = runtime.users.saturating_sub(1);
     if runtime.users == 0 {
-        let ended = slot.take();
+        let Some(ended) = slot.take() else { return };
         drop(slot);
         // Otherwise their ends would keep the engines alive.
-        ended.iter().flat_map(|runtime| runtime.attempts.values()).for_each(abandon);
-        // Joins threads, which must not wait for the lock.
-        drop(ended);
+        ended.attempts.values().for_each(abandon);
+        // Joins threads, which must not wait for the lock. An engine says good-bye to its peers and waits
+        // up to a second for one that is slow to hear it: all engines do so at the same time.
+        std::thread::scope(|scope| {
+            for net in ended.nets {
+                scope.spawn(move || drop(net));
+            }
+        });
     }
 }
 
@@ -194,14 +200,24 @@ fn of_device(names: &str) -> Result<Config, ConfigError> {
 fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Config, ConfigError> {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let ranks = local_ranks().min(cpus).max(1);
-    let proxies = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES).to_string();
+    let all = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES);
     let because = format!("{cpus} CPUs for {ranks} ranks");
+    // As GPUDirect-TCPX has them: a thread that does both can't be on both.
+    // What is wrong with the settings shows below, where they are complete.
+    let is_split = Config::builder().env().build().is_ok_and(|given| {
+        given.tx_bindings != given.rx_bindings || given.tx_cpus != given.rx_cpus
+    });
+    let (layout, proxies, why) = match is_split {
+        false => ("merged", all, "ranks send and receive at different times"),
+        true => ("split", (all / 2).max(1), "sending and receiving have CPUs of their own"),
+    };
+    let (channels, proxies) = (all.to_string(), proxies.to_string());
     let builder = near.iter().try_fold(Config::builder(), |builder, (name, value)| {
         builder.propose(name, value, "the NUMA node of each interface")
     })?;
     let builder = builder
-        .propose("proxy_layout", "merged", "ranks send and receive at different times")?
-        .propose("channels", &proxies, &because)?
+        .propose("proxy_layout", layout, why)?
+        .propose("channels", &channels, &because)?
         .propose("tx_proxies", &proxies, &because)?
         .propose("rx_proxies", &proxies, &because)?
         .propose("proxy_spin_us", "30", "NCCL's messages follow each other closely")?

@@ -193,6 +193,52 @@ fn every_version_holds_all_cases() {
     run_all(jobs);
 }
 
+/// NCCL's own log goes on beside it, and a file that NCCL writes is not opened a second time.
+#[test]
+fn the_log_goes_to_the_file_of_our_settings_and_not_to_that_of_nccl() {
+    let built = match Built::plain() {
+        Ok(built) => built,
+        Err(reason) => return skipped(&reason),
+    };
+    let (harness, plugin) = (built.harness(), plugin());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| text(&folder.path().join(name));
+    let job = || {
+        Job::new("a log", &harness, &[&plugin, "--quick", "--abi", "11", "properties"])
+            .env("POLYRAIL_LOG_LEVEL", "info")
+            .env("POLYRAIL_LOG_FORMAT", "json")
+    };
+    let (ours, theirs) = (at("%p.log"), at("nccl.log"));
+    run_all(vec![job().env("POLYRAIL_LOG_FILE", &ours), job().env("NCCL_DEBUG_FILE", &theirs)]);
+    assert!(!Path::new(&theirs).exists());
+    let mut lines = Vec::new();
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let log = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        lines.extend(log.lines().map(str::to_owned));
+    }
+    let device = lines.iter().find(|line| line.contains("device ")).expect("a line per device");
+    assert!(device.starts_with('{') && device.contains(r#""subsystem":"nccl""#), "{device}");
+
+    let refused = job().env("POLYRAIL_LOG_FILE", &at(".")).run().expect("a folder is no file");
+    assert!(refused.contains("is a folder; allowed: a file"), "{refused}");
+}
+
+/// The variables of a job that used GPUDirect-TCPX.
+#[test]
+fn bindings_of_gpudirect_tcpx_give_sending_and_receiving_their_own_threads() {
+    let built = match Built::plain() {
+        Ok(built) => built,
+        Err(reason) => return skipped(&reason),
+    };
+    let (harness, plugin) = (built.harness(), plugin());
+    let arguments = [&plugin, "--quick", "--abi", "11", "properties", "ring"];
+    let job = Job::new("bindings", &harness, &arguments);
+    run_all(vec![
+        job.env("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "lo:0-0")
+            .env("NCCL_GPUDIRECTTCPX_RX_BINDINGS", "lo:1-1"),
+    ]);
+}
+
 /// Shells that keep a CPU busy until this is dropped.
 struct BusyLoops(Vec<std::process::Child>);
 

@@ -1,19 +1,26 @@
-//! A profile folder: read it with [`Folder`], fill it with [`Recorder`].
+//! A profile folder: read it with [`Folder`], fill it with [`Recorder`]. Here it is begun, opened, claimed and
+//! read; `recorder` fills it, `appender` keeps its tables whole, and `files` is for single files.
+
+mod appender;
+mod files;
+mod recorder;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use parking_lot::{Mutex, MutexGuard};
-
+use self::appender::lock_table;
+pub(crate) use self::files::replace;
+use self::files::{field, in_file, is_there, json_text, read_text};
+pub use self::recorder::Recorder;
 use crate::clock::{Alignment, Anchor};
 use crate::error::ProfileError;
-use crate::plan::{Plan, Step};
+use crate::plan::Plan;
 use crate::run::{Metadata, RUN_VERSION, Run};
 use crate::sample::Sample;
-use crate::table::{ReadRow, Row, heading_line, read_row, read_rows, utf8, write_row};
+use crate::table::{ReadRow, read_rows};
 use crate::thermal::Temperature;
 use crate::yaml;
 
@@ -44,30 +51,6 @@ pub enum Part {
 pub struct Claim {
     /// Closing it ends the lock.
     _file: File,
-}
-
-/// A folder that is being filled, by one process at a time. All methods but
-/// [`refine`](Self::refine) take `&self` and may be called from several threads at once.
-#[derive(Debug)]
-pub struct Recorder {
-    folder: Folder,
-    session: u32,
-    done: Mutex<HashSet<(u32, u32)>>,
-    samples: Mutex<Appender>,
-    temperatures: Mutex<Appender>,
-    anchors: Mutex<Appender>,
-}
-
-/// A table that grows by whole lines.
-#[derive(Debug)]
-struct Appender {
-    path: PathBuf,
-    file: File,
-    /// How long the file is, up to the last line that was written whole.
-    whole_bytes: u64,
-    /// How many lines that are, for errors.
-    lines: u64,
-    line: String,
 }
 
 impl Folder {
@@ -299,28 +282,6 @@ impl Folder {
         if is_there(&path)? { read_rows(&path) } else { Ok(Vec::new()) }
     }
 
-    fn recorder(
-        self,
-        samples: Appender,
-        session: u32,
-        done: HashSet<(u32, u32)>,
-    ) -> Result<Recorder, ProfileError> {
-        let temperatures = self.appender::<Temperature>(TEMPERATURES)?;
-        let anchors = self.appender::<Anchor>(ANCHORS)?;
-        Ok(Recorder {
-            folder: self,
-            session,
-            done: Mutex::new(done),
-            samples: Mutex::new(samples),
-            temperatures: Mutex::new(temperatures),
-            anchors: Mutex::new(anchors),
-        })
-    }
-
-    fn appender<R: Row>(&self, name: &str) -> Result<Appender, ProfileError> {
-        Appender::open(self.dir.join(name), &self.dir, &heading_line::<R>())
-    }
-
     fn write_run(&self, run: &Run) -> Result<(), ProfileError> {
         self.write_yaml(RUN, run)
     }
@@ -338,183 +299,6 @@ impl Folder {
     }
 }
 
-impl Recorder {
-    /// The folder, for reading.
-    pub fn folder(&self) -> &Folder {
-        &self.folder
-    }
-
-    /// What [`Sample::session`] must be: how often the profile was taken up again.
-    pub fn session(&self) -> u32 {
-        self.session
-    }
-
-    /// The steps that are not there yet, in the order of the plan.
-    pub fn remaining(&self) -> Vec<Step> {
-        self.folder.plan.remaining(&lock(&self.done))
-    }
-
-    /// Adds a sample. It is in the file, though not yet safe from a loss of power, when this
-    /// returns.
-    ///
-    /// # Errors
-    /// A sample that the plan does not know or that is there already, a number that could not be
-    /// read back, and a full disk; then the file ends with the last whole line, and later calls may
-    /// succeed.
-    pub fn append(&self, sample: &Sample) -> Result<(), ProfileError> {
-        let refused = |(value, allowed)| ProfileError::Value { field: "sample", value, allowed };
-        self.folder.check(sample).map_err(refused)?;
-        let mut done = lock(&self.done);
-        let key = (sample.configuration, sample.repetition);
-        if done.contains(&key) {
-            let value = format!("repetition {} of configuration {}", key.1, key.0);
-            return Err(refused((value, "each once".into())));
-        }
-        lock(&self.samples).append(sample)?;
-        done.insert(key);
-        Ok(())
-    }
-
-    /// Adds a look at a device.
-    ///
-    /// # Errors
-    /// As [`append`](Self::append).
-    pub fn append_temperature(&self, temperature: &Temperature) -> Result<(), ProfileError> {
-        lock(&self.temperatures).append(temperature)
-    }
-
-    /// Adds a comparison of clocks.
-    ///
-    /// # Errors
-    /// As [`append`](Self::append).
-    pub fn append_anchor(&self, anchor: &Anchor) -> Result<(), ProfileError> {
-        lock(&self.anchors).append(anchor)
-    }
-
-    /// Writes the metadata of an endpoint over what was written before.
-    ///
-    /// # Errors
-    /// A rank that the plan does not have, and what the system refuses.
-    pub fn write_metadata(&self, metadata: &Metadata) -> Result<(), ProfileError> {
-        let ranks = self.folder.plan.endpoints.len();
-        if metadata.rank as usize >= ranks {
-            let allowed = format!("0 to {}", ranks - 1);
-            let value = metadata.rank.to_string();
-            return Err(ProfileError::Value { field: "metadata.rank", value, allowed });
-        }
-        self.folder.write_yaml(&metadata_name(metadata.rank), metadata)
-    }
-
-    /// Writes `run.yml` in place of what was written before; readers see either the old or the new.
-    ///
-    /// # Errors
-    /// What the system refuses.
-    pub fn write_run(&mut self, run: &Run) -> Result<(), ProfileError> {
-        self.folder.write_run(run)?;
-        self.folder.run = run.clone();
-        Ok(())
-    }
-
-    /// Adds sizes to the plan and writes it, and returns how many were new.
-    ///
-    /// # Errors
-    /// As [`Plan::refine`], and what the system refuses.
-    pub fn refine(
-        &mut self,
-        extra: impl IntoIterator<Item = (u32, u32, crate::PathKind, u64)>,
-    ) -> Result<usize, ProfileError> {
-        let before = self.folder.plan.clone();
-        let added = self.folder.plan.refine(extra)?;
-        if let Err(error) = self.folder.write_plan() {
-            self.folder.plan = before;
-            return Err(error);
-        }
-        Ok(added)
-    }
-
-    /// Writes everything that follows from the rest: the execution log and the traces, see
-    /// [`Folder::write_derived`]; call it at the end of a run, also of one that was cut short.
-    ///
-    /// # Errors
-    /// As [`Folder::write_derived`].
-    pub fn finish(&mut self, run: &Run) -> Result<(), ProfileError> {
-        self.write_run(run)?;
-        for table in [&self.samples, &self.temperatures, &self.anchors] {
-            let table = lock(table);
-            table.file.sync_all().map_err(ProfileError::io("write", &table.path))?;
-        }
-        self.folder.write_derived()
-    }
-}
-
-impl Appender {
-    /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
-    fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = file.map_err(ProfileError::io("open", &path))?;
-        lock_table(&file, &path, dir)?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(ProfileError::io("read", &path))?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let lines = text[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
-        let (whole_bytes, line) = (whole as u64, String::new());
-        let mut appender = Self { path, file, whole_bytes, lines, line };
-        appender.cut()?;
-        if whole == 0 {
-            heading.clone_into(&mut appender.line);
-            appender.write()?;
-        }
-        Ok(appender)
-    }
-
-    fn append<R: ReadRow>(&mut self, row: &R) -> Result<(), ProfileError> {
-        self.line.clear();
-        let cells = write_row(row, &mut self.line);
-        // A number that no reader accepts, such as NaN, would make the whole folder unreadable.
-        read_row::<R>(&cells, &self.path, self.lines + 1)?;
-        self.write()
-    }
-
-    fn write(&mut self) -> Result<(), ProfileError> {
-        let written = self.file.write_all(self.line.as_bytes());
-        if let Err(source) = written {
-            // The half of a line would spoil the next; what can't be cut now is cut at resume.
-            let _ = self.cut();
-            return Err(ProfileError::io("write", &self.path)(source));
-        }
-        self.whole_bytes += self.line.len() as u64;
-        self.lines += 1;
-        Ok(())
-    }
-
-    fn cut(&mut self) -> Result<(), ProfileError> {
-        let cut = self.file.set_len(self.whole_bytes);
-        let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.whole_bytes)));
-        cut.map(drop).map_err(ProfileError::io("write", &self.path))
-    }
-}
-
-/// Puts a file in its place as a whole, or leaves the old one.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        // A leftover temporary file only takes space.
-        let _ = fs::remove_file(&new);
-        ProfileError::io("write", path)(source)
-    })
-}
-
-fn lock_table(file: &File, path: &Path, dir: &Path) -> Result<(), ProfileError> {
-    file.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => ProfileError::Busy { dir: dir.into() },
-        fs::TryLockError::Error(source) => ProfileError::io("lock", path)(source),
-    })
-}
-
 fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
     let text = read_text(path)?;
     let mut json = serde_json::Deserializer::from_str(&text);
@@ -529,53 +313,11 @@ fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
     Ok(plan)
 }
 
-/// Adds the file name to a fault.
-fn in_file(path: &Path, error: ProfileError) -> ProfileError {
-    match error {
-        ProfileError::Value { field: name, value, allowed } => {
-            field(path, name, format!("{value}; allowed: {allowed}"))
-        }
-        ProfileError::Clock { clock, fault } => {
-            let (file, fault) = (path.display().to_string(), format!("clock {clock}: {fault}"));
-            ProfileError::Line { file, line: 0, fault }
-        }
-        other => other,
-    }
-}
-
-fn read_text(path: &Path) -> Result<String, ProfileError> {
-    let bytes = fs::read(path).map_err(ProfileError::io("read", path))?;
-    utf8(&bytes, path).map(str::to_owned)
-}
-
 fn refuse_full(dir: &Path) -> Result<(), ProfileError> {
     match fs::read_dir(dir).map_err(ProfileError::io("read", dir))?.next() {
         Some(_) => Err(ProfileError::NotEmpty { dir: dir.into() }),
         None => Ok(()),
     }
-}
-
-/// Whether a regular file exists. Anything else might be read for ever, or not at all.
-fn is_there(path: &Path) -> Result<bool, ProfileError> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_file() => Ok(true),
-        Ok(_) => {
-            let file = path.display().to_string();
-            let fault = "is not a file; allowed: a file, or nothing".to_owned();
-            Err(ProfileError::Line { file, line: 0, fault })
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(ProfileError::io("read", path)(error)),
-    }
-}
-
-fn json_text(path: &Path, value: &impl serde::Serialize) -> Result<String, ProfileError> {
-    serde_json::to_string_pretty(value).map_err(|error| field(path, ".", error.to_string()))
-}
-
-fn field(path: &Path, field: &str, fault: String) -> ProfileError {
-    let file = path.display().to_string();
-    ProfileError::Field { file, line: 0, field: field.to_owned(), fault }
 }
 
 fn metadata_name(rank: u32) -> String {
@@ -590,11 +332,6 @@ impl fmt::Display for Part {
             Self::Metadata { rank } => write!(f, "metadata_rank_{rank}.yml"),
         }
     }
-}
-
-/// Every change under these locks is one call, so a thread that panicked left nothing half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 const PLAN: &str = "plan.json";

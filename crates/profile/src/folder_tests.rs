@@ -1,9 +1,10 @@
 use super::*;
 use crate::clock::AnchorMethod;
-use crate::plan::{Endpoint, EndpointKind, PathKind, PlanBuilder};
+use crate::plan::{Endpoint, EndpointKind, PathKind, PlanBuilder, Step};
 use crate::sample::{End, Flags, Verify};
+use crate::table::Row;
 
-fn plan() -> Plan {
+pub(super) fn plan() -> Plan {
     let endpoint = |name: &str| Endpoint {
         rank: 0,
         kind: EndpointKind::Host,
@@ -15,7 +16,7 @@ fn plan() -> Plan {
     builder.sizes([8, 4_096]).repetitions(3).build().unwrap()
 }
 
-fn sample(step: &Step) -> Sample {
+pub(super) fn sample(step: &Step) -> Sample {
     Sample {
         order: step.order,
         configuration: step.configuration,
@@ -390,17 +391,6 @@ fn logs_of_devices_clocks_and_endpoints_read_back() {
     fs::write(&path, fs::read_to_string(&path).unwrap() + "1,0,3,edge,5,100,-5\n").unwrap();
     let error = folder.anchors().unwrap_err().to_string();
     assert!(error.contains("column parent_after_ns: `-5`; allowed: from 5 on"), "{error}");
-}
-
-#[test]
-fn a_full_disk_keeps_every_whole_line() {
-    // A device that is always full stands in for the disk.
-    let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let path = PathBuf::from("/dev/full");
-    let mut appender = Appender { path, file: full, whole_bytes: 0, lines: 0, line: String::new() };
-    let error = appender.append(&sample(&plan().steps()[0])).unwrap_err();
-    assert!(error.help().unwrap().contains("--resume"), "{error}");
-    assert_eq!(appender.whole_bytes, 0);
 }
 
 #[test]

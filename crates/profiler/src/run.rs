@@ -153,7 +153,7 @@ fn steps(
                 let Configuration { src, dst, path, .. } = *configuration;
                 broken.insert((path, src, dst));
                 let text = format!("{path} from rank {src} to {dst} ended: {error}");
-                tracing::warn!("{text}");
+                tracing::warn!(target: "polyrail::profile", "{text}");
                 outcome.failures.push(text);
                 continue;
             }

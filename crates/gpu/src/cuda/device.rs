@@ -99,7 +99,8 @@ impl CudaDevice {
             Ok(kernels) => Some(kernels),
             Err(error) => {
                 let device = &self.identity;
-                tracing::warn!(%device, %error, "no copy kernel, many pieces are slower");
+                tracing::warn!(target: "polyrail::gpu",
+                    %device, %error, "no copy kernel, many pieces are slower");
                 None
             }
         };
@@ -135,9 +136,10 @@ impl CudaDevice {
         Preferring::node(node)
             .inspect_err(|error| {
                 let device = &self.identity;
-                SAID.call_once(
-                    || tracing::warn!(%device, node, %error, "pinned memory may be far"),
-                );
+                SAID.call_once(|| {
+                    tracing::warn!(target: "polyrail::gpu",
+                        %device, node, %error, "pinned memory may be far")
+                });
             })
             .ok()
     }

@@ -84,7 +84,8 @@ impl Progress {
                     if may_write {
                         let device = device.identity();
                         SAID.call_once(|| {
-                            tracing::warn!(%device, "can't write in stream order, copies end by events");
+                            tracing::warn!(target: "polyrail::gpu",
+                                %device, "can't write in stream order, copies end by events");
                         });
                     }
                     Signal::Events(Mutex::default())

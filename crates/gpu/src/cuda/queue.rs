@@ -197,7 +197,8 @@ impl CudaQueue {
             Err(refused) if refused.code == NOT_SUPPORTED => {
                 let (device, error) = (self.device.identity(), GpuError::from(refused));
                 SAID.call_once(|| {
-                    tracing::warn!(%device, %error, "copies of many pieces take a call each");
+                    tracing::warn!(target: "polyrail::gpu",
+                        %device, %error, "copies of many pieces take a call each");
                 });
                 self.at_once = false;
                 Ok(false)

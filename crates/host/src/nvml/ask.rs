@@ -8,7 +8,6 @@ use std::time::Duration;
 use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
-use tracing::debug;
 
 use super::{NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
 
@@ -113,7 +112,7 @@ impl Asking {
         match answer {
             Ok(value) => Some(value),
             Err(error) => {
-                debug!(target: "polyrail::host", "NVML: {what}: {}", words(&error));
+                tracing::debug!(target: "polyrail::host", "NVML: {what}: {}", words(&error));
                 self.refusals.push(format!("{what}: {}", words(&error)));
                 None
             }

@@ -1,0 +1,98 @@
+//! A table that grows by whole lines, and the lock of whoever fills it. A line that was cut short is cut off.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::ProfileError;
+use crate::table::{ReadRow, read_row, write_row};
+
+/// A table that grows by whole lines.
+#[derive(Debug)]
+pub(super) struct Appender {
+    path: PathBuf,
+    file: File,
+    /// How long the file is, up to the last line that was written whole.
+    whole_bytes: u64,
+    /// How many lines that are, for errors.
+    lines: u64,
+    line: String,
+}
+
+impl Appender {
+    /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
+    pub(super) fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = file.map_err(ProfileError::io("open", &path))?;
+        lock_table(&file, &path, dir)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(ProfileError::io("read", &path))?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let lines = text[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
+        let (whole_bytes, line) = (whole as u64, String::new());
+        let mut appender = Self { path, file, whole_bytes, lines, line };
+        appender.cut()?;
+        if whole == 0 {
+            heading.clone_into(&mut appender.line);
+            appender.write()?;
+        }
+        Ok(appender)
+    }
+
+    pub(super) fn append<R: ReadRow>(&mut self, row: &R) -> Result<(), ProfileError> {
+        self.line.clear();
+        let cells = write_row(row, &mut self.line);
+        // A number that no reader accepts, such as NaN, would make the whole folder unreadable.
+        read_row::<R>(&cells, &self.path, self.lines + 1)?;
+        self.write()
+    }
+
+    /// Makes the table safe from a loss of power.
+    pub(super) fn sync(&self) -> Result<(), ProfileError> {
+        self.file.sync_all().map_err(ProfileError::io("write", &self.path))
+    }
+
+    fn write(&mut self) -> Result<(), ProfileError> {
+        let written = self.file.write_all(self.line.as_bytes());
+        if let Err(source) = written {
+            // The half of a line would spoil the next; what can't be cut now is cut at resume.
+            let _ = self.cut();
+            return Err(ProfileError::io("write", &self.path)(source));
+        }
+        self.whole_bytes += self.line.len() as u64;
+        self.lines += 1;
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Result<(), ProfileError> {
+        let cut = self.file.set_len(self.whole_bytes);
+        let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.whole_bytes)));
+        cut.map(drop).map_err(ProfileError::io("write", &self.path))
+    }
+}
+
+pub(super) fn lock_table(file: &File, path: &Path, dir: &Path) -> Result<(), ProfileError> {
+    file.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => ProfileError::Busy { dir: dir.into() },
+        fs::TryLockError::Error(source) => ProfileError::io("lock", path)(source),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::tests::{plan, sample};
+
+    #[test]
+    fn a_full_disk_keeps_every_whole_line() {
+        // A device that is always full stands in for the disk.
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let path = PathBuf::from("/dev/full");
+        let mut appender =
+            Appender { path, file: full, whole_bytes: 0, lines: 0, line: String::new() };
+        let error = appender.append(&sample(&plan().steps()[0])).unwrap_err();
+        assert!(error.help().unwrap().contains("--resume"), "{error}");
+        assert_eq!(appender.whole_bytes, 0);
+    }
+}

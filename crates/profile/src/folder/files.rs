@@ -1,0 +1,66 @@
+//! Single files of a folder: read as text, put in place as a whole, and named in errors.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::ProfileError;
+use crate::table::utf8;
+
+/// Puts a file in its place as a whole, or leaves the old one.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
+    written.map_err(|source| {
+        // A leftover temporary file only takes space.
+        let _ = fs::remove_file(&new);
+        ProfileError::io("write", path)(source)
+    })
+}
+
+pub(super) fn read_text(path: &Path) -> Result<String, ProfileError> {
+    let bytes = fs::read(path).map_err(ProfileError::io("read", path))?;
+    utf8(&bytes, path).map(str::to_owned)
+}
+
+/// Whether a regular file exists. Anything else might be read for ever, or not at all.
+pub(super) fn is_there(path: &Path) -> Result<bool, ProfileError> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => {
+            let file = path.display().to_string();
+            let fault = "is not a file; allowed: a file, or nothing".to_owned();
+            Err(ProfileError::Line { file, line: 0, fault })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(ProfileError::io("read", path)(error)),
+    }
+}
+
+/// Adds the file name to a fault.
+pub(super) fn in_file(path: &Path, error: ProfileError) -> ProfileError {
+    match error {
+        ProfileError::Value { field: name, value, allowed } => {
+            field(path, name, format!("{value}; allowed: {allowed}"))
+        }
+        ProfileError::Clock { clock, fault } => {
+            let (file, fault) = (path.display().to_string(), format!("clock {clock}: {fault}"));
+            ProfileError::Line { file, line: 0, fault }
+        }
+        other => other,
+    }
+}
+
+pub(super) fn json_text(
+    path: &Path,
+    value: &impl serde::Serialize,
+) -> Result<String, ProfileError> {
+    serde_json::to_string_pretty(value).map_err(|error| field(path, ".", error.to_string()))
+}
+
+pub(super) fn field(path: &Path, field: &str, fault: String) -> ProfileError {
+    let file = path.display().to_string();
+    ProfileError::Field { file, line: 0, field: field.to_owned(), fault }
+}
