@@ -4,7 +4,6 @@
 mod cmd;
 mod config_args;
 mod host;
-mod logging;
 mod machine_args;
 mod progress;
 mod queue_stats;

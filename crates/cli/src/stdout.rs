@@ -42,19 +42,7 @@ pub(crate) fn tell_line(line: &str) {
 /// Names and values come from files, devices and peers, and any of them may hold such characters. The
 /// form is that of JSON (`\u001b`), so the result stays valid where the text is JSON.
 pub(crate) fn harmless(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for one in text.chars() {
-        let steers = match one {
-            '\n' | '\t' => false,
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-            _ => one.is_control(),
-        };
-        match steers {
-            true => shown.push_str(&format!("\\u{:04x}", u32::from(one))),
-            false => shown.push(one),
-        }
-    }
-    shown
+    polyrail_log::harmless(text, &['\n', '\t'])
 }
 
 /// The beginning of a value that somebody gave, for a message: in one line, and never long.
@@ -64,10 +52,10 @@ pub(crate) fn excerpt(value: &str) -> String {
     if shown.len() < value.len() {
         shown.push('…');
     }
-    harmless(&shown).replace('\n', "\\u000a").replace('\t', "\\u0009")
+    polyrail_log::harmless(&shown, &[])
 }
 
-/// Makes what passes through it [`harmless`]: for writers of others, such as that of the log.
+/// Makes what passes through it [`harmless`]: for writers of others.
 pub(crate) struct Harmless<W> {
     inner: W,
     /// The beginning of a character whose rest has not come yet.
@@ -114,8 +102,19 @@ pub(crate) fn print(text: &str, code: u8) -> ExitCode {
 /// Writes a message and its remedy to standard error.
 pub(crate) fn complain(message: &str, help: Option<&str>) {
     tell!("polyrail: {message}");
-    if let Some(help) = help {
+    if let Some(help) = remedy(message, help) {
         tell!("help: {help}");
+    }
+}
+
+/// To install a library does not help a program that can open none. musl's loader says that it is one.
+fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
+    match message.contains("Dynamic loading not supported") {
+        true => Some(
+            "this program is linked statically and opens no library; \
+             one that cargo built, or that came in a .deb or .rpm, does",
+        ),
+        false => help,
     }
 }
 
@@ -155,6 +154,13 @@ mod tests {
     fn an_excerpt_is_one_short_line() {
         assert_eq!(excerpt("a\nb\tc\u{1b}"), "a\\u000ab\\u0009c\\u001b");
         assert_eq!(excerpt(&"x".repeat(500)), "x".repeat(60) + "…");
+    }
+
+    #[test]
+    fn a_static_program_does_not_ask_for_libraries() {
+        let message = "no CUDA driver: libcuda.so.1 can't be opened: Dynamic loading not supported";
+        assert!(remedy(message, Some("install it")).unwrap().contains("linked statically"));
+        assert_eq!(remedy("libcuda.so.1: no such file", Some("install it")), Some("install it"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `polyrail bench` as a user runs it, over loopback, with small sizes.
 
+mod fit;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
@@ -38,9 +40,11 @@ fn report(options: &str) -> BenchReport {
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{options}: {error}: {}", String::from_utf8_lossy(&output.stdout))
-    })
+    });
+    fit::fits("bench", &report, options);
+    serde_json::from_value(report).unwrap()
 }
 
 /// Checks what must hold for every result, whatever the machine does.
@@ -219,7 +223,11 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ("--chunk 1", exit::USAGE, vec!["--chunk <SIZE> `1`", "4KiB to 64MiB"]),
         ("--set windows=3", exit::USAGE, vec!["the setting `windows`, which does not exist"]),
         ("--latency --op read", exit::USAGE, vec!["--op `read`", "one-way"]),
-        ("--congestion nope", exit::USAGE, vec!["congestion", "nope", "cubic"]),
+        (
+            "--congestion nope",
+            exit::USAGE,
+            vec!["congestion", "nope", "auto, system, or one of: ", "reno"],
+        ),
         ("--rails 99", exit::USAGE, vec!["--rails <N|LIST|near> `99`", "1 to 64"]),
         ("--rails nosuch7", exit::ENVIRONMENT, vec!["nosuch7", "usable here", "lo"]),
         ("--sizes 512GiB", exit::ENVIRONMENT, vec!["needs ", " TiB of memory; available: "]),

@@ -1,5 +1,7 @@
 //! What `polyrail bench` says of memory and ways, on machines without a GPU.
 
+mod fit;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -23,7 +25,9 @@ fn report(options: &str) -> BenchReport {
     let output = bench(&format!("{options} {quick}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    fit::fits("bench", &report, options);
+    serde_json::from_value(report).unwrap()
 }
 
 #[test]

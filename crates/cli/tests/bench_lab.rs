@@ -1,5 +1,7 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
+mod fit;
+
 use std::process::{Command, Stdio};
 
 use polyrail_lab::{Lab, availability};
@@ -23,7 +25,9 @@ fn report(options: &str) -> BenchReport {
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    fit::fits("bench", &report, options);
+    serde_json::from_value(report).unwrap()
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What belongs to an installation: the version, completions and manual pages.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn polyrail(words: &[&str]) -> Output {
@@ -74,4 +75,19 @@ fn every_command_has_a_manual_page() {
     }
     let bench = fs::read_to_string(folder.join("polyrail-bench.1")).unwrap();
     assert!(bench.contains("block\\-bytes") && !bench.contains("inside\\-lab"), "{bench}");
+}
+
+#[test]
+fn the_page_of_all_commands_is_current() {
+    let output = polyrail(&["man", "--markdown"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = text(&output.stdout);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let is_current = fs::read_to_string(path).unwrap() == page;
+    assert!(is_current, "run: cargo run -- man --markdown > docs/commands.md");
+    let mut names = Vec::new();
+    commands(&polyrail_cli::command(), "", &mut names);
+    for name in names.iter().filter(|name| *name != "polyrail") {
+        assert!(page.contains(&format!("# {}\n", name.replace('-', " "))), "{name}");
+    }
 }

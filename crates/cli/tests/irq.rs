@@ -190,40 +190,6 @@ fn with_nothing_to_take_back_reset_says_so_and_is_content() {
 }
 
 #[test]
-fn every_json_is_a_document_with_a_version() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap().to_owned();
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (plan, state) = (at("plan.json"), at("state"));
-    polyrail(&["irq", "plan", "--sysroot", &root, "-o", &plan]);
-    let copy = ["--sysroot", &root, "--state-dir", &state];
-    for (args, place) in [
-        (vec!["irq", "show", "--interval", "0s"], copy.as_slice()),
-        (vec!["irq", "plan"], &copy),
-        (vec!["irq", "verify", &plan], &copy),
-        (vec!["irq", "apply", &plan, "--dry-run"], &copy),
-        (vec!["irq", "apply", &plan, "--settle", "0s"], &copy),
-        (vec!["irq", "reset"], &copy),
-        (vec!["tune", "plan", "throughput"], &copy),
-        (vec!["tune", "reset"], &copy),
-        (vec!["nic", "stats", "lo"], &[]),
-        (vec!["nic", "reset"], &copy),
-        (vec!["doctor"], &copy[..2]),
-        (vec!["doctor", "--list"], &[]),
-        (vec!["doctor", "--undo"], &copy),
-        (vec!["topo"], &copy[..2]),
-        (vec!["bindings", "suggest"], &copy[..2]),
-    ] {
-        let output = polyrail(&[args.as_slice(), place, &["--json"]].concat());
-        let (text, words) = (stdout(&output), stderr(&output));
-        let document: Value = serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("{args:?}: {error}: {text}{words}"));
-        assert_eq!(document["schema_version"], 1, "{args:?}: {text}");
-    }
-}
-
-#[test]
 fn profiles_are_listed_with_reasons_and_planned_without_root() {
     let text = stdout(&polyrail(&["tune", "list", "throughput"]));
     assert!(text.contains("tcp_rmem [3]") && text.contains("at least 33554432"), "{text}");

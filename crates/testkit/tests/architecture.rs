@@ -23,11 +23,12 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "analyze", "config", "doctor", "gpu", "host", "lab", "metrics", "nccl-abi", "nccl-ref",
-            "nic", "polyrail", "profile", "profiler", "report", "sample", "sys", "tune",
+            "analyze", "config", "doctor", "gpu", "host", "lab", "log", "metrics", "nccl-abi",
+            "nccl-ref", "nic", "polyrail", "profile", "profiler", "report", "sample", "sys",
+            "tune",
         ],
-        // Examples that play a stranger.
-        for_tests: &["proto", "secure"],
+        // Examples that play a stranger; a test that reads manifests.
+        for_tests: &["proto", "secure", "yaml"],
         ..Rule::ORDINARY
     },
     Rule {
@@ -43,10 +44,19 @@ const RULES: &[Rule] = &[
     // Foreign code calls it and hands it pointers.
     Rule {
         name: "nccl",
-        below: &["config", "host", "metrics", "nccl-abi", "polyrail", "sys"],
+        below: &["config", "host", "log", "metrics", "nccl-abi", "polyrail", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
+    // C calls it and hands it pointers. Its examples and most of its tests are C.
+    Rule {
+        name: "capi",
+        below: &["config", "polyrail", "sys"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
+    // It registers memory that Python's objects own, by pointer.
+    Rule { name: "python", below: &["polyrail"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
     // Calls of two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
@@ -73,6 +83,10 @@ const RULES: &[Rule] = &[
     },
     // It serves what engines hand it, and knows of none, so that every engine can use it.
     Rule { name: "metrics", below: &["config"], ..Rule::ORDINARY },
+    // Built on what programs of others see; no other crate uses it.
+    Rule { name: "otel", below: &["polyrail"], ..Rule::ORDINARY },
+    // For programs whose log it is; the engine only says what happens, by `tracing`.
+    Rule { name: "log", below: &["config"], ..Rule::ORDINARY },
     Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },

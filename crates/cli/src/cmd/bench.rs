@@ -56,7 +56,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
         args.check_schedule(&config)?;
     }
-    crate::logging::start(&config)?;
+    polyrail_log::start(&polyrail_log::Settings::of(&config))?;
     match role {
         Role::Listen { address } => {
             tell!("threads: {}", placed.why);

@@ -1,5 +1,7 @@
 //! `polyrail man`: manual pages.
 
+mod markdown;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,28 +19,36 @@ use crate::values::folder_to_write;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder, which is made if it is not there; pages in it are replaced.
-    #[arg(value_name = "DIR", value_parser = folder_to_write())]
-    folder: PathBuf,
+    #[arg(value_name = "DIR", value_parser = folder_to_write(), required_unless_present = "markdown")]
+    folder: Option<PathBuf>,
+
+    /// Print one page of all commands as Markdown instead.
+    #[arg(long, conflicts_with = "folder")]
+    markdown: bool,
 }
 
 const EXAMPLES: &str = "\
-Example:
-  polyrail man ~/.local/share/man/man1    then: man polyrail-bench";
+Examples:
+  polyrail man ~/.local/share/man/man1    then: man polyrail-bench
+  polyrail man --markdown > docs/commands.md";
 
 /// Runs the subcommand; `command` is the whole program.
 pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     // Gives each subcommand its whole name.
     command.build();
+    let Some(folder) = args.folder.as_ref().filter(|_| !args.markdown) else {
+        return print(&markdown::page(&command), exit::OK);
+    };
     let mut written = Vec::new();
-    let done = fs::create_dir_all(&args.folder)
-        .and_then(|()| write_pages(&command, &args.folder, &mut written));
+    let done =
+        fs::create_dir_all(folder).and_then(|()| write_pages(&command, folder, &mut written));
     match done {
         Ok(()) => {
             let lines = written.iter().map(|path| format!("{}\n", path.display()));
             print(&lines.collect::<String>(), exit::OK)
         }
         Err(error) => {
-            let message = format!("DIR `{}` can't be filled: {error}", args.folder.display());
+            let message = format!("DIR `{}` can't be filled: {error}", folder.display());
             complain(&message, Some("name a folder that this user can write to"));
             ExitCode::from(exit::ENVIRONMENT)
         }

@@ -46,6 +46,6 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     if choice.paths.contains(&PathKind::Nccl) {
         nccl::settle(choice.nccl_mode)?;
     }
-    crate::logging::start(&choice.options.config)?;
+    polyrail_log::start(&polyrail_log::Settings::of(&choice.options.config))?;
     session::fill(args, choice, claim)
 }

@@ -143,7 +143,7 @@ fn ask_nvml(
     }
     // For the reasons of single refusals. Settings that are wrong are for those who need them.
     if let Ok(config) = Config::builder().env().build() {
-        let _ = crate::logging::start(&config);
+        let _ = polyrail_log::start(&polyrail_log::Settings::of(&config));
     }
     Some(NvmlReport::ask())
 }

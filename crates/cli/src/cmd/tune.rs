@@ -1,7 +1,7 @@
 //! `polyrail tune`: settings for fast TCP, by profile.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -70,6 +70,9 @@ enum Command {
         /// The profile [default: the last one that still holds].
         #[arg(value_parser = profile_name)]
         profile: Option<String>,
+        /// The profile that `tune apply --profile-file` took from this file; it may have changed nothing.
+        #[arg(long, value_name = "FILE", value_parser = file_to_read(), conflicts_with = "profile")]
+        profile_file: Option<PathBuf>,
         /// One session.
         #[arg(long, value_name = "ID", conflicts_with = "pristine", value_parser = word)]
         session: Option<String>,
@@ -128,9 +131,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             apply(choice, plan.as_ref(), doing, *json, place)
         }
         Command::Verify { json, place } => verify(*json, place),
-        Command::Reset { profile, session, pristine, force, json, place } => {
+        Command::Reset { profile, profile_file, session, pristine, force, json, place } => {
             let undoing = Undoing::new(session.clone(), *pristine, *force);
-            put_back(profile.as_deref(), &undoing, *json, place)
+            match profile_file {
+                Some(path) => {
+                    changes::undo(place, &format!("tune {}", own_name(path)), &undoing, *json)
+                }
+                None => put_back(profile.as_deref(), &undoing, *json, place),
+            }
         }
         Command::Confirm { place } => confirm(place),
         Command::Revert { session, after, place } => revert(session, *after, place),
@@ -179,8 +187,7 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
                 value: file.clone(),
                 fault: format!("can't be read: {error}"),
             })?;
-            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("own");
-            Profile::parse(&text, name, &file)?
+            Profile::parse(&text, own_name(path), &file)?
         }
         (None, Some(name)) => Profile::named(name)?,
         (None, None) => {
@@ -193,6 +200,11 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
         }
     };
     profile::plan(&mut place.machine(), &place.topology()?, &profile, &choice.nic)
+}
+
+/// What a user's own profile is called.
+fn own_name(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("own")
 }
 
 fn plan(

@@ -12,12 +12,12 @@ use polyrail::{
 };
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
+use polyrail_log::LogError;
 use polyrail_nccl_ref::RefError;
 use polyrail_profiler::drive::DriveError;
 use polyrail_report::{exit, show_memory};
 
 pub(crate) use self::mismatch::{Mismatch, POISON};
-use crate::logging::LogError;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +167,7 @@ impl BenchError {
         match self {
             Self::Config(error) => error.help(),
             Self::Lab(error) => error.help(),
+            Self::Log(error) => Some(error.help().to_owned()),
             Self::Sample(error) => error.help(),
             Self::Gpu(error) => error.help(),
             Self::Engine(error) => error.help(),

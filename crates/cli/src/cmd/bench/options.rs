@@ -19,5 +19,7 @@ pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};
 pub(crate) use self::memory_kind::MemoryKind;
 pub(crate) use self::nccl_mode::NcclMode;
 pub(crate) use self::placement::{Placed, place_together};
-pub(crate) use self::role::{Role, Server};
-pub(crate) use self::schedule::Schedule;
+pub(crate) use self::role::{Role, Server, without_invitation};
+pub(crate) use self::schedule::{
+    DEPTH_MAX, OUTSTANDING_SEGMENTS_MAX, POSTERS_MAX, SEGMENTS_MAX, Schedule,
+};

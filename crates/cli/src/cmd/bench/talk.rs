@@ -1,6 +1,7 @@
 //! How the two ends talk: questions and answers as JSON, in notifications of the engine that is
 //! measured. No second connection is needed, and none can disturb the first.
 
+mod bounds;
 mod hex;
 mod link;
 mod load;

@@ -27,7 +27,7 @@ pub(super) enum CommandError {
     #[error(transparent)]
     Nccl(#[from] RefError),
     #[error(transparent)]
-    Log(#[from] crate::logging::LogError),
+    Log(#[from] polyrail_log::LogError),
     #[error("{0}")]
     Busy(String),
     #[error("{0}")]
@@ -52,7 +52,8 @@ impl CommandError {
             Self::Nccl(error) => error.help(),
             Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
             Self::Lock(_) => Some("it takes root; without --lock-clocks nothing is changed".into()),
-            Self::Log(_) | Self::System { .. } => None,
+            Self::Log(error) => Some(error.help().to_owned()),
+            Self::System { .. } => None,
         }
     }
 

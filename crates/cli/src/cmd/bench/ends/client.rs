@@ -16,7 +16,9 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
+use crate::cmd::bench::options::{
+    Against, Args, Placed, Schedule, Server, Verify, without_invitation,
+};
 use crate::cmd::bench::output::{Output, explanation, print, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
@@ -124,6 +126,9 @@ fn measure(
     let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
     progress.plan((schedule.sizes.len() * turns) as u64 * (u64::from(schedule.rounds) + 1));
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
+    if same_host && engine.config().congestion == "auto" {
+        report.notes.extend(note_of_congestion(&engine));
+    }
     let bench = Bench {
         schedule,
         link: &link,
@@ -178,7 +183,10 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
     BenchReport {
         schema_version: SCHEMA_VERSION,
         tool: tool(),
-        arguments: std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect(),
+        arguments: std::env::args_os()
+            .skip(1)
+            .map(|argument| without_invitation(&argument.to_string_lossy()))
+            .collect(),
         started_unix_ms: crate::host::unix_ms(),
         elapsed_s: 0.0,
         host: crate::host::describe(),
@@ -249,6 +257,18 @@ fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let source = if rates.is_some() { "in the lab" } else { "by their drivers" };
     let source = format!("{} rails {source}", each.len());
     Some(Line { rails: each, source })
+}
+
+/// On one host flows should not pace, which ordinary users can't always choose.
+fn note_of_congestion(engine: &Engine) -> Option<String> {
+    let stats = engine.stats();
+    let mut flows = stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
+    let used = &flows.find(|flow| !matches!(&*flow.congestion, "" | "cubic"))?.congestion;
+    let cost = if used == "reno" { "" } else { ", which may pace and cost half of the rate" };
+    Some(format!(
+        "flows use {used}{cost}: the kernel has no cubic, or this user may not use it \
+         (net.ipv4.tcp_allowed_congestion_control)"
+    ))
 }
 
 fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> {

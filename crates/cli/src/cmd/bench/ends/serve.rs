@@ -159,6 +159,7 @@ impl<'l> Session<'l> {
                 Ok(Answer::Done)
             }
             Ask::RawOpen(spec) => {
+                spec.check()?;
                 // Free the old memory first, so that both never exist at once.
                 self.raw = None;
                 let rails = self.link.engine.rails();
@@ -203,6 +204,10 @@ impl<'l> Session<'l> {
 
     /// Another engine, which serves the same client.
     fn open(&mut self, config: Config) -> Result<Answer, BenchError> {
+        if self.others.threads.len() >= OTHERS_MAX {
+            let allowed = format!("0 to {OTHERS_MAX}");
+            return Err(BenchError::usage("engines", OTHERS_MAX + 1, "are too many", allowed));
+        }
         let engine = Engine::builder().config(config).build()?;
         let Some(&address) = engine.addresses().first() else {
             return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
@@ -216,6 +221,7 @@ impl<'l> Session<'l> {
     }
 
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
+        set_up.check()?;
         // Free the old memory first, so that both never exist at once.
         self.prepared = None;
         if set_up.sample && self.watch.is_none() {
@@ -310,5 +316,7 @@ fn not_set_up() -> BenchError {
     BenchError::Protocol { ask: "a step of the measurement", answer }
 }
 
+/// Engines for one client besides the first: one for each rail, and for each number of channels.
+const OTHERS_MAX: usize = 256;
 const SLICE: Duration = Duration::from_millis(200);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -63,6 +63,11 @@ impl Buffers {
     /// [`BenchError::Mismatch`] for the first wrong byte.
     pub(crate) fn verify(&self, mode: Verify, slots: u64, round: u64) -> Result<u64, BenchError> {
         let Some(dest) = &self.dest else { return Ok(0) };
+        // A client says how many.
+        if slots > self.layout.slots {
+            let allowed = format!("0 to {}", self.layout.slots);
+            return Err(BenchError::usage("slots", slots, "is out of range", allowed));
+        }
         let check = Check { layout: self.layout, incoming: self.incoming, slots };
         let mut reader = dest.reader(if mode == Verify::Full { AHEAD_BYTES } else { 0 });
         let read = |offset: u64, out: &mut [u8]| reader.read_at(offset, out);

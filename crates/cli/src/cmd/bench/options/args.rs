@@ -274,8 +274,8 @@ Examples:
   polyrail bench --sizes 256MiB --against raw         the price of the engine over plain sockets
   polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
   polyrail bench --mem cuda:0 --peer-mem cuda:1       from one GPU to another
-  polyrail bench --listen                             on one machine, then on another:
-  polyrail bench --connect 10.0.0.1:34567 --sizes 8..1GiB";
+  polyrail bench --listen                             on one machine; on another, what it prints:
+  polyrail bench --connect 10.0.0.1:34567/pr2-KEY --sizes 8..1GiB";
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
     Ok(Sizes(parse_sizes(text)?))

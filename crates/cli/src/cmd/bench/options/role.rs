@@ -63,6 +63,16 @@ impl fmt::Display for Server {
     }
 }
 
+/// An argument as reports have it, which are passed on: an invitation lets in whoever has it.
+pub(crate) fn without_invitation(argument: &str) -> String {
+    match argument.split_once(INVITATION_PREFIX) {
+        Some((before, _)) => format!("{before}{INVITATION_PREFIX}…"),
+        None => argument.to_owned(),
+    }
+}
+
+const INVITATION_PREFIX: &str = "pr2-";
+
 /// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
@@ -113,7 +123,7 @@ fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    use super::Server;
+    use super::{Server, without_invitation};
 
     #[test]
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
@@ -121,6 +131,9 @@ mod tests {
         let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
         assert_eq!(server.address, "10.0.0.1:7000".parse().unwrap());
         assert_eq!(server.invitation.unwrap().to_string(), good);
+        let told = without_invitation(&format!("--connect=10.0.0.1:7000/{good}"));
+        assert_eq!(told, "--connect=10.0.0.1:7000/pr2-…");
+        assert_eq!(without_invitation("--sizes"), "--sizes");
         let refusal = Server::check(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
         let error = refusal.to_string();
         assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");

@@ -148,14 +148,14 @@ impl Schedule {
 }
 
 pub(super) const ROUNDS_MAX: i64 = 1000;
-pub(super) const SEGMENTS_MAX: u64 = 1 << 20;
-pub(super) const POSTERS_MAX: u64 = 256;
+pub(crate) const SEGMENTS_MAX: u64 = 1 << 20;
+pub(crate) const POSTERS_MAX: u64 = 256;
 /// As the setting `ops_pool` allows at most.
-pub(super) const DEPTH_MAX: u64 = 1 << 20;
+pub(crate) const DEPTH_MAX: u64 = 1 << 20;
 /// More than anybody waits for.
 pub(super) const ITERS_MAX: u64 = 1 << 48;
 /// All are prepared beforehand, which takes time and memory for each.
-const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
+pub(crate) const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
 /// What a receive takes at most.
 const SEND_SEGMENTS_MAX: u64 = 256;
 

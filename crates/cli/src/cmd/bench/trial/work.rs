@@ -29,7 +29,7 @@ pub(crate) fn buffers_of(
     bank: &Bank,
     end: End,
 ) -> Result<Buffers, BenchError> {
-    let seed_of = |sender: End| set_up.seed + u64::from(sender == End::Server);
+    let seed_of = |sender: End| set_up.seed.wrapping_add(u64::from(sender == End::Server));
     let other = match end {
         End::Client => End::Server,
         End::Server => End::Client,
