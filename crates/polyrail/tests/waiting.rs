@@ -15,7 +15,7 @@ const LATEST: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_micros(2);
 /// What may come on top of the copies, far less than any timer of the engine.
 const EXCESS: Duration = Duration::from_millis(5);
-const TRIES: u32 = 3;
+const TRIES: usize = 3;
 
 /// How long threads of this process have been able to run and did not, because others did: that is
 /// no fault of the engine.
@@ -57,17 +57,18 @@ fn write_ever_later(p: &Pair, path: PathKind) {
         while late <= LATEST {
             here.set_late(late);
             there.set_late(late);
-            // The machine may be stolen from us for a moment, without a word in the run queue's time;
-            // a lost wake-up takes ten times as long, and the end of the engine tells of it.
-            let within = (0..TRIES).any(|_| {
+            // The hypervisor may take our CPUs for a while, which no count of this process shows. It
+            // does so now and then; what waits for a timer here does so each time. A wake-up that is
+            // lost now and then is counted, and makes the end of the engine panic.
+            let mut slow = Vec::new();
+            while slow.len() < TRIES {
                 let (excess, text) = excess_of(&prepared, [&here, &there]);
-                assert!(excess < 4 * EXCESS, "{len} bytes, {path:?}, {late:?} a copy: {text}");
-                excess < EXCESS
-            });
-            assert!(
-                within,
-                "{len} bytes, {path:?}, {late:?} a copy: over {EXCESS:?}, {TRIES} times"
-            );
+                if excess < EXCESS {
+                    break;
+                }
+                slow.push(text);
+            }
+            assert!(slow.len() < TRIES, "{len} bytes, {path:?}, {late:?} a copy: {slow:#?}");
             late += 2 * STEP;
         }
         assert!(FakeDevice::contents(&memory) == pattern(len, 5));
