@@ -183,7 +183,7 @@ impl CertificateFiles {
             Ok(None) => {
                 seen.trouble = None;
                 if let Some(current) = current {
-                    seen.watch_end(current);
+                    seen.watch_end(current, &self.chain);
                 }
                 None
             }
@@ -198,6 +198,11 @@ impl CertificateFiles {
                 None
             }
         }
+    }
+
+    /// Where the engine's own certificate is.
+    pub(crate) fn file(&self) -> &Path {
+        &self.chain
     }
 
     fn read(&self) -> Result<Texts, CertificatesError> {
@@ -246,13 +251,13 @@ impl Seen {
     }
 
     /// Tells once that the certificate in use does not hold any more.
-    fn watch_end(&mut self, current: &Certified) {
+    fn watch_end(&mut self, current: &Certified, file: &Path) {
         if self.told_of_end {
             return;
         }
         if let Err(why @ CertificateError::Expired { .. }) = current.holds_as(Role::Responder) {
             tracing::warn!(target: "polyrail::peer", names = current.names().join(", "),
-                "the certificate {why}: nobody connects by it any more");
+                certificate_file = %file.display(), "the certificate {why}: nobody connects by it any more");
             self.told_of_end = true;
         }
     }

@@ -13,8 +13,9 @@ use thiserror::Error;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use zeroize::Zeroizing;
 
+use super::CertificateError;
 use super::shown::{CHAIN_MAX, MAX_SHOWN_BYTES};
-use super::{CertificateError, name_of};
+use super::words::fault;
 
 /// Most CAs: each may cost a check of each stranger's certificate.
 const ANCHORS_MAX: usize = 32;
@@ -96,7 +97,7 @@ impl Files<'_> {
         let anchor = |(index, der): (usize, &CertificateDer<'_>)| {
             let number = index + 1;
             let anchor = anchor_from_trusted_cert(der)
-                .map_err(|error| trust(format!("certificate {number}: {}", name_of(&error))))?;
+                .map_err(|error| trust(format!("certificate {number}: {}", fault(&error))))?;
             // Its key could vouch for any name.
             if !is_ca(der) {
                 return Err(trust(format!("certificate {number} is not one of a CA")));

@@ -51,7 +51,7 @@ fn certificate_help(of: Whose, why: &CertificateError) -> Option<String> {
     let help = match (why, of) {
         (CertificateError::Untrusted { .. }, _) => ADD_CA,
         (CertificateError::Expired { .. }, Whose::ThisEngine) => {
-            "renew the file: the engine takes it up by itself"
+            "write a renewed certificate into that file: the engine takes it up by itself"
         }
         (CertificateError::Expired { .. } | CertificateError::NotYetValid { .. }, _) => CLOCKS,
         (CertificateError::Usage { .. }, _) => EXTENDED_USAGE,
@@ -109,7 +109,7 @@ impl Explain for PeerError {
                     }
                     _ => return None,
                 },
-                ConnectReason::Certificate { of, why } => return certificate_help(*of, why),
+                ConnectReason::Certificate { of, why, .. } => return certificate_help(*of, why),
                 _ => return None,
             },
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
