@@ -311,6 +311,22 @@ fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
 }
 
 #[test]
+fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
+    // The port is free as soon as it is known.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = bench(&format!("--connect {free} --sizes 8"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(exit::PEER.into()), "{message}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{message}");
+    assert!(message.starts_with("polyrail: can't connect to "), "{message}");
+    assert!(message.contains("\nhelp: nobody listens there: start"), "{message}");
+    // A program that asked for the report gets it.
+    let output = bench(&format!("--connect {free} --sizes 8 --json -"));
+    let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.error.unwrap().contains("refused") && report.protection.is_none());
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::WIRE_VERSION;
-use polyrail_secure::{CertificateError, HandshakeError};
+use polyrail_secure::{CertificateError, HandshakeError, Proof};
 use thiserror::Error;
 
 /// Why a peer is gone; see [`crate::Peer::lost`].
@@ -135,6 +135,9 @@ pub enum ConnectReason {
     NoAnswer,
 }
 
+/// What [`ConnectReason::TimedOut`] names where nobody answered at all.
+pub(crate) const THE_CONNECTION: &str = "the connection";
+
 /// Whose certificate it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -153,6 +156,8 @@ pub struct Refusal {
     pub code: RefusedCode,
     /// For people, in the words of the engine that refuses.
     pub text: String,
+    /// What this engine has tried to prove, if it was refused as it connected.
+    pub proof: Option<Proof>,
 }
 
 /// Connections towards a peer; see [`crate::Peer::flows`].

@@ -256,12 +256,12 @@ impl Control {
                 }
                 let is_other = by == Proof::Capability && code == RefusedCode::Unproven;
                 let text = if is_other { UNINVITED.to_owned() } else { reason };
-                answer.give(Err(ConnectReason::Refused(Refusal { code, text })));
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text, proof: Some(by) })));
             }
             Cause::Flow { peer, flow, .. } => {
                 // It only knows that a stranger came. Here it is known who was meant.
                 let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
-                let refusal = Refusal { code, text };
+                let refusal = Refusal { code, text, proof: Some(Proof::Capability) };
                 self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), proven);
             }
             Cause::Accepted { .. } => {}

@@ -17,7 +17,7 @@ use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder,
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
-use crate::base::reason::{ConnectReason, Whose};
+use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
 use crate::engine::proven_names::Names;
@@ -332,7 +332,7 @@ impl Handshake {
     /// What a handshake that ran out of time was waiting for.
     pub(crate) fn timed_out(&self) -> ConnectReason {
         let waiting_for = match self.stage {
-            Stage::Connecting => "the connection",
+            Stage::Connecting => THE_CONNECTION,
             Stage::Writing => "room to write",
             Stage::Reading => "the other side's first words",
             Stage::Deciding => "the user's word on whether it may join",
