@@ -163,7 +163,14 @@ fn sign_rsa(
     text: &[u8],
 ) -> Result<Vec<u8>, CertificateFileError> {
     let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
-    let pair = pair.map_err(|why| key(&format!("a private key that is not taken ({why})")))?;
+    let pair = pair.map_err(|why| {
+        // The library tells its reasons apart by these words alone.
+        key(match why.to_string().as_str() {
+            "TooSmall" => "an RSA key of fewer than 2048 bits",
+            "TooLarge" => "an RSA key of more than 4096 bits",
+            _ => "a private key of another kind, or a damaged one",
+        })
+    })?;
     let mut signature = vec![0; pair.public().modulus_len()];
     pair.sign(&RSA_PSS_SHA256, random, text, &mut signature).map_err(|_| key("signing failed"))?;
     Ok(signature)
