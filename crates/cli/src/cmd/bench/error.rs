@@ -189,6 +189,7 @@ impl BenchError {
             Self::Remote { help, .. } | Self::Nccl { help, .. } => help.clone(),
             Self::Reference(error) => error.help(),
             Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
+            Self::PeerStart { .. } => Some("it has told why, in the lines above".into()),
             Self::Output { source, .. } => Some(
                 match source.kind() {
                     io::ErrorKind::StorageFull => "free some space, or name a file on another disk",

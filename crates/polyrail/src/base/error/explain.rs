@@ -168,10 +168,7 @@ impl Explain for PeerError {
                     _ => return None,
                 },
                 ConnectReason::Certificate { of, why, .. } => return certificate_help(*of, why),
-                ConnectReason::System { kind, .. } => match unconnected_help(*kind) {
-                    Some(help) => help,
-                    None => return None,
-                },
+                ConnectReason::System { kind, .. } => unconnected_help(*kind)?,
                 ConnectReason::TimedOut { waiting_for } if *waiting_for == THE_CONNECTION => {
                     UNREACHABLE
                 }
