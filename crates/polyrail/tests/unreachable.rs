@@ -8,7 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 use common::stranger::metadata_of;
 use common::*;
 use polyrail::{
-    Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode, TransferError,
+    ConnectReason, Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode,
+    TransferError,
 };
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
@@ -181,4 +182,35 @@ fn who_connects_to_what_is_no_engine_is_told_what_helps() {
     assert!(text.contains("it speaks HTTP, and is no Polyrail"), "{text}");
     assert!(help.contains("give an address that the engine there listens on"), "{help}");
     web.join().unwrap();
+}
+
+#[test]
+fn each_refusal_of_the_system_has_a_help_of_its_own() {
+    let address = "10.0.0.1:7000".parse().unwrap();
+    let connect = |kind: ErrorKind| {
+        let why = ConnectReason::System { kind, text: kind.to_string() };
+        PeerError::Connect { address, why }.help()
+    };
+    for (kind, part) in [
+        (ErrorKind::TimedOut, "firewalls of both hosts"),
+        (ErrorKind::HostUnreachable, "firewalls of both hosts"),
+        (ErrorKind::PermissionDenied, "of this host forbids the connection"),
+        (ErrorKind::ConnectionReset, "the engine's log says why"),
+    ] {
+        let help = connect(kind).unwrap();
+        assert!(help.contains(part), "{kind}: {help}");
+    }
+    assert_eq!(connect(ErrorKind::OutOfMemory), None, "nothing is made up");
+    let listen = |kind: ErrorKind| {
+        let (rail, source) = ("eth0".to_owned(), kind.into());
+        EngineError::Listen { rail, address, source }.help().unwrap()
+    };
+    let help = listen(ErrorKind::PermissionDenied);
+    assert!(help.contains("ports below 1024 are for root"), "{help}");
+    let help = listen(ErrorKind::AddrNotAvailable);
+    assert!(help.contains("rails that have an address now"), "{help}");
+    assert!(listen(ErrorKind::AddrInUse).contains("another `listen_port`"));
+    let source = ErrorKind::PermissionDenied.into();
+    let help = PeerError::File { path: "peer".into(), source }.help().unwrap();
+    assert!(help.contains("run both engines as one user"), "{help}");
 }
