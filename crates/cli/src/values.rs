@@ -248,11 +248,28 @@ pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
 
 /// A folder to read, which must be there.
 pub(crate) fn folder_to_read() -> impl TypedValueParser<Value = PathBuf> {
-    path(|path| match fs::metadata(path) {
+    path(check_folder)
+}
+
+/// The same for a folder where processes put their sockets, which users may have to make.
+pub(crate) fn folder_of_sockets() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| {
+        check_folder(path).map_err(|refusal| match path.exists() {
+            true => refusal,
+            false => refusal.with_help(
+                "make one that the programs may write to, `mkdir -m 700 ~/polyrail-metrics` for example, and \
+                 name it by --dir here and by metrics_listen=dir:FOLDER there; the packages make /run/polyrail",
+            ),
+        })
+    })
+}
+
+fn check_folder(path: &Path) -> Result<(), Refusal> {
+    match fs::metadata(path) {
         Ok(found) if found.is_dir() => readable(path),
         Ok(_) => Err(Refusal::new("is not a folder", "a folder that exists")),
         Err(error) => Err(absent(&error, "a folder that exists")),
-    })
+    }
 }
 
 /// A file or folder to read, which must be there.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_report::{BenchReport, BenchResult, exit};
+use serde_json::json;
 
 /// Short runs: what they measure is not looked at, only that it is whole and right.
 const QUICK: [&str; 6] = ["--iters", "5", "--rounds", "2", "--warmup", "5ms"];
@@ -173,6 +174,7 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
     for part in ["size", "transfers", "GB/s", "p50", "p99", "CPU s/GB", "rails %", "ratio"] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
+    assert!(text.contains("\nproof: invitation; payload: none\n"), "{text}");
     assert!(text.contains("limit at 64KiB: "), "{text}");
     let path = text.lines().find_map(|line| line.strip_prefix("JSON: ")).unwrap();
     assert_eq!(path, folder.path().join("polyrail/bench.json").to_str().unwrap());
@@ -309,6 +311,22 @@ fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
 }
 
 #[test]
+fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
+    // The port is free as soon as it is known.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = bench(&format!("--connect {free} --sizes 8"));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(exit::PEER.into()), "{message}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{message}");
+    assert!(message.starts_with("polyrail: can't connect to "), "{message}");
+    assert!(message.contains("\nhelp: nobody listens there: start"), "{message}");
+    // A program that asked for the report gets it.
+    let output = bench(&format!("--connect {free} --sizes 8 --json -"));
+    let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.error.unwrap().contains("refused") && report.protection.is_none());
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -396,6 +414,32 @@ fn a_server_serves_one_client_after_another_until_ctrl_c() {
     let (code, said) = server.stop();
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said.matches("served ").count(), 2, "{said}");
+}
+
+#[test]
+fn a_report_says_what_protected_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    let made = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        .args(["secret", "new"])
+        .arg(&secret)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let secret = format!("--set secret_file={}", secret.display());
+    let protection = |options: &str| {
+        let found = report(&format!("{options} --sizes 8")).protection.unwrap();
+        serde_json::to_value(found).unwrap()
+    };
+    let of = |proof, sent, received| json!({"proof": proof, "payload_sent": sent, "payload_received": received});
+    // The two processes of a run on one machine pass on an invitation.
+    assert_eq!(protection("--set payload=crc32c"), of("invitation", "crc32c", "crc32c"));
+    let server = Server::start(&format!("{secret} --set payload=crc32c --set auth=none"));
+    let to = format!("--connect {}", server.address);
+    assert_eq!(protection(&to), of("same_user", "none", "crc32c"));
+    assert_eq!(protection(&format!("{to} {secret}")), of("secret", "none", "crc32c"));
+    let open = format!("{to} --set auth=none --set payload=aead");
+    assert_eq!(protection(&open), of("none", "aead", "aead"));
 }
 
 #[test]

@@ -309,3 +309,19 @@ fn a_port_in_use_is_refused_in_the_form_of_the_house() {
     assert!(told.starts_with(&start) && told.contains("; allowed: "), "{told}");
     assert!(told.lines().nth(1).is_some_and(|line| line.starts_with("help: ")), "{told}");
 }
+
+#[test]
+fn a_folder_that_is_not_there_is_refused_with_how_to_make_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("sockets");
+    let output = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        .args(["exporter", "--listen", "127.0.0.1:0", "--dir"])
+        .arg(&missing)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains(missing.to_str().unwrap()) && told.contains("does not exist"), "{told}");
+    assert!(told.contains("help: make one that the programs may write to, `mkdir"), "{told}");
+    assert!(told.contains("metrics_listen=dir:FOLDER"), "{told}");
+}

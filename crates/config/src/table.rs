@@ -334,9 +334,10 @@ settings! {
     allowed_names: String = "", Kind::PeerNames;
 
     /// How payload is protected on its way over the rails: not at all, by a CRC-32C of each chunk
-    /// (finds accidents), or encrypted and authenticated. The stronger of both ends' settings
-    /// holds. Heads, acknowledgements and messages between engines are always encrypted and
-    /// authenticated. Memory that both ends on one host have open is protected by the host.
+    /// (finds accidents), or encrypted and authenticated. `aead` at either end holds for both
+    /// directions; a CRC is added by the end that sends. Heads, acknowledgements and messages between
+    /// engines are always encrypted and authenticated. Memory that both ends on one host have open is
+    /// protected by the host.
     payload: Payload = Payload::None, Kind::Choice(Payload::NAMES);
 }
 

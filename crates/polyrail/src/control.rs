@@ -8,6 +8,7 @@ pub(crate) mod handshake;
 mod incoming_connections;
 mod leaving;
 mod presence;
+mod second_try;
 mod secrets;
 mod watch;
 mod without_cpu;
@@ -35,6 +36,7 @@ use crate::control::handshake::{Cause, Handshake, Step};
 use crate::control::incoming_connections::Accepting;
 use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
+use crate::control::second_try::SecondTries;
 use crate::control::without_cpu::Absences;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
@@ -53,6 +55,7 @@ pub(crate) struct Control {
     engine: Arc<EngineShared>,
     accepting: Accepting,
     handshakes: Slab<Handshake>,
+    second_tries: SecondTries,
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
@@ -72,6 +75,7 @@ impl Control {
             engine,
             accepting,
             handshakes: Slab::new(),
+            second_tries: SecondTries::default(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
             probes: Slab::new(),
@@ -96,6 +100,7 @@ impl Control {
             let now = Instant::now();
             self.excuse(now);
             if self.engine.is_closing() {
+                self.give_up_second_tries();
                 return self.engine.control.forget_commands();
             }
             while let Some(command) = self.engine.control.commands.pop() {
@@ -110,6 +115,7 @@ impl Control {
             }
             self.end_leaving(now);
             self.accept_again(now);
+            self.end_second_tries(now);
             self.engine.send_what_is_left();
             self.retry_due(now);
             self.probe_due(now);
@@ -131,7 +137,7 @@ impl Control {
         let probes = self.probes.iter().map(|(_, probe)| probe.due);
         let leaving = self.leaving.iter().map(|leaving| leaving.until);
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
-        let due = due.chain(self.accepting.again).min();
+        let due = due.chain(self.accepting.again).chain(self.second_tries.due()).min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
@@ -197,8 +203,10 @@ impl Control {
         match handshake.step(&self.engine.credentials) {
             Step::Waiting => {}
             Step::Hello(hello) => {
+                let (remote, by) = (handshake.remote, handshake.proven_by());
                 let names = handshake.names().clone();
                 self.engine.note_names(hello.card().instance, names);
+                self.note_proven(remote, by);
                 self.receive(key, hello);
             }
             Step::Failed(why) => {
@@ -213,6 +221,11 @@ impl Control {
                 let handshake = self.handshakes.remove(key);
                 let (code, reason) = refusal_of(&error);
                 handshake.say_goodbye(code, reason);
+                if let Cause::Accepted { rail, .. } = handshake.cause
+                    && self.awaits_second_try(rail, handshake.remote, &error)
+                {
+                    return;
+                }
                 self.failed(handshake, error.into());
             }
             Step::Reply(reply) => {
@@ -294,12 +307,13 @@ fn refusal_of(error: &HandshakeError) -> (RefusedCode, &'static str) {
             RefusedCode::CertificateUntrusted,
             "no CA that is trusted here vouches for the certificate",
         ),
-        CertificateError::Expired { .. } => {
-            (RefusedCode::CertificateExpired, "the certificate has expired, by the clock here")
-        }
+        CertificateError::Expired { .. } => (
+            RefusedCode::CertificateExpired,
+            "the certificate that was shown has expired, by the clock of the engine that refuses it",
+        ),
         CertificateError::NotYetValid { .. } => (
             RefusedCode::CertificateNotYetValid,
-            "the certificate is not valid yet, by the clock here",
+            "the certificate that was shown is not valid yet, by the clock of the engine that refuses it",
         ),
         CertificateError::Usage { .. } => {
             (RefusedCode::CertificateUsage, "the certificate is not for an engine that connects")
@@ -311,6 +325,9 @@ fn refusal_of(error: &HandshakeError) -> (RefusedCode, &'static str) {
             RefusedCode::CertificateStatement,
             "the certificate is of somebody else than the engine that shows it",
         ),
-        _ => (RefusedCode::CertificateMalformed, "the certificate can't be read"),
+        _ => (
+            RefusedCode::CertificateMalformed,
+            "the certificate can't be used: it is damaged, or never holds",
+        ),
     }
 }

@@ -123,7 +123,7 @@ pub use polyrail_proto::InstanceId;
 pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_secure::{
-    CertificateError, CertificateFileError, HandshakeError, Role, SecretsError, UnixSeconds,
+    CertificateError, CertificateFileError, HandshakeError, Proof, Role, SecretsError, UnixSeconds,
     new_secret,
 };
 pub use polyrail_sys::Memory;

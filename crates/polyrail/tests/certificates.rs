@@ -55,7 +55,7 @@ fn code(why: &ConnectReason) -> RefusedCode {
 /// What is wrong with the certificate of the other end.
 fn theirs(why: ConnectReason) -> CertificateError {
     match why {
-        ConnectReason::Certificate { of: Whose::OtherEngine, why } => why,
+        ConnectReason::Certificate { of: Whose::OtherEngine, why, file: None } => why,
         other => panic!("{other}"),
     }
 }
@@ -118,7 +118,7 @@ fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     let path = folder.path().join("secret");
     std::fs::write(&path, "s".repeat(40)).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let secret = [("secret_file", path.to_str().unwrap())];
+    let secret = [("secret_file", path.to_str().unwrap()), ("hello_timeout_ms", "1000")];
     let (before, after) = (one_rail(&secret), ca.engine("after.example.org"));
     let place = ca.place("between.example.org");
     let between = builder().config(place.config("*", &secret)).build().unwrap();
@@ -126,6 +126,13 @@ fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     works(&before, &between);
     assert_eq!(works(&between, &after).proven_names(), ["after.example.org"]);
     works(&after, &between);
+    // Who has no secret is refused, after the time in which it could have come again. Who came in by
+    // the secret after all is not: that would be counted by then, too.
+    refusal(&after, &before);
+    let since = Instant::now();
+    wait_for("the count", || before.stats().refused_connections > 0);
+    wait_for("twice hello_timeout_ms", || since.elapsed() > Duration::from_secs(2));
+    assert_eq!(before.stats().refused_connections, 1);
     // A certificate that is taken and does not hold is not made good by a secret.
     let strict = builder().config(place.config("strict.example.org", &secret)).build().unwrap();
     let (why, _) = refusal(&between, &strict);
@@ -163,6 +170,8 @@ fn a_name_that_is_not_allowed_is_refused_by_either_end() {
     let (why, help) = refusal(&open, &strict);
     assert_eq!(code(&why), RefusedCode::NameNotAllowed, "{why}");
     assert!(help.contains("allowed_names there"), "{help}");
+    let own = format!("it is that of {a}, from certificate_file /");
+    assert!(why.to_string().contains(&own), "{why}");
     assert!(!why.to_string().contains("other"), "a stranger hears what would be allowed: {why}");
     works(&ca.engine(b), &ca.place(b).engine(&format!("x.example.org, {b}")));
 }
@@ -184,7 +193,10 @@ fn a_certificate_is_for_what_its_extended_key_usage_says() {
     // It knows by itself that nobody would take it.
     let (why, _) = refusal(&server, &engine);
     let usage = CertificateError::Usage { role: Role::Initiator };
-    assert_eq!(why, ConnectReason::Certificate { of: Whose::ThisEngine, why: usage });
+    assert!(
+        matches!(&why, ConnectReason::Certificate { of: Whose::ThisEngine, why, .. } if *why == usage),
+        "{why}"
+    );
 }
 
 /// Connects by hand as the owner of `identity`, shows `shown`, and says a hello: what is said in return.
@@ -350,14 +362,22 @@ fn an_expired_certificate_refuses_new_connections_and_says_whose_it_is() {
     };
     wait_for("its end", || now() > until + 1);
     let at = polyrail::UnixSeconds(until);
-    let expired = CertificateError::Expired { at };
+    let expired = CertificateError::Expired { whose: "b.example.org".to_owned(), at };
     let (why, help) = refusal(&late, &other);
-    assert!(why.to_string().contains(&format!("of the engine there expired at {at}")), "{why}");
+    let said = format!("of the engine there expired at {at} (b.example.org)");
+    assert!(why.to_string().contains(&said), "{why}");
     assert_eq!(theirs(why), expired);
     assert!(help.contains("renew"), "{help}");
-    let (why, _) = refusal(&other, &late);
-    assert_eq!(why, ConnectReason::Certificate { of: Whose::ThisEngine, why: expired });
-    assert!(why.to_string().contains(&format!("of this engine expired at {at}")), "{why}");
+    let (why, help) = refusal(&other, &late);
+    let file = place.path("cert.pem");
+    let said = format!(
+        "the certificate of this engine expired at {at} (b.example.org); it is from certificate_file {}",
+        file.display()
+    );
+    assert_eq!(why.to_string(), said);
+    let file = Some(file);
+    assert_eq!(why, ConnectReason::Certificate { of: Whose::ThisEngine, why: expired, file });
+    assert!(help.contains("renewed certificate into that file"), "{help}");
     // Who is connected stays.
     engine.notify(&peer, b"still").unwrap().ended().unwrap();
     // A renewed certificate is taken up.
@@ -475,12 +495,14 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
         refused(&place, setting, file, says)
     };
     let (chain, key, trust) = ("certificate_file", "certificate_key_file", "trust_file");
-    with("cert.pem", "nothing", chain, &["0 certificates", "allowed are 1 to 4"]);
+    let empty = with("cert.pem", "nothing", chain, &["0 certificates", "allowed are 1 to 4"]);
+    assert!(empty.help().contains("no line `-----BEGIN CERTIFICATE-----`"), "{}", empty.help());
     with("cert.pem", &good.chain[..90], chain, &["allowed are certificates in PEM"]);
     with("cert.pem", &good.chain.repeat(5), chain, &["5 certificates", "allowed are 1 to 4"]);
     with("key.pem", "", key, &["no private key", "Ed25519, ECDSA (P-256, P-384) or RSA"]);
     with("key.pem", &ca.leaf("a").key, key, &["does not fit the first certificate"]);
-    with("ca.pem", "", trust, &["0 certificates", "allowed are 1 to 32"]);
+    let empty = with("ca.pem", "", trust, &["0 certificates", "allowed are 1 to 32"]);
+    assert!(empty.help().contains("no line `-----BEGIN CERTIFICATE-----`"), "{}", empty.help());
     with("ca.pem", &"x".repeat(300 << 10), trust, &["more than 256 KiB"]);
     place.put(&good, &Ca::new("other").pem);
     refused(&place, chain, "cert.pem", &["not vouched for by a CA of trust_file"]);
@@ -489,7 +511,7 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
         refused(&place, chain, "cert.pem", says)
     };
     let made = |names: &[&str], valid| ca.makes(Wanted { names, valid, usages: BOTH });
-    let past = replace(made(&["a"], (now() - 2 * DAY, now() - DAY)), &["expired at 20"]);
+    let past = replace(made(&["a"], (now() - 2 * DAY, now() - DAY)), &["expired at 20", "(a)"]);
     assert!(matches!(
         past,
         CertificatesError::Content {
@@ -497,7 +519,8 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
             ..
         }
     ));
-    replace(made(&["a"], (now() + DAY, now() + 2 * DAY)), &["is valid from 20"]);
+    replace(made(&["a"], (now() + DAY, now() + 2 * DAY)), &["is valid from 20", "(a)"]);
+    replace(made(&["a"], (now() + DAY, now() - DAY)), &["can't be used: it ends before it begins"]);
     replace(made(&[], (now() - DAY, now() + DAY)), &["DNS names or exactly one SPIFFE ID"]);
     place.put(&good, &ca.pem);
     let open = |mode| Permissions::from_mode(mode);
@@ -574,6 +597,19 @@ fn certificates_of_openssl_are_taken() {
         assert_eq!(works(&one, &other).proven_names(), std::slice::from_ref(&name));
         works(&other, &one);
         assert_eq!(one.peer(other.instance()).unwrap().proven_names(), [name]);
+    }
+    // Keys that are not taken are told apart in words of users.
+    for (command, said) in [
+        ("genrsa 1024", "an RSA key of fewer than 2048 bits; allowed is a key of Ed25519"),
+        (
+            "genpkey -algorithm X25519",
+            "a private key of another kind, or a damaged one; allowed is",
+        ),
+    ] {
+        run(folder.path(), &format!("cp node1.key good && openssl {command} >node1.key"));
+        let error = engine("node1").unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        run(folder.path(), "cat good >node1.key");
     }
     // The form that other tools write keys in is refused with the command that changes it.
     run(folder.path(), "openssl ec -in node1.key -out node1.key.old && mv node1.key.old node1.key");

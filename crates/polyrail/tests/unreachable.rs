@@ -2,13 +2,14 @@
 
 mod common;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
 use common::stranger::metadata_of;
 use common::*;
 use polyrail::{
-    Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode, TransferError,
+    ConnectReason, Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode,
+    TransferError,
 };
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
@@ -149,4 +150,67 @@ fn connecting_to_nobody_fails_with_address_and_reason() {
     let error = engine.connect("[::1]:9".parse().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("no rail here has an address of that family"), "{error}");
     assert!(matches!(engine.connect(engine.addresses()[0]).join(), Err(PeerError::Myself)));
+}
+
+/// Why an engine does not connect to what listens there, and what helps.
+fn not_connected(engine: &Engine, address: SocketAddr) -> (String, String) {
+    let error = engine.connect(address).join().unwrap_err();
+    (error.to_string(), error.help().expect("a remedy"))
+}
+
+#[test]
+fn who_connects_to_what_is_no_engine_is_told_what_helps() {
+    let engine = engine(&[("connect_timeout_ms", "500"), ("peer_timeout_ms", "1000")]);
+    let (text, help) = not_connected(&engine, closed_port("127.0.0.1"));
+    assert!(text.contains("Connection refused") && help.contains("nobody listens there"), "{help}");
+
+    // One that accepts and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (text, help) = not_connected(&engine, mute.local_addr().unwrap());
+    assert!(text.contains("timed out waiting for the other side's first words"), "{text}");
+    assert!(help.contains("an engine listens there"), "{help}");
+
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let web = std::thread::spawn(move || {
+        let (mut socket, _) = server.accept().unwrap();
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        // Until the engine hangs up.
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let (text, help) = not_connected(&engine, address);
+    assert!(text.contains("it speaks HTTP, and is no Polyrail"), "{text}");
+    assert!(help.contains("give an address that the engine there listens on"), "{help}");
+    web.join().unwrap();
+}
+
+#[test]
+fn each_refusal_of_the_system_has_a_help_of_its_own() {
+    let address = "10.0.0.1:7000".parse().unwrap();
+    let connect = |kind: ErrorKind| {
+        let why = ConnectReason::System { kind, text: kind.to_string() };
+        PeerError::Connect { address, why }.help()
+    };
+    for (kind, part) in [
+        (ErrorKind::TimedOut, "firewalls of both hosts"),
+        (ErrorKind::HostUnreachable, "firewalls of both hosts"),
+        (ErrorKind::PermissionDenied, "of this host forbids the connection"),
+        (ErrorKind::ConnectionReset, "the engine's log says why"),
+    ] {
+        let help = connect(kind).unwrap();
+        assert!(help.contains(part), "{kind}: {help}");
+    }
+    assert_eq!(connect(ErrorKind::OutOfMemory), None, "nothing is made up");
+    let listen = |kind: ErrorKind| {
+        let (rail, source) = ("eth0".to_owned(), kind.into());
+        EngineError::Listen { rail, address, source }.help().unwrap()
+    };
+    let help = listen(ErrorKind::PermissionDenied);
+    assert!(help.contains("ports below 1024 are for root"), "{help}");
+    let help = listen(ErrorKind::AddrNotAvailable);
+    assert!(help.contains("rails that have an address now"), "{help}");
+    assert!(listen(ErrorKind::AddrInUse).contains("another `listen_port`"));
+    let source = ErrorKind::PermissionDenied.into();
+    let help = PeerError::File { path: "peer".into(), source }.help().unwrap();
+    assert!(help.contains("run both engines as one user"), "{help}");
 }

@@ -114,8 +114,8 @@ impl ProfileError {
             Self::NotEmpty { .. } => "give a new folder, or go on with an old one by --resume",
             Self::Busy { .. } => "wait for it or stop it; a profile that is under way can be read",
             Self::Columns { .. } => {
-                "docs/profile-format.md describes the columns of each table, docs/analyze.md \
-                 those of predictions"
+                "docs/profile-format.md (in packages: /usr/share/doc/polyrail/docs) describes the columns of each \
+                 table, docs/analyze.md those of predictions"
             }
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some space and go on with --resume; every complete line was kept"

@@ -170,7 +170,7 @@ impl RefusedCode {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HelloError {
     /// Not Polyrail at all.
-    #[error("not a Polyrail connection: it starts with {got:02x?}")]
+    #[error("{}", foreign(*.got))]
     NotPolyrail {
         /// The first bytes.
         got: [u8; 4],
@@ -200,6 +200,17 @@ pub enum HelloError {
     /// The body can't be read.
     #[error(transparent)]
     Body(#[from] DecodeError),
+}
+
+/// What speaks there in place of an engine, as far as its first bytes tell.
+fn foreign(got: [u8; 4]) -> String {
+    let language = match &got {
+        b"HTTP" | b"GET " | b"HEAD" | b"POST" | b"PUT " | b"PRI " => "HTTP",
+        b"SSH-" => "SSH",
+        [0x15 | 0x16, 3, ..] => "TLS",
+        _ => return format!("not a Polyrail connection: it starts with {got:02x?}"),
+    };
+    format!("it speaks {language}, and is no Polyrail")
 }
 
 impl Hello {

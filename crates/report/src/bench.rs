@@ -8,6 +8,7 @@ mod csv;
 mod limit;
 mod memory;
 mod placement;
+mod protection;
 mod result;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ pub use against::{AgainstAlone, AgainstRaw, AgainstSample, Baseline, LoneRail, S
 pub use limit::{Limit, LimitKind};
 pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
+pub use protection::{PayloadProtection, Protection, ProvenBy};
 pub use result::{BenchResult, LatencyUs, PeerSample, RailShare, Sample};
 
 /// The version of [`BenchReport`].
@@ -50,6 +52,10 @@ pub struct BenchReport {
     /// Where the threads that move data ran; `null` in reports of earlier versions.
     #[serde(default)]
     pub placement: Option<Placement>,
+    /// What protected the run; `null` when the other side was never reached, and in reports of earlier
+    /// versions.
+    #[serde(default)]
+    pub protection: Option<Protection>,
     /// One entry per size, in the order measured.
     pub results: Vec<BenchResult>,
     /// What limits the largest size; `null` without a result.
@@ -164,6 +170,7 @@ pub(crate) mod tests {
             lab: None,
             memory: Some(MemoryPlace::host()),
             placement: None,
+            protection: None,
             results: vec![result::tests::sample_result(limit.clone())],
             limit: Some(limit),
             samples_file: None,

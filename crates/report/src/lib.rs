@@ -23,9 +23,9 @@ mod units;
 
 pub use bench::{
     AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, Host, Lab,
-    LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken, PeerSample,
-    PeerView, PlacedBy, PlacedThread, Placement, RailShare, SCHEMA_VERSION, Sample, Setting,
-    SweepRow, Tool,
+    LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken,
+    PayloadProtection, PeerSample, PeerView, PlacedBy, PlacedThread, Placement, Protection,
+    ProvenBy, RailShare, SCHEMA_VERSION, Sample, Setting, SweepRow, Tool,
 };
 pub use csv::csv_line;
 pub use histogram::Histogram;

@@ -14,6 +14,7 @@
 mod files;
 mod names;
 mod shown;
+mod words;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use self::files::{CertificateFileError, Files};
 use self::names::names_of;
 pub use self::shown::MAX_SHOWN_BYTES;
 use self::shown::Shown;
+use self::words::{fault, owner};
 use crate::identity::PublicKey;
 
 /// What is signed in front of the key, so that the signature means nothing else.
@@ -62,8 +64,8 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// It is no certificate, or cut, or too long.
-    #[error("can't be read: {why}")]
+    /// It is no certificate, or one that never holds, or cut, or too long.
+    #[error("can't be used: {why}")]
     Malformed {
         /// What is wrong.
         why: String,
@@ -75,14 +77,18 @@ pub enum CertificateError {
         why: String,
     },
     /// It has expired, or one of its chain has.
-    #[error("expired at {at}")]
+    #[error("expired at {at} ({whose})")]
     Expired {
+        /// The names on the one that has expired, or its subject; for a CA of the chain, that it is one.
+        whose: String,
         /// When.
         at: UnixSeconds,
     },
     /// It is of the future, or one of its chain is.
-    #[error("is valid from {from} only")]
+    #[error("is valid from {from} only ({whose})")]
     NotYetValid {
+        /// The names on the one that is of the future, as in [`Self::Expired`].
+        whose: String,
         /// From when.
         from: UnixSeconds,
     },
@@ -206,7 +212,18 @@ impl Certified {
         let path = leaf(chain)?
             .verify_for_usage(algorithms, anchors, &chain[1..], now, usage, None, None)
             .map(|_| ());
-        path.map_err(|error| why(error, role))
+        path.map_err(|error| match error {
+            webpki::Error::CertExpired { not_after, .. } => {
+                let (whose, at) = (outdated(chain, now, &error), UnixSeconds(not_after.as_secs()));
+                CertificateError::Expired { whose, at }
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                let (whose, from) =
+                    (outdated(chain, now, &error), UnixSeconds(not_before.as_secs()));
+                CertificateError::NotYetValid { whose, from }
+            }
+            error => why(&error, role),
+        })
     }
 }
 
@@ -259,7 +276,7 @@ fn statement(key: PublicKey, leaf: &CertificateDer<'_>) -> Vec<u8> {
 
 fn leaf<'a>(chain: &'a [CertificateDer<'a>]) -> Result<EndEntityCert<'a>, CertificateError> {
     let first = chain.first().ok_or_else(|| malformed("no certificate"))?;
-    EndEntityCert::try_from(first).map_err(|error| malformed(name_of(&error)))
+    EndEntityCert::try_from(first).map_err(|error| malformed(fault(&error)))
 }
 
 fn is_signed(leaf: &EndEntityCert<'_>, statement: &[u8], signature: &[u8]) -> bool {
@@ -273,26 +290,34 @@ fn malformed(why: impl fmt::Display) -> CertificateError {
     CertificateError::Malformed { why: why.to_string() }
 }
 
-fn why(error: webpki::Error, role: Role) -> CertificateError {
-    use webpki::Error;
-    match error {
-        Error::CertExpired { not_after, .. } => {
-            CertificateError::Expired { at: UnixSeconds(not_after.as_secs()) }
-        }
-        Error::CertNotValidYet { not_before, .. } => {
-            CertificateError::NotYetValid { from: UnixSeconds(not_before.as_secs()) }
-        }
-        Error::RequiredEkuNotFoundContext(_) | Error::EmptyEkuExtension => {
-            CertificateError::Usage { role }
-        }
-        Error::BadDer | Error::BadDerTime | Error::TrailingData(_) => malformed(name_of(&error)),
-        error => CertificateError::Untrusted { why: name_of(&error) },
+/// Whose certificate of a chain it is that does not hold at `now`, which `error` says of one of them.
+fn outdated(chain: &[CertificateDer<'_>], now: PkiTime, error: &webpki::Error) -> String {
+    let usage = KeyUsage::server_auth();
+    let is_it = |certificate: &EndEntityCert<'_>| {
+        // Dates are looked at before anything else, so no CA is needed.
+        let alone = certificate.verify_for_usage(&[], &[], &[], now, usage, None, None);
+        alone.is_err_and(|other| other == *error)
+    };
+    let certificates = chain.iter().map(EndEntityCert::try_from).enumerate();
+    let mut read = certificates.filter_map(|(index, read)| Some((index, read.ok()?)));
+    match read.find(|(_, certificate)| is_it(certificate)) {
+        Some((0, own)) => owner(&own),
+        Some((_, ca)) => format!("{}, a CA of its chain", owner(&ca)),
+        None => "one of its chain".to_owned(),
     }
 }
 
-/// What the library calls it, without the bytes of a stranger that some errors hold.
-fn name_of(error: &webpki::Error) -> String {
-    error.to_string().chars().take_while(|c| c.is_ascii_alphanumeric()).collect()
+fn why(error: &webpki::Error, role: Role) -> CertificateError {
+    use webpki::Error;
+    match error {
+        Error::RequiredEkuNotFoundContext(_) | Error::EmptyEkuExtension => {
+            CertificateError::Usage { role }
+        }
+        Error::BadDer | Error::BadDerTime | Error::TrailingData(_) | Error::InvalidCertValidity => {
+            malformed(fault(error))
+        }
+        error => CertificateError::Untrusted { why: fault(error).to_owned() },
+    }
 }
 
 #[cfg(test)]

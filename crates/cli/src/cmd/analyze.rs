@@ -72,7 +72,7 @@ Examples:
   polyrail analyze run1 --path nccl --predictions astra.csv --max-error 10
   polyrail analyze run1 --path peer --export astra-sim --export chakra --out simulators
 
-docs/analyze.md explains every figure.";
+docs/analyze.md (in packages: /usr/share/doc/polyrail/docs) explains every figure.";
 
 /// Whose inputs to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

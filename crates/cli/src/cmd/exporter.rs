@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::stdout::{complain, refuse, tell};
-use crate::values::{folder_to_read, socket_address};
+use crate::values::{folder_of_sockets, socket_address};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -24,17 +24,19 @@ pub(crate) struct Args {
 
     /// Folder with the sockets of the processes: `metrics_listen=dir:FOLDER` there.
     #[arg(long, value_name = "FOLDER", default_value = "/run/polyrail",
-        value_parser = folder_to_read())]
+        value_parser = folder_of_sockets())]
     dir: PathBuf,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  POLYRAIL_METRICS_LISTEN=dir:/run/polyrail my-program
-  polyrail exporter --listen 0.0.0.0:9754 --dir /run/polyrail
+  mkdir -m 700 ~/polyrail-metrics          (or /run/polyrail, which the packages make)
+  POLYRAIL_METRICS_LISTEN=dir:$HOME/polyrail-metrics my-program
+  polyrail exporter --dir ~/polyrail-metrics
   curl http://127.0.0.1:9754/metrics
 
-docs/metrics.md describes the metrics, and how to set up Prometheus and Grafana.";
+docs/metrics.md (in packages: /usr/share/doc/polyrail/docs) describes the metrics, and how to set up
+Prometheus and Grafana.";
 
 /// Runs the subcommand until Ctrl-C.
 pub(crate) fn run(args: &Args) -> ExitCode {

@@ -59,7 +59,7 @@ Examples:
   polyrail sample --pid 4711 | jq 'select(.record == \"sample\") | .cpus[] | select(.softirq_percent > 50)'
   polyrail bench --sample run.jsonl
 
-docs/sample.md describes the records.";
+docs/sample.md (in packages: /usr/share/doc/polyrail/docs) describes the records.";
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {

@@ -26,7 +26,7 @@ enum Command {
     /// Copy the file to each host, and name it there with `--set secret_file=FILE`, in the
     /// configuration, or in the environment as POLYRAIL_SECRET_FILE. To replace a secret without an
     /// interruption, put the new one on the second line everywhere, then on the first, then remove
-    /// the old one.
+    /// the old one, and restart the engines after each of these steps.
     New {
         /// Write it here, readable by this user only; the file must not exist. Standard output if not
         /// given.

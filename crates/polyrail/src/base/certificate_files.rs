@@ -60,10 +60,15 @@ impl CertificatesError {
                 "chown it to this user, chmod go-w it, and see that nobody has added a CA"
             }
             Self::Read { .. } | Self::Key(SecretFileError::Read { .. }) => {
-                "name files that this user can read; docs/certificates.md makes some"
+                "name a file that the user who runs the engine can read"
             }
-            Self::Key(_) => "chmod 600 the file, and make a new key if others have read it",
+            Self::Key(error) => error.help(),
             Self::Content { why, .. } => match why {
+                CertificateFileError::Chain { count: 0, .. } => NO_CERTIFICATE,
+                CertificateFileError::Trust { why } if why.starts_with("0 ") => NO_CERTIFICATE,
+                CertificateFileError::Chain { .. } => {
+                    "leave out the CA that is in trust_file, and all that the chain does not need"
+                }
                 CertificateFileError::Key { .. } => {
                     "`openssl pkcs8 -topk8 -nocrypt -in KEY -out FILE` writes a key as PKCS#8"
                 }
@@ -78,11 +83,20 @@ impl CertificatesError {
                     "trust_file holds the CA that all certificates lead to, the own one as well; the \
                      CAs in between belong into certificate_file"
                 }
-                _ => "docs/certificates.md says what the files hold, and makes some",
+                CertificateFileError::Own(CertificateError::Usage { .. }) => {
+                    "make a certificate with both clientAuth and serverAuth as extended key usage"
+                }
+                CertificateFileError::Own(CertificateError::Nameless) => {
+                    "make a certificate with subjectAltName=DNS:NAME, or with one SPIFFE ID"
+                }
+                _ => "`openssl x509 -in FILE -noout -text` shows what is in the file",
             },
         }
     }
 }
+
+const NO_CERTIFICATE: &str = "the file has no line `-----BEGIN CERTIFICATE-----`: a key is none, and `openssl x509 -inform der -in \
+     FILE` makes PEM of one in DER";
 
 /// Where an engine's certificate is, and what of it is known.
 pub(crate) struct CertificateFiles {
@@ -183,7 +197,7 @@ impl CertificateFiles {
             Ok(None) => {
                 seen.trouble = None;
                 if let Some(current) = current {
-                    seen.watch_end(current);
+                    seen.watch_end(current, &self.chain);
                 }
                 None
             }
@@ -198,6 +212,11 @@ impl CertificateFiles {
                 None
             }
         }
+    }
+
+    /// Where the engine's own certificate is.
+    pub(crate) fn file(&self) -> &Path {
+        &self.chain
     }
 
     fn read(&self) -> Result<Texts, CertificatesError> {
@@ -246,13 +265,13 @@ impl Seen {
     }
 
     /// Tells once that the certificate in use does not hold any more.
-    fn watch_end(&mut self, current: &Certified) {
+    fn watch_end(&mut self, current: &Certified, file: &Path) {
         if self.told_of_end {
             return;
         }
         if let Err(why @ CertificateError::Expired { .. }) = current.holds_as(Role::Responder) {
             tracing::warn!(target: "polyrail::peer", names = current.names().join(", "),
-                "the certificate {why}: nobody connects by it any more");
+                certificate_file = %file.display(), "the certificate {why}: nobody connects by it any more");
             self.told_of_end = true;
         }
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use polyrail_proto::hello::{HelloError, RefusedCode};
 use polyrail_proto::wire::WIRE_VERSION;
-use polyrail_secure::{CertificateError, HandshakeError};
+use polyrail_secure::{CertificateError, HandshakeError, Proof};
 use thiserror::Error;
 
 /// Why a peer is gone; see [`crate::Peer::lost`].
@@ -88,12 +89,14 @@ pub enum ConnectReason {
     #[error("what answers there is not the engine that is meant: {0}")]
     Impostor(HandshakeError),
     /// A certificate does not hold. That of this engine is checked before it connects.
-    #[error("the certificate of {of} {why}")]
+    #[error("the certificate of {of} {why}{}", place(.file.as_deref()))]
     Certificate {
         /// Whose.
         of: Whose,
         /// What is wrong with it.
         why: CertificateError,
+        /// The `certificate_file` that it is from, if it is that of this engine.
+        file: Option<PathBuf>,
     },
     /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
     #[error("timed out waiting for {waiting_for}")]
@@ -132,6 +135,9 @@ pub enum ConnectReason {
     NoAnswer,
 }
 
+/// What [`ConnectReason::TimedOut`] names where nobody answered at all.
+pub(crate) const THE_CONNECTION: &str = "the connection";
+
 /// Whose certificate it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -150,6 +156,8 @@ pub struct Refusal {
     pub code: RefusedCode,
     /// For people, in the words of the engine that refuses.
     pub text: String,
+    /// What this engine has tried to prove, if it was refused as it connected.
+    pub proof: Option<Proof>,
 }
 
 /// Connections towards a peer; see [`crate::Peer::flows`].
@@ -217,7 +225,9 @@ impl From<io::Error> for ConnectReason {
 impl From<HandshakeError> for ConnectReason {
     fn from(error: HandshakeError) -> Self {
         match error {
-            HandshakeError::Certificate(why) => Self::Certificate { of: Whose::OtherEngine, why },
+            HandshakeError::Certificate(why) => {
+                Self::Certificate { of: Whose::OtherEngine, why, file: None }
+            }
             error => Self::Impostor(error),
         }
     }
@@ -234,6 +244,12 @@ impl From<HelloError> for ConnectReason {
 
 pub(crate) fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn place(file: Option<&Path>) -> String {
+    file.map_or_else(String::new, |file| {
+        format!("; it is from certificate_file {}", file.display())
+    })
 }
 
 fn problem(last: Option<&str>) -> String {

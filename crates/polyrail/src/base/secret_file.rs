@@ -56,11 +56,25 @@ impl SecretFileError {
             Self::Read { .. } => {
                 "name a file that this user can read: `polyrail secret new FILE` makes one"
             }
-            Self::Exposed { .. } => {
-                "chmod 600 the file, and make a new secret if others have read it"
+            Self::Exposed { mode, owner, .. } => exposed_help(*mode, *owner),
+            Self::Text { why: SecretsError::Count { count: 1.. }, .. } => {
+                "remove the oldest lines: one secret is enough, and two while it is replaced"
             }
             Self::Text { .. } => "`polyrail secret new FILE` makes a file with one secret",
         }
+    }
+}
+
+/// What helps where others may read a file, or own it.
+fn exposed_help(mode: u32, owner: u32) -> &'static str {
+    let is_of_others = owner != 0 && regular_file::own_user().is_ok_and(|own| own != owner);
+    match (is_of_others, mode & 0o077 == 0) {
+        (true, true) => "chown the file to the user who runs the engine, or to root",
+        (true, false) => {
+            "chown the file to the user who runs the engine, or to root, and chmod 600 it; make a new one if \
+             others have read it"
+        }
+        (false, _) => "chmod 600 the file, and make a new one if others have read it",
     }
 }
 
@@ -129,5 +143,19 @@ mod tests {
             let error = read_file(path).unwrap_err().to_string();
             assert!(error.contains(&format!("it is {what}, allowed is a regular file")), "{error}");
         }
+    }
+
+    #[test]
+    fn the_help_is_for_what_is_wrong_with_the_file() {
+        let own = regular_file::own_user().unwrap();
+        let other = own + 1;
+        let has = |mode, owner, words: [bool; 2]| {
+            let help = exposed_help(mode, owner);
+            assert_eq!(["chown", "chmod 600"].map(|word| help.contains(word)), words, "{help}");
+        };
+        has(0o600, other, [true, false]);
+        has(0o640, own, [false, true]);
+        has(0o644, 0, [false, true]);
+        has(0o644, other, [true, true]);
     }
 }

@@ -155,7 +155,7 @@ impl Control {
                     handshake.reply(&Reply::Refused { code, reason: text.clone() }, None);
                     let remote = handshake.remote;
                     if let Cause::Accepted { rail, .. } = handshake.cause {
-                        let why = ConnectReason::Refused(Refusal { code, text });
+                        let why = ConnectReason::Refused(Refusal { code, text, proof: None });
                         self.turn_away(rail, remote, &why);
                     }
                     self.step(key);

@@ -255,16 +255,38 @@ impl Control {
                     return self.introduce_by(remote, None, (Proof::Secret, secret), answer);
                 }
                 let is_other = by == Proof::Capability && code == RefusedCode::Unproven;
-                let text = if is_other { UNINVITED.to_owned() } else { reason };
-                answer.give(Err(ConnectReason::Refused(Refusal { code, text })));
+                let text = if is_other { UNINVITED.to_owned() } else { self.of_own(code, reason) };
+                answer.give(Err(ConnectReason::Refused(Refusal { code, text, proof: Some(by) })));
             }
             Cause::Flow { peer, flow, .. } => {
                 // It only knows that a stranger came. Here it is known who was meant.
                 let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
-                let refusal = Refusal { code, text };
+                let refusal = Refusal { code, text, proof: Some(Proof::Capability) };
                 self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), proven);
             }
             Cause::Accepted { .. } => {}
+        }
+    }
+
+    /// The words of the engine that refuses; where they are about this engine's certificate, with which
+    /// one that is.
+    fn of_own(&self, code: RefusedCode, reason: String) -> String {
+        let own = &self.engine.credentials;
+        let (Some(certified), Some(files)) = (own.certified(), &own.certificates) else {
+            return reason;
+        };
+        match code {
+            RefusedCode::CertificateUntrusted
+            | RefusedCode::CertificateExpired
+            | RefusedCode::CertificateNotYetValid
+            | RefusedCode::CertificateUsage
+            | RefusedCode::NameNotAllowed
+            | RefusedCode::CertificateMalformed
+            | RefusedCode::CertificateStatement => {
+                let (names, file) = (certified.names().join(", "), files.file().display());
+                format!("{reason}; it is that of {names}, from certificate_file {file}")
+            }
+            _ => reason,
         }
     }
 

@@ -17,7 +17,7 @@ use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder,
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
-use crate::base::reason::{ConnectReason, Whose};
+use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
 use crate::engine::proven_names::Names;
@@ -44,6 +44,8 @@ pub(crate) struct Handshake {
     prefix: Option<Prefix>,
     /// The names on the certificate of the other side, once it holds.
     names: Names,
+    /// How the side that connected has proven that it may.
+    proven_by: Option<Proof>,
     /// What it said, while the user is asked whether it may join, and the number of the question.
     awaiting: Option<(u64, Hello)>,
 }
@@ -101,8 +103,9 @@ impl FirstWords {
             None => Initiator::new(&own.identity, proof, secret),
             Some(certified) => {
                 let of = Whose::ThisEngine;
+                let file = || Some(own.certificates.as_ref()?.file().to_owned());
                 let holds = certified.holds_as(Role::Initiator);
-                holds.map_err(|why| ConnectReason::Certificate { of, why })?;
+                holds.map_err(|why| ConnectReason::Certificate { of, why, file: file() })?;
                 Initiator::by_certificate(&own.identity, certified)
             }
         };
@@ -191,7 +194,7 @@ impl From<Fault> for Step {
 fn of_who_came(why: &ConnectReason) -> String {
     match why {
         ConnectReason::Impostor(error) => error.to_string(),
-        ConnectReason::Certificate { of: Whose::OtherEngine, why } => {
+        ConnectReason::Certificate { of: Whose::OtherEngine, why, .. } => {
             format!("its certificate {why}")
         }
         ConnectReason::Closed => "it hung up without a word, as who does not accept this \
@@ -283,6 +286,11 @@ impl Handshake {
         &self.names
     }
 
+    /// How the side that connected has proven that it may; `None` on that side, and before.
+    pub(crate) fn proven_by(&self) -> Option<Proof> {
+        self.proven_by
+    }
+
     /// What the flow goes on with.
     pub(crate) fn into_flow(self) -> Option<(Socket, Cause, Keys)> {
         match self.talk {
@@ -324,7 +332,7 @@ impl Handshake {
     /// What a handshake that ran out of time was waiting for.
     pub(crate) fn timed_out(&self) -> ConnectReason {
         let waiting_for = match self.stage {
-            Stage::Connecting => "the connection",
+            Stage::Connecting => THE_CONNECTION,
             Stage::Writing => "room to write",
             Stage::Reading => "the other side's first words",
             Stage::Deciding => "the user's word on whether it may join",
@@ -341,7 +349,7 @@ impl Handshake {
         talk: Talk,
     ) -> Self {
         let (output, input, patience) = (Vec::new(), Vec::new(), Duration::ZERO);
-        let (prefix, awaiting, names) = (None, None, Names::default());
+        let (prefix, awaiting, names, proven_by) = (None, None, Names::default(), None);
         Self {
             socket,
             cause,
@@ -354,6 +362,7 @@ impl Handshake {
             input,
             prefix,
             names,
+            proven_by,
             awaiting,
         }
     }
@@ -487,13 +496,14 @@ impl Handshake {
 
     /// There: it shows who it is, and says its hello.
     fn hear_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Step>, Fault> {
-        let Proven { initiator, names, words, keys, .. } =
+        let Proven { initiator, proof, names, words, keys } =
             responder.finish(third).map_err(Fault::Unproven)?;
         let hello = Hello::decode(&words).map_err(Fault::Rejected)?;
         if hello.card().instance.0 != initiator.instance() {
             return Err(Fault::Unproven(HandshakeError::OtherIdentity));
         }
         self.names = names.into();
+        self.proven_by = Some(proof);
         self.talk = Talk::Proven(keys);
         Ok(Some(Step::Hello(hello)))
     }

@@ -145,8 +145,10 @@ fn the_largest_card_fits_in_a_hello() {
 
 #[test]
 fn a_stranger_and_another_version_are_told_apart() {
-    let garbage = prefix(b"GET / HTTP/1").unwrap_err();
+    let garbage = prefix(b"plyr\x02\0\x01\0\0\0\0\0").unwrap_err();
     assert!(garbage.to_string().starts_with("not a Polyrail connection"), "{garbage}");
+    let web = prefix(b"GET / HTTP/1").unwrap_err();
+    assert_eq!(web.to_string(), "it speaks HTTP, and is no Polyrail");
     let mut other = Kind::First.framed(b"words");
     other[4] = 1;
     let error = prefix(&other).unwrap_err();
@@ -158,7 +160,17 @@ fn a_stranger_and_another_version_are_told_apart() {
     other[4] = 3;
     assert_eq!(Metadata::decode(&other), Err(HelloError::Version { got: 3 }));
     other[0] = b'p';
-    assert_eq!(Metadata::decode(&other), Err(HelloError::NotPolyrail { got: *b"pLYR" }));
+    let foreign = |got: [u8; 4]| HelloError::NotPolyrail { got };
+    assert_eq!(Metadata::decode(&other), Err(foreign(*b"pLYR")));
+    for (got, said) in [
+        (*b"HTTP", "it speaks HTTP, and is no Polyrail"),
+        (*b"GET ", "it speaks HTTP, and is no Polyrail"),
+        (*b"SSH-", "it speaks SSH, and is no Polyrail"),
+        ([0x16, 3, 1, 2], "it speaks TLS, and is no Polyrail"),
+        ([0x15, 2, 3, 4], "not a Polyrail connection: it starts with [15, 02, 03, 04]"),
+    ] {
+        assert_eq!(foreign(got).to_string(), said);
+    }
 }
 
 #[test]

@@ -13,8 +13,9 @@ use thiserror::Error;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use zeroize::Zeroizing;
 
+use super::CertificateError;
 use super::shown::{CHAIN_MAX, MAX_SHOWN_BYTES};
-use super::{CertificateError, name_of};
+use super::words::fault;
 
 /// Most CAs: each may cost a check of each stranger's certificate.
 const ANCHORS_MAX: usize = 32;
@@ -96,7 +97,7 @@ impl Files<'_> {
         let anchor = |(index, der): (usize, &CertificateDer<'_>)| {
             let number = index + 1;
             let anchor = anchor_from_trusted_cert(der)
-                .map_err(|error| trust(format!("certificate {number}: {}", name_of(&error))))?;
+                .map_err(|error| trust(format!("certificate {number}: {}", fault(&error))))?;
             // Its key could vouch for any name.
             if !is_ca(der) {
                 return Err(trust(format!("certificate {number} is not one of a CA")));
@@ -162,7 +163,14 @@ fn sign_rsa(
     text: &[u8],
 ) -> Result<Vec<u8>, CertificateFileError> {
     let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
-    let pair = pair.map_err(|why| key(&format!("a private key that is not taken ({why})")))?;
+    let pair = pair.map_err(|why| {
+        // The library tells its reasons apart by these words alone.
+        key(match why.to_string().as_str() {
+            "TooSmall" => "an RSA key of fewer than 2048 bits",
+            "TooLarge" => "an RSA key of more than 4096 bits",
+            _ => "a private key of another kind, or a damaged one",
+        })
+    })?;
     let mut signature = vec![0; pair.public().modulus_len()];
     pair.sign(&RSA_PSS_SHA256, random, text, &mut signature).map_err(|_| key("signing failed"))?;
     Ok(signature)

@@ -74,7 +74,11 @@ impl Ca {
     }
 
     fn below(&self, name: &str) -> Self {
-        let (key, params) = (KeyPair::generate().unwrap(), of_ca(name));
+        self.issues_ca(of_ca(name))
+    }
+
+    fn issues_ca(&self, params: CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
         let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
         Self { issuer: Issuer::new(params, key), pem }
     }
@@ -215,26 +219,51 @@ fn a_certificate_holds_in_its_time_only() {
     let expired = of_a(march, date_time_ymd(2026, 6, 1), &early).unwrap();
     let (by, why) = refusal((&a, &expired), (&b, &of_b));
     let at = UnixSeconds(1_780_272_000);
-    assert_eq!((by, why), (Role::Responder, CertificateError::Expired { at }));
+    let past = CertificateError::Expired { whose: "a.example".to_owned(), at };
+    assert_eq!(past.to_string(), "expired at 2026-06-01T00:00:00Z (a.example)");
+    assert_eq!((by, why), (Role::Responder, past.clone()));
     assert_eq!(at.to_string(), "2026-06-01T00:00:00Z");
     let (by, why) = refusal((&b, &of_b), (&a, &expired));
-    assert_eq!((by, why), (Role::Initiator, CertificateError::Expired { at }));
+    assert_eq!((by, why), (Role::Initiator, past.clone()));
     assert_eq!(expired.holds_as(Role::Initiator), Ok(()));
     early.now.store(NOW, Ordering::Relaxed);
-    assert_eq!(expired.holds_as(Role::Initiator), Err(CertificateError::Expired { at }));
+    assert_eq!(expired.holds_as(Role::Initiator), Err(past.clone()));
 
     let future = of_a(august, date_time_ymd(2026, 12, 1), &late).unwrap();
     let (_, why) = refusal((&b, &of_b), (&a, &future));
     let from = UnixSeconds(1_785_542_400);
-    assert_eq!(why, CertificateError::NotYetValid { from });
+    let to_come = CertificateError::NotYetValid { whose: "a.example".to_owned(), from };
+    assert_eq!(why, to_come);
+    assert_eq!(why.to_string(), "is valid from 2026-08-01T00:00:00Z only (a.example)");
     // At build time, too.
     let own = |result: Result<_, _>| match result {
         Err(CertificateFileError::Own(why)) => why,
         other => panic!("{other:?}"),
     };
     let refused = own(of_a(march, date_time_ymd(2026, 6, 1), &rules));
-    assert_eq!(refused, CertificateError::Expired { at });
-    assert_eq!(own(of_a(august, august, &rules)), CertificateError::NotYetValid { from });
+    assert_eq!(refused, past);
+    assert_eq!(own(of_a(august, august, &rules)), to_come);
+    assert_eq!(
+        own(of_a(august, march, &rules)).to_string(),
+        "can't be used: it ends before it begins"
+    );
+}
+
+#[test]
+fn a_ca_of_the_chain_that_has_expired_is_named() {
+    let Ends { a, ca, rules, .. } = ends();
+    let mut outdated = of_ca("old CA");
+    outdated.not_after = date_time_ymd(2026, 6, 1);
+    let inner = ca.issues_ca(outdated);
+    let leaf = inner.leaf(&["a.example"]);
+    let chain = [&leaf.chain[..], &inner.pem].concat();
+    match (Leaf { chain, ..leaf }).certified(&ca.pem, &a, &rules) {
+        Err(CertificateFileError::Own(why)) => assert_eq!(
+            why.to_string(),
+            "expired at 2026-06-01T00:00:00Z (CN=old CA, a CA of its chain)"
+        ),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

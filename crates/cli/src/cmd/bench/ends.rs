@@ -5,6 +5,7 @@ mod client;
 mod inlab;
 mod listen;
 mod measure;
+mod protection;
 mod result;
 mod serve;
 mod spawn;

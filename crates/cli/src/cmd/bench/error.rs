@@ -189,6 +189,17 @@ impl BenchError {
             Self::Remote { help, .. } | Self::Nccl { help, .. } => help.clone(),
             Self::Reference(error) => error.help(),
             Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
+            Self::PeerStart { .. } => Some("it has told why, in the lines above".into()),
+            Self::Output { source, .. } => Some(
+                match source.kind() {
+                    io::ErrorKind::StorageFull => "free some space, or name a file on another disk",
+                    _ => "name a file in a folder that exists and that this user may write to",
+                }
+                .into(),
+            ),
+            Self::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(
+                "this user, or a rule of the container, may not do that: run it as a user who may".into(),
+            ),
             Self::Stuck { dump, .. } => Some(format!("the engine's state:\n{dump}")),
             Self::Silent { .. } => {
                 Some("is the program there `polyrail bench --listen` of this version?".into())

@@ -113,7 +113,7 @@ Examples:
   polyrail profile --resume run1
   polyrail analyze run1 --html report.html
 
-docs/profile.md says what is timed.";
+docs/profile.md (in packages: /usr/share/doc/polyrail/docs) says what is timed.";
 
 /// Which GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

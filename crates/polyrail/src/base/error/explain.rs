@@ -1,14 +1,16 @@
 //! What to do about an error, and the exit code of a program that ends with it. The errors are in
 //! `error.rs`, and what they quote is in `reason.rs`.
 
+use std::io;
+
 use polyrail_config::ConfigError;
 use polyrail_gpu::GpuError;
 use polyrail_proto::hello::RefusedCode;
 use polyrail_proto::wire::RefusalCode;
-use polyrail_secure::CertificateError;
+use polyrail_secure::{CertificateError, Proof};
 
 use super::{EngineError, PeerError, PostError, RegionError, TransferError};
-use crate::base::reason::{ConnectReason, Whose};
+use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
 
 /// What an error says beyond its text; all errors of this crate do.
 ///
@@ -38,6 +40,62 @@ const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give b
      (`polyrail secret new FILE` makes one), or certificates; on one host under one user nothing is needed, unless \
      /dev/shm/polyrail-UID can't be used, which is warned of; with auth=none at both ends anybody may connect";
 
+/// What helps whose proof does not count there.
+fn unproven_help(tried: Option<Proof>) -> &'static str {
+    match tried {
+        Some(Proof::Capability) => {
+            "take the invitation or the metadata that the engine there gives now: what it gave ends when it ends"
+        }
+        Some(Proof::Secret) => {
+            "give both ends the same secret_file: the first secret here has to be one of those there"
+        }
+        Some(Proof::Host) => {
+            "the engine there runs on another host or as another user: take its invitation, which \
+             `bench --listen` prints, or its metadata, or give both ends the same secret_file"
+        }
+        Some(Proof::Nothing) => "set auth=none there, too, or give both ends the same secret_file",
+        Some(Proof::Certificate) => "give both ends certificates, or the same secret_file",
+        None => NO_PROOF,
+    }
+}
+
+/// What helps where the system could not connect.
+fn unconnected_help(kind: io::ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        io::ErrorKind::ConnectionRefused => {
+            "nobody listens there: start the engine there first, and compare address and port with those \
+             that it tells"
+        }
+        io::ErrorKind::TimedOut
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => UNREACHABLE,
+        io::ErrorKind::PermissionDenied => {
+            "a firewall or a security module of this host forbids the connection: `nft list ruleset` or \
+             `iptables -S`, as root, shows the rules of the firewall"
+        }
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => HUNG_UP,
+        _ => return None,
+    })
+}
+
+const UNREACHABLE: &str = "compare the address with that of the host there, and let the firewalls of both hosts pass TCP to \
+     this port; `ping` tells whether the host can be reached at all";
+const HUNG_UP: &str =
+    "see that an engine listens there, and no other program: the engine's log says why it hung up";
+
+/// What helps where an engine can't listen.
+fn listen_help(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 are for root: choose a `listen_port` of 1024 or more, or 0 for any"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "name rails that have an address now: `polyrail topo` lists the interfaces"
+        }
+        _ => "choose another `listen_port`, or 0 for any",
+    }
+}
+
 /// What helps a process that was forked.
 const FORKED: &str = "build an engine of its own in each process, after the fork";
 
@@ -51,7 +109,7 @@ fn certificate_help(of: Whose, why: &CertificateError) -> Option<String> {
     let help = match (why, of) {
         (CertificateError::Untrusted { .. }, _) => ADD_CA,
         (CertificateError::Expired { .. }, Whose::ThisEngine) => {
-            "renew the file: the engine takes it up by itself"
+            "write a renewed certificate into that file: the engine takes it up by itself"
         }
         (CertificateError::Expired { .. } | CertificateError::NotYetValid { .. }, _) => CLOCKS,
         (CertificateError::Usage { .. }, _) => EXTENDED_USAGE,
@@ -68,7 +126,7 @@ impl Explain for EngineError {
         match self {
             Self::Config(error) => error.help(),
             Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
-            Self::Listen { .. } => Some("choose another `listen_port`, or 0 for any".to_owned()),
+            Self::Listen { source, .. } => Some(listen_help(source.kind()).to_owned()),
             Self::Metrics { remedy, .. } => Some(remedy.clone()),
             Self::Secrets(error) => Some(error.help().to_owned()),
             Self::Certificates(error) => Some(error.help().to_owned()),
@@ -97,7 +155,7 @@ impl Explain for PeerError {
                 ConnectReason::Foreign(_) => "give an address that the engine there listens on",
                 ConnectReason::NoProof => NO_PROOF,
                 ConnectReason::Refused(refusal) => match refusal.code {
-                    RefusedCode::Unproven => NO_PROOF,
+                    RefusedCode::Unproven => unproven_help(refusal.proof),
                     RefusedCode::NoCertificates => {
                         "give both ends certificates, or the same secret_file"
                     }
@@ -109,17 +167,41 @@ impl Explain for PeerError {
                     }
                     _ => return None,
                 },
-                ConnectReason::Certificate { of, why } => return certificate_help(*of, why),
+                ConnectReason::Certificate { of, why, .. } => return certificate_help(*of, why),
+                ConnectReason::System { kind, .. } => unconnected_help(*kind)?,
+                ConnectReason::TimedOut { waiting_for } if *waiting_for == THE_CONNECTION => {
+                    UNREACHABLE
+                }
+                ConnectReason::TimedOut { .. } => {
+                    "see that an engine listens there, and no other program; a host that is very busy may need \
+                     a longer connect_timeout_ms here"
+                }
+                ConnectReason::Closed => HUNG_UP,
+                ConnectReason::Impostor(_) => {
+                    "see that the address leads to the engine that you mean; if it was started again, take \
+                     its new metadata or invitation"
+                }
+                ConnectReason::NoRail => {
+                    "name a rail with an address of that family in `rails`, or connect to another address"
+                }
+                _ => return None,
+            },
+            Self::File { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => {
+                    "start the peer, which publishes the file, or name its folder"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "run both engines as one user, or hand the metadata over in another way: a file is \
+                     for its owner alone"
+                }
                 _ => return None,
             },
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
             Self::Forked => FORKED,
-            Self::NotMetadata { .. }
-            | Self::Myself
-            | Self::File { .. }
-            | Self::NoRailPair { .. }
-            | Self::Closed => return None,
+            Self::NotMetadata { .. } | Self::Myself | Self::NoRailPair { .. } | Self::Closed => {
+                return None;
+            }
         };
         Some(help.to_owned())
     }

@@ -12,6 +12,7 @@ use polyrail_sample::Attached;
 
 use super::about::{settings, threads, tool};
 use super::measure::Bench;
+use super::protection::Connected;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::Line;
@@ -101,7 +102,13 @@ fn measure(
     progress.say(format!("connecting to {}", server.address));
     let engine = Engine::builder().config(config).build()?;
     let link = Link::new(&engine, server.connect(&engine)?);
+    let connected = Connected {
+        config: engine.config(),
+        by_invitation: server.invitation.is_some(),
+        by_certificate: !link.peer.proven_names().is_empty(),
+    };
     let about = hello(&link)?;
+    report.protection = Some(connected.protection(&about.config));
     let boot_id = report.host.boot_id.as_ref();
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
     let (tool, host, config, there) = (about.tool, about.host, about.config, about.memory);
@@ -195,6 +202,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         lab,
         memory: None,
         placement: None,
+        protection: None,
         results: Vec::new(),
         limit: None,
         samples_file: None,

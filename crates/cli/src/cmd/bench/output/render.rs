@@ -48,11 +48,15 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
     }
     what.push(format!("verified: {}", first.verify));
     let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
+    let protection = report.protection;
     if first.path.as_ref().is_some_and(|path| path.taken != TCP) {
-        return format!("{}\n\n", what.join(", "));
+        // No setting protects what takes no rail.
+        let proof = protection.map_or(String::new(), |found| format!("proof: {}\n", found.proof));
+        return format!("{}\n{proof}\n", what.join(", "));
     }
+    let protection = protection.map_or(String::new(), |found| format!("{found}\n"));
     format!(
-        "{}\n{} {}: {}; chunks of {chunk}, window {}\n\n",
+        "{}\n{} {}: {}; chunks of {chunk}, window {}\n{protection}\n",
         what.join(", "),
         rails.len(),
         plural(rails.len(), "rail"),
@@ -244,8 +248,9 @@ fn shares(rails: &[RailShare]) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use polyrail_report::{
-        AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PlacedThread,
-        SCHEMA_VERSION, Setting, Spread, Tool,
+        AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PathTaken,
+        PayloadProtection, PlacedThread, Protection, ProvenBy, SCHEMA_VERSION, Setting, Spread,
+        Tool,
     };
 
     use super::*;
@@ -349,6 +354,7 @@ pub(crate) mod tests {
             lab: None,
             memory: Some(MemoryPlace::host()),
             placement: None,
+            protection: None,
             results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
             limit: None,
             samples_file: None,
@@ -382,6 +388,22 @@ pub(crate) mod tests {
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
+    }
+
+    #[test]
+    fn the_heading_says_what_protected_the_run() {
+        let mut report = report(4, false);
+        assert!(!text(&report, false).contains("proof"), "the other side was never reached");
+        let payload = PayloadProtection::Crc32c;
+        let proof = ProvenBy::Certificate;
+        let (payload_sent, payload_received) = (payload, payload);
+        report.protection = Some(Protection { proof, payload_sent, payload_received });
+        let on_rails = text(&report, false);
+        assert!(on_rails.contains("\nproof: certificate; payload: crc32c\n\n"), "{on_rails}");
+        let (taken, why) = ("shared memory".to_owned(), String::new());
+        report.results[0].path = Some(PathTaken { taken, why, considered: Vec::new() });
+        let shared = text(&report, false);
+        assert!(shared.contains("\nproof: certificate\n\n"), "{shared}");
     }
 
     #[test]
