@@ -101,7 +101,10 @@ impl Control {
             self.excuse(now);
             if self.engine.is_closing() {
                 self.give_up_second_tries();
-                return self.engine.control.forget_commands();
+                self.engine.control.forget_commands();
+                // A proxy that had ended when it was given a connection would keep it open, and its peer
+                // would take this engine for one that is busy.
+                return self.engine.finish_proxies();
             }
             while let Some(command) = self.engine.control.commands.pop() {
                 self.obey(command);

@@ -280,7 +280,7 @@ impl Drive for Proxy {
         self.drive_until(engine, spin, until, stop);
     }
 
-    fn finish_copies(&self, engine: &Arc<EngineShared>) {
+    fn finish(&self, engine: &Arc<EngineShared>) {
         self.see_copies_through(engine);
     }
 }

@@ -289,6 +289,32 @@ fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
     }
 }
 
+/// A peer that closes while its own flows come up can't say good-bye. Its connections end all the same,
+/// so it is noticed long before `peer_timeout_ms`, which is 10 s.
+#[test]
+fn an_engine_that_closes_while_its_flows_come_up_leaves_no_connection_behind() {
+    const WITHIN: Duration = Duration::from_secs(5);
+    let meet_and_close = || {
+        let rails = [("rails", "127.0.0.1")];
+        let (a, b) = (engine(&rails), engine(&rails));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let memory = a.register(Memory::from(vec![0; 8])).unwrap();
+        let receive = a.post(Request::receive(&to_b, 1).local(memory.all())).unwrap();
+        a.post(Request::write(&to_b).notification(b"hello".to_vec())).unwrap().ended().unwrap();
+        b.close();
+        let ended = receive.wait(WITHIN).unwrap_or_else(|| panic!("{}", a.dump()));
+        assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
+        // Until here: its threads have ended, its memory has not.
+        drop(b);
+    };
+    // Several at once, so that threads come late now and then.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..15).for_each(|_| meet_and_close()));
+        }
+    });
+}
+
 fn rails_of(spec: &str, settings: &[(&str, &str)]) -> Engine {
     engine(&[&[("rails", spec)], settings].concat())
 }

@@ -253,7 +253,7 @@ impl Drop for EngineHandle {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
             }
         }
-        self.shared.finish_copies();
+        self.shared.finish_proxies();
         self.shared.finish_trace();
         if self.strict && !std::thread::panicking() {
             let (engine, all) = (self.shared.rescues.get(), self.shared.rescues());

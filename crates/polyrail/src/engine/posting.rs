@@ -47,7 +47,7 @@ impl EngineShared {
             self.post_copies(&op, copies);
             if self.is_closing() {
                 // Its proxies may have looked for the last time.
-                self.finish_copies();
+                self.finish_proxies();
             }
             return Ok(op);
         }

@@ -113,8 +113,9 @@ pub(crate) trait Drive: Send + Sync {
         stop: &dyn Fn() -> bool,
     );
 
-    /// When the engine has closed: sees what devices still copy from end to end through.
-    fn finish_copies(&self, engine: &Arc<EngineShared>);
+    /// When the engine has closed: obeys the commands that are left, and sees what devices still copy
+    /// from end to end through.
+    fn finish(&self, engine: &Arc<EngineShared>);
 }
 
 /// Proxies of an engine, and which flows they own.

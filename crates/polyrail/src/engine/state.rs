@@ -232,9 +232,10 @@ impl EngineShared {
         }
     }
 
-    /// When it has closed: ends what devices still copy.
-    pub(crate) fn finish_copies(self: &Arc<Self>) {
-        self.proxies.driven.iter().for_each(|proxy| proxy.finish_copies(self));
+    /// When it has closed: ends what devices still copy, and the connections that proxies were given
+    /// too late.
+    pub(crate) fn finish_proxies(self: &Arc<Self>) {
+        self.proxies.driven.iter().for_each(|proxy| proxy.finish(self));
     }
 
     pub(crate) fn finish_trace(&self) {
