@@ -22,6 +22,9 @@ constexpr size_t NAME_LENGTH_BYTES = 2;
 // How long to ask again while the ops pool is full.
 constexpr auto NOTIFY_PATIENCE = std::chrono::seconds(1);
 
+// How long an agent that ends waits for what it has sent.
+constexpr uint64_t LEAVE_PATIENCE_NS = 1'000'000'000;
+
 } // namespace
 
 Engine::Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params) {
@@ -46,6 +49,10 @@ Engine::Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params) 
 }
 
 Engine::~Engine() {
+    // NIXL has no call for it, but a notification that was sent before the end should arrive.
+    if (engine_) {
+        polyrail_engine_drain(engine_.get(), LEAVE_PATIENCE_NS);
+    }
     // Ends all transfers, so that requests and regions close without a wait.
     loop_.reset();
     engine_.reset();
@@ -108,30 +115,15 @@ nixl_status_t Engine::connect(const std::string &agent) {
     return find(agent, peer);
 }
 
+// Forgets what the agent told. Its connections stay as long as its process: it may have this agent's metadata, and
+// go on using that. For the same reason what is on its way there is not ended; the agent releases its requests.
 nixl_status_t Engine::disconnect(const std::string &agent) {
-    std::shared_ptr<Peer> peer;
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const auto found = peers_.find(agent);
-        if (found == peers_.end()) {
-            return agent == localAgent
-                       ? NIXL_SUCCESS
-                       : refused(NIXL_ERR_NOT_FOUND, "can't disconnect agent '" + agent + "': it is not known");
-        }
-        if (agent == localAgent) {
-            return NIXL_SUCCESS;
-        }
-        peer = found->second;
-        peers_.erase(found);
+    if (agent == localAgent) {
+        return NIXL_SUCCESS;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (peer->handle) {
-        const int status = polyrail_engine_remove_peer(engine_.get(), peer->handle.get());
-        if (status < 0 && status != POLYRAIL_ERR_PEER_LOST) {
-            return failed("can't disconnect agent '" + agent + "'", status);
-        }
-    }
-    return NIXL_SUCCESS;
+    return peers_.erase(agent) > 0 ? NIXL_SUCCESS
+                                   : refused(NIXL_ERR_NOT_FOUND, "can't disconnect agent '" + agent + "': it is not known");
 }
 
 // The agent, connected or being so.
@@ -235,12 +227,10 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
         if (found != NIXL_SUCCESS) {
             return found;
         }
-        polyrail_peer *handle = nullptr;
         {
             const std::lock_guard<std::mutex> lock(mutex_);
-            handle = peer->handle.get();
+            status = polyrail_notify(engine_.get(), peer->handle.get(), text.data(), text.size(), nullptr);
         }
-        status = polyrail_notify(engine_.get(), handle, text.data(), text.size(), nullptr);
         if (status != POLYRAIL_BUSY) {
             break;
         }
