@@ -9,6 +9,10 @@
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
+// `polyrail nixl uninstall` looks for this text in a file before it removes it; exported, so that it stays as it is.
+EXPORTED const char polyrail_nixl_backend[];
+const char polyrail_nixl_backend[] = "Polyrail's backend for NIXL";
+
 namespace {
 
 using polyrail_nixl::Engine;
@@ -44,7 +48,7 @@ EXPORTED nixlBackendPlugin *nixl_plugin_init() {
         if (difference.empty()) {
             return &plugin;
         }
-        polyrail_nixl::log(Level::Error, "this backend was built for NIXL 1.3 to 1.5, and the NIXL here differs: " +
+        polyrail_nixl::log(Level::Error, std::string(polyrail_nixl_backend) + " was built for NIXL 1.3 to 1.5, and the NIXL here differs: " +
                                              difference + "; build it with this NIXL's headers, or use another version of NIXL");
     } catch (const std::exception &error) {
         polyrail_nixl::log(Level::Error, std::string("can't look at NIXL's own backends: ") + error.what());

@@ -42,7 +42,7 @@ def main():
             [sys.executable, "-c", TRY, here], env=environment, capture_output=True, text=True, timeout=60
         )
     assert ran.returncode == 0 and ran.stdout.strip() == "refused", ran
-    for text in ("built for NIXL 1.3 to 1.5", "libplugin_POSIX.so", "virtual function 3 is 11newFunctionEv", "13supportsLocalEv"):
+    for text in ("Polyrail's backend for NIXL was built for NIXL 1.3 to 1.5", "libplugin_POSIX.so", "virtual function 3 is 11newFunctionEv", "13supportsLocalEv"):
         assert text in ran.stderr, ran.stderr
 
 
