@@ -70,7 +70,7 @@ enum Command {
         environment: Environment,
 
         /// The folder that `install --folder` made.
-        #[arg(long, value_name = "DIR", value_parser = folder_to_read())]
+        #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
         folder: Option<PathBuf>,
     },
 }
