@@ -212,4 +212,10 @@ public:
     nixl_mem_list_t (*get_backend_mems)();
 };
 
+// As the headers of NIXL 1.3.0, 1.3.2 and 1.4.0 have it, with libstdc++ on 64-bit machines.
+static_assert(sizeof(nixlBlobDesc) == 56 && sizeof(nixlMetaDesc) == 32 && sizeof(nixl_meta_dlist_t) == 40);
+static_assert(sizeof(nixlBackendInitParams) == 96 && sizeof(nixlBackendOptionalArgs) == 72);
+static_assert(sizeof(nixlBackendMD) == 16 && sizeof(nixlBackendReqH) == 8 && sizeof(nixlBackendPlugin) == 56);
+static_assert(sizeof(nixlBackendEngine) == 168 + sizeof(std::mutex));
+
 #endif

@@ -221,10 +221,6 @@ std::string compare(const std::string &path, const Known &known, const std::vect
 } // namespace
 
 std::string difference_from_nixl() {
-#ifdef POLYRAIL_NIXL_HEADERS
-    // Built for just this NIXL: the order is that of its headers.
-    return "";
-#else
     for (const std::string &folder : folders()) {
         for (const Known &known : KNOWN) {
             const std::string path = folder + "/" + known.file;
@@ -240,7 +236,6 @@ std::string difference_from_nixl() {
     }
     log(Level::Warn, "none of NIXL's own backends is where it could be compared with: built for NIXL 1.3 to 1.5");
     return "";
-#endif
 }
 
 } // namespace polyrail_nixl
