@@ -114,6 +114,7 @@ private:
 
     std::vector<std::string> settings_;
     std::string config_file_;
+    bool few_cpus_ = false;
     EngineHandle engine_;
 
     // Guards what is below; no call that waits is made under it. The agent calls functions that are const from
@@ -148,6 +149,8 @@ struct Request final : nixlBackendReqH {
     bool refused_release = false;
     std::string notification;
     std::shared_ptr<Peer> peer;
+    // At the latest post, while it was under way.
+    uint32_t looks = 0;
     PreparedHandle prepared;
     TransferHandle transfer;
     uint64_t bytes = 0;

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include <sched.h>
+
 #include "log.h"
 
 namespace polyrail_nixl {
@@ -21,6 +23,9 @@ constexpr size_t NAME_LENGTH_BYTES = 2;
 
 // How long to ask again while the ops pool is full.
 constexpr auto NOTIFY_PATIENCE = std::chrono::seconds(1);
+
+// On fewer CPUs who looks at a transfer again and again is in the way of the threads that move its data.
+constexpr int ENOUGH_CPUS = 8;
 
 // How long an agent that ends waits for what it has sent.
 constexpr uint64_t LEAVE_PATIENCE_NS = 1'000'000'000;
@@ -43,6 +48,8 @@ Engine::Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params) 
             settings_.push_back(name + "=" + value);
         }
     }
+    cpu_set_t cpus;
+    few_cpus_ = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) < ENOUGH_CPUS;
     if (start(localAgent, engine_) != NIXL_SUCCESS) {
         throw std::runtime_error("the engine");
     }

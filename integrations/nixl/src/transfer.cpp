@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include <chrono>
+#include <thread>
 
 #include "log.h"
 
@@ -12,6 +13,10 @@ namespace {
 
 // How long a release waits for the end of a cancelled transfer. A healthy peer needs far less.
 constexpr uint64_t RELEASE_PATIENCE_NS = 20'000'000;
+
+// Agents look in a loop. On few CPUs they would take one from the threads that move the data, so after as many looks
+// at a transfer each further one lets others run.
+constexpr uint32_t LOOKS_ALONE = 16;
 
 const char *name_of(nixl_xfer_op_t operation) { return operation == NIXL_WRITE ? "write to" : "read from"; }
 
@@ -125,6 +130,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &operation, const nixl_meta_
     request.notifies = args != nullptr && args->hasNotif;
     request.notification = request.notifies ? stamped(args->notifMsg) : std::string();
     request.transfer.reset();
+    request.looks = 0;
     int status = post(request);
     if (status == POLYRAIL_ERR_PEER_LOST) {
         // It has left us since the request was prepared, and may be there for those who connect anew.
@@ -162,7 +168,7 @@ nixl_status_t Engine::checkXfer(nixlBackendReqH *handle) const {
     return look(static_cast<Request &>(*handle));
 }
 
-// How a request stands; makes no system call while its transfer is under way.
+// How a request stands; makes no system call while its transfer is under way, unless there are few CPUs.
 nixl_status_t Engine::look(Request &request) const {
     if (request.state == Request::State::Waiting) {
         const int status = post(request);
@@ -174,6 +180,9 @@ nixl_status_t Engine::look(Request &request) const {
         polyrail_outcome outcome = polyrail_outcome_init();
         const int status = polyrail_transfer_poll(request.transfer.get(), &outcome);
         if (status == POLYRAIL_PENDING) {
+            if (few_cpus_ && ++request.looks > LOOKS_ALONE) {
+                std::this_thread::yield();
+            }
             return NIXL_IN_PROG;
         }
         if (status != POLYRAIL_OK) {
