@@ -50,6 +50,8 @@ enum Command {
     Nccl(cmd::nccl::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
     Nic(Box<cmd::nic::Args>),
+    /// Install, try and remove the backend for NIXL.
+    Nixl(cmd::nixl::Args),
     /// Measure every link between the GPUs or the memory of this machine, and keep all samples.
     Profile(Box<cmd::profile::Args>),
     /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
@@ -95,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => cmd::man::run(&args, command()),
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
+        Command::Nixl(args) => cmd::nixl::run(args),
         Command::Profile(args) => cmd::profile::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Secret(args) => cmd::secret::run(&args),

@@ -70,7 +70,7 @@ pub(crate) fn installed() -> &'static Path {
 }
 
 /// The static library. Cargo puts it beside the tests, and builds what they use before them: the latest.
-fn archive(test: &Path) -> PathBuf {
+pub(crate) fn archive(test: &Path) -> PathBuf {
     let entries = std::fs::read_dir(test.parent().unwrap()).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -2,4 +2,5 @@
 
 mod build;
 mod header;
+mod nixl;
 mod programs;

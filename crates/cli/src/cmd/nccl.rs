@@ -98,13 +98,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-struct Refusal {
-    code: u8,
-    text: String,
-    help: Option<String>,
+pub(super) struct Refusal {
+    pub(super) code: u8,
+    pub(super) text: String,
+    pub(super) help: Option<String>,
 }
 
-fn refuse(code: u8, text: String, help: &str) -> Refusal {
+pub(super) fn refuse(code: u8, text: String, help: &str) -> Refusal {
     Refusal { code, text, help: Some(help.to_owned()).filter(|help| !help.is_empty()) }
 }
 
@@ -190,7 +190,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
 }
 
 /// Where an installation puts libraries: beside this program, in `../lib` and in `~/.local/lib`.
-fn near_folders() -> Vec<PathBuf> {
+pub(super) fn near_folders() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let bin = program.as_deref().and_then(Path::parent);
     let lib = bin.and_then(Path::parent).map(|parent| parent.join("lib"));
@@ -201,7 +201,7 @@ fn near_folders() -> Vec<PathBuf> {
 
 /// Where cargo puts what it builds in the repository that this process is somewhere in: `cargo
 /// install` installs programs, and no libraries.
-fn build_folders() -> Vec<PathBuf> {
+pub(super) fn build_folders() -> Vec<PathBuf> {
     let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
     if let Some(folder) = chosen {
         return vec![PathBuf::from(folder).join("release")];
@@ -211,7 +211,7 @@ fn build_folders() -> Vec<PathBuf> {
     vec![repository.unwrap_or(&here).join("target/release")]
 }
 
-fn listed(folders: &[PathBuf]) -> String {
+pub(super) fn listed(folders: &[PathBuf]) -> String {
     let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     folders.join(", ")
 }
@@ -323,6 +323,6 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
 }
 
 /// For a shell.
-fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

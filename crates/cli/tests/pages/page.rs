@@ -13,6 +13,7 @@ const NEEDS: &[&str] = &[
     "two GPUs",
     "four GPUs",
     "NCCL",
+    "NIXL",
     "PyTorch",
     "another machine",
     "such an interface",

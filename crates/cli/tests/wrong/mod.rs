@@ -66,6 +66,7 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("profile", &["--out"], NEW_FOLDER),
     ("analyze", &["--out"], NEW_FOLDER),
     ("man", &["DIR"], NEW_FOLDER),
+    ("nixl", &["--folder"], NEW_FOLDER),
     // A file name may have spaces.
     ("", &["--json", "--csv", "--sample", "--html", "--output", "FILE"], &[Kind::WrongUnit]),
     ("sample", &["--out"], &[Kind::WrongUnit]),

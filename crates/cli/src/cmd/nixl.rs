@@ -1,0 +1,283 @@
+//! `polyrail nixl`: the backend for NIXL's agents.
+
+mod environment;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_report::exit;
+
+use crate::cmd::nccl::{Refusal, build_folders, listed, near_folders, quoted, refuse};
+use crate::stdout::{complain, say};
+use crate::values::{file_to_read, folder_to_read, folder_to_write};
+use environment::{Nixl, entries};
+
+/// What an agent looks for when it is asked for the backend POLYRAIL.
+const PLUGIN: &str = "libplugin_POLYRAIL.so";
+
+/// A text in that file.
+const MARK: &[u8] = b"Polyrail's backend for NIXL";
+
+/// What tells that this command made a folder of plugins.
+const OWN: &str = ".made-by-polyrail-nixl";
+
+/// The agent that `check` makes.
+const CHECK: &str = include_str!("nixl/check.py");
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// A Python with NIXL.
+#[derive(clap::Args)]
+struct Environment {
+    /// The Python environment that has NIXL, or its site-packages [default: the active environment].
+    #[arg(value_name = "ENVIRONMENT", env = "VIRTUAL_ENV", hide_env = true, value_parser = folder_to_read())]
+    environment: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make an agent with the backend, and move memory from it to itself.
+    Check {
+        #[command(flatten)]
+        environment: Environment,
+    },
+    /// Put the backend beside those that came with NIXL, or into a folder of its own with links to those.
+    Install {
+        #[command(flatten)]
+        environment: Environment,
+
+        /// Leave the environment as it is, and make this folder, which NIXL_PLUGIN_DIR is to name.
+        #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
+        folder: Option<PathBuf>,
+
+        /// The backend that `make -C integrations/nixl` built [default: the first one beside this program, in
+        /// ../lib, in ~/.local/lib or in target/nixl of the repository around].
+        #[arg(long, value_name = "FILE", value_parser = file_to_read())]
+        from: Option<PathBuf>,
+    },
+    /// Undo what `install` did.
+    Uninstall {
+        #[command(flatten)]
+        environment: Environment,
+
+        /// The folder that `install --folder` made.
+        #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
+        folder: Option<PathBuf>,
+    },
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> ExitCode {
+    let done = match args.command {
+        Command::Check { environment } => nixl(&environment).and_then(|nixl| check(&nixl)),
+        Command::Install { environment, folder, from } => {
+            nixl(&environment).and_then(|nixl| install(&nixl, folder.as_deref(), from))
+        }
+        Command::Uninstall { folder: Some(folder), .. } => remove_folder(&folder),
+        Command::Uninstall { environment, folder: None } => {
+            nixl(&environment).and_then(|nixl| uninstall(&nixl))
+        }
+    };
+    match done {
+        Ok(()) => exit::OK.into(),
+        Err(Refusal { code, text, help }) => {
+            complain(&text, help.as_deref());
+            code.into()
+        }
+    }
+}
+
+fn nixl(environment: &Environment) -> Result<Nixl, Refusal> {
+    let help = "name the folder of a Python environment in which `pip install nixl-cu12` was done";
+    let Some(folder) = &environment.environment else {
+        return Err(refuse(
+            exit::USAGE,
+            "no Python environment is named or active".to_owned(),
+            help,
+        ));
+    };
+    Nixl::find(folder)
+        .ok_or_else(|| refuse(exit::USAGE, format!("{} has no NIXL", folder.display()), help))
+}
+
+fn failed(what: &Path) -> impl Fn(std::io::Error) -> Refusal {
+    let what = what.display().to_string();
+    move |error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
+}
+
+/// Whether a file is the backend. One that is not there is not.
+fn is_ours(file: &Path) -> Result<bool, Refusal> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(bytes.windows(MARK.len()).any(|window| window == MARK)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(file)(error)),
+    }
+}
+
+fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<(), Refusal> {
+    let from = built(from)?;
+    let plugins = match folder {
+        Some(folder) => mirror(nixl, folder)?,
+        None => nixl.plugins(),
+    };
+    let installed = plugins.join(PLUGIN);
+    if installed.exists() && !is_ours(&installed)? {
+        let text = format!("{} is there and is not Polyrail's", installed.display());
+        return Err(refuse(exit::USAGE, text, "move it away"));
+    }
+    // A running agent may have the old file mapped, so replace the file instead of writing into it.
+    let draft = plugins.join(format!(".{PLUGIN}.{}", std::process::id()));
+    let copied = fs::copy(&from, &draft).and_then(|_| fs::rename(&draft, &installed));
+    if copied.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    copied.map_err(failed(&installed))?;
+    say!("{}", installed.display());
+    match folder {
+        Some(_) => say!("now: export NIXL_PLUGIN_DIR={}", quoted(&plugins)),
+        None => say!(
+            "NIXL {} finds it there, unless NIXL_PLUGIN_DIR names another folder",
+            nixl.version
+        ),
+    }
+    Ok(())
+}
+
+/// The file to install.
+fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
+    let help = "build it with `make -C integrations/nixl`, and name it with --from";
+    let file = match from {
+        Some(file) => file,
+        None => {
+            let of_build = build_folders()
+                .into_iter()
+                .filter_map(|release| Some(release.parent()?.join("nixl")));
+            let folders: Vec<PathBuf> = near_folders().into_iter().chain(of_build).collect();
+            let found = folders.iter().map(|folder| folder.join(PLUGIN)).find(|file| file.exists());
+            found.ok_or_else(|| {
+                refuse(exit::USAGE, format!("there is no {PLUGIN} in {}", listed(&folders)), help)
+            })?
+        }
+    };
+    if is_ours(&file)? {
+        return Ok(file);
+    }
+    Err(refuse(exit::USAGE, format!("{} is not Polyrail's backend for NIXL", file.display()), help))
+}
+
+/// Makes a folder in which the backends of NIXL are links. They look for what they need from where they are, so
+/// its folders lie to each other as those of the package do. Returns the one for NIXL_PLUGIN_DIR.
+fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
+    let is_own = folder.join(OWN).exists();
+    if !is_own && !entries(folder).is_empty() {
+        let text = format!("{} has other files", folder.display());
+        return Err(refuse(exit::USAGE, text, "name a folder that is empty or not there yet"));
+    }
+    let plugins = folder.join("nixl/plugins");
+    fs::create_dir_all(&plugins).map_err(failed(&plugins))?;
+    // Agents may be started from elsewhere.
+    let folder = fs::canonicalize(folder).map_err(failed(folder))?;
+    let (libraries, plugins) = (folder.join("nixl"), folder.join("nixl/plugins"));
+    fs::write(folder.join(OWN), "").map_err(failed(&folder))?;
+    let needed = nixl.needed();
+    if let Some(name) = needed.file_name().filter(|_| needed.exists()) {
+        link(&needed, &folder.join(name))?;
+    }
+    for (from, to) in [(nixl.libraries.clone(), libraries), (nixl.plugins(), plugins.clone())] {
+        for name in entries(&from).iter().filter(|name| name.contains(".so") && *name != PLUGIN) {
+            link(&from.join(name), &to.join(name))?;
+        }
+    }
+    Ok(plugins)
+}
+
+fn link(to: &Path, at: &Path) -> Result<(), Refusal> {
+    let to = fs::canonicalize(to).map_err(failed(to))?;
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(at)(error)),
+        _ => {}
+    }
+    symlink(to, at).map_err(failed(at))
+}
+
+fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
+    let installed = nixl.plugins().join(PLUGIN);
+    if !installed.exists() {
+        say!("nothing to do: there is no {}", installed.display());
+        return Ok(());
+    }
+    if !is_ours(&installed)? {
+        let text = format!("{} is not Polyrail's", installed.display());
+        return Err(refuse(exit::USAGE, text, "remove it by hand if you don't need it"));
+    }
+    fs::remove_file(&installed).map_err(failed(&installed))?;
+    say!("removed {}", installed.display());
+    Ok(())
+}
+
+/// Removes a folder of [`mirror`]: links and the backend, and nothing that somebody else has put there.
+fn remove_folder(folder: &Path) -> Result<(), Refusal> {
+    if !folder.join(OWN).exists() {
+        let text = format!("{} was not made by `polyrail nixl install --folder`", folder.display());
+        return Err(refuse(exit::USAGE, text, "name the folder that was given there"));
+    }
+    for part in [folder.join("nixl/plugins"), folder.join("nixl"), folder.to_owned()] {
+        for name in entries(&part) {
+            let file = part.join(&name);
+            if file.is_symlink() || (name == PLUGIN && is_ours(&file)?) || name == OWN {
+                fs::remove_file(&file).map_err(failed(&file))?;
+            }
+        }
+        match fs::remove_dir(&part) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                say!("left {}, which has other files", part.display());
+            }
+            result => result.map_err(failed(&part))?,
+        }
+    }
+    say!("removed {}", folder.display());
+    Ok(())
+}
+
+fn check(nixl: &Nixl) -> Result<(), Refusal> {
+    say!("NIXL {} ({}) in {}", nixl.version, nixl.name, nixl.packages.display());
+    let chosen = std::env::var_os("NIXL_PLUGIN_DIR").filter(|folder| !folder.is_empty());
+    let plugins = chosen.map_or_else(|| nixl.plugins(), PathBuf::from);
+    let installed = plugins.join(PLUGIN);
+    if !is_ours(&installed)? {
+        let text = format!("{} is not there, or is not Polyrail's", installed.display());
+        return Err(refuse(exit::VERDICT, text, "install it with `polyrail nixl install`"));
+    }
+    say!("backend {}", installed.display());
+    let Some(python) = &nixl.python else {
+        let text = format!(
+            "{} is no environment with bin/python, so no agent was made",
+            nixl.packages.display()
+        );
+        return Err(refuse(
+            exit::ENVIRONMENT,
+            text,
+            "name the environment instead of its site-packages",
+        ));
+    };
+    let ran = std::process::Command::new(python).args(["-c", CHECK, &nixl.name]).output();
+    let output = ran.map_err(failed(python))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && said.contains("polyrail-nixl-check: done") {
+        say!("an agent has moved 1 MiB to itself by the backend POLYRAIL");
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    let text =
+        format!("an agent with the backend POLYRAIL fails: {}\n{}", output.status, why.trim_end());
+    Err(refuse(exit::VERDICT, text, "the lines above say why; NIXL_LOG_LEVEL=DEBUG shows more"))
+}

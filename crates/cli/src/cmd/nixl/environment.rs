@@ -1,0 +1,77 @@
+//! Where a Python environment keeps NIXL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// NIXL, as pip has installed it.
+#[derive(Debug)]
+pub(super) struct Nixl {
+    /// `site-packages`.
+    pub(super) packages: PathBuf,
+    /// Where the agent's library is.
+    pub(super) libraries: PathBuf,
+    /// What the package is called, `nixl_cu12` for instance.
+    pub(super) name: String,
+    /// As its metadata has it.
+    pub(super) version: String,
+    /// The interpreter of the environment, if it has one.
+    pub(super) python: Option<PathBuf>,
+}
+
+/// How the folder of a package's libraries begins and ends.
+const LIBRARIES: (&str, &str) = (".", ".mesonpy.libs");
+/// Packages of other names don't bring an agent.
+const PACKAGE: &str = "nixl_cu";
+
+impl Nixl {
+    /// Looks in an environment, or in a folder of packages.
+    pub(super) fn find(environment: &Path) -> Option<Self> {
+        let python = Some(environment.join("bin/python")).filter(|python| python.exists());
+        let mut folders = vec![environment.to_owned()];
+        for lib in ["lib", "lib64"] {
+            for python in entries(&environment.join(lib)) {
+                folders.push(environment.join(lib).join(&python).join("site-packages"));
+                folders.push(environment.join(lib).join(&python).join("dist-packages"));
+            }
+        }
+        folders.into_iter().find_map(|packages| Self::in_packages(&packages, python.clone()))
+    }
+
+    fn in_packages(packages: &Path, python: Option<PathBuf>) -> Option<Self> {
+        let name = entries(packages).into_iter().find_map(|entry| {
+            let name = entry.strip_prefix(LIBRARIES.0)?.strip_suffix(LIBRARIES.1)?;
+            name.starts_with(PACKAGE).then(|| name.to_owned())
+        })?;
+        let about = format!("{name}-");
+        let version = entries(packages).into_iter().find_map(|entry| {
+            Some(entry.strip_prefix(&about)?.strip_suffix(".dist-info")?.to_owned())
+        });
+        let libraries = packages.join(format!("{}{name}{}", LIBRARIES.0, LIBRARIES.1));
+        libraries.join("plugins").is_dir().then(|| Self {
+            packages: packages.to_owned(),
+            libraries,
+            name,
+            version: version.unwrap_or_else(|| "unknown".to_owned()),
+            python,
+        })
+    }
+
+    /// Where the agent looks for backends unless NIXL_PLUGIN_DIR says something else.
+    pub(super) fn plugins(&self) -> PathBuf {
+        self.libraries.join("plugins")
+    }
+
+    /// What the backends of the package need besides: they seek it beside their own folder's parent.
+    pub(super) fn needed(&self) -> PathBuf {
+        self.packages.join(format!("{}.libs", self.name))
+    }
+}
+
+/// Names in a folder, sorted; none if it can't be read.
+pub(super) fn entries(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
