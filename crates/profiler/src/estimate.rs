@@ -8,7 +8,7 @@ use polyrail_profile::{Configuration, Endpoint, EndpointKind, PathKind, Plan, St
 use crate::carrier::{Carrier, stream_of};
 use crate::copy::{STREAM_BYTES as COPY_STREAM_BYTES, meeting_s};
 use crate::rails::{
-    EndMemory, PING_PONG_MAX_BYTES, Rails, Stream, TRIPS, WAKING_MAX_BYTES, span_bytes,
+    EndMemory, PING_PONG_MAX_BYTES, Rails, Stream, TRIPS, span_bytes, waking_writes,
 };
 use crate::run::WARM_TIME;
 use crate::station::{check_bytes_per_s, fill_bytes_per_s};
@@ -173,9 +173,7 @@ impl<'a> Estimate<'a> {
                 sample_s: self.meeting_s,
             },
             PathKind::Tcp | PathKind::HostStaged => {
-                let checks = 2.0
-                    + if bytes <= WAKING_MAX_BYTES { 0.5 } else { 0.0 }
-                    + if bytes <= PING_PONG_MAX_BYTES { 2.0 } else { 0.0 };
+                let checks = 2.0 + if bytes <= PING_PONG_MAX_BYTES { 2.0 } else { 0.0 };
                 Work {
                     transfers: writes(bytes),
                     transfer_s: WRITE_S,
@@ -199,7 +197,7 @@ impl<'a> Estimate<'a> {
 
 /// Writes of one sample over rails.
 fn writes(bytes: u64) -> f64 {
-    let waking = if bytes <= WAKING_MAX_BYTES { 1.0 } else { 0.0 };
+    let waking = f64::from(2 * waking_writes(bytes));
     let trips = if bytes <= PING_PONG_MAX_BYTES { f64::from(2 * TRIPS) } else { 0.0 };
     waking + 2.0 + trips + Stream::of(bytes).transfers as f64
 }
@@ -290,14 +288,14 @@ mod tests {
 
     #[test]
     fn rails_have_trips_up_to_a_mib_and_streams_of_many() {
-        // 1 + 2 + 8 + 128 transfers at 1 MiB, 2 + 8 at 64 MiB, of which 4 are outstanding.
+        // 32 + 2 + 8 + 128 transfers at 1 MiB, 4 + 2 + 8 at 64 MiB, of which 4 are outstanding.
         let mut plan = plan(PathKind::Tcp, 2, &[1 << 20, 64 << 20], 1);
         plan.warmups = 0;
         let write = |bytes: u64| 25e-6 + bytes as f64 / 7e9;
-        let expected = 2.0 * (139.0 * write(1 << 20) + 10.0 * write(64 << 20) + 2.0 * 60e-6);
+        let expected = 2.0 * (170.0 * write(1 << 20) + 14.0 * write(64 << 20) + 2.0 * 60e-6);
         assert!(is_about(seconds(&plan, false, 0.0), expected));
-        // Both singles and the stream's places are cleared and compared, up to 16 MiB more.
-        let checked = (4.5 + 128.0) * (1 << 20) as f64 + (2.0 + 4.0) * (64 << 20) as f64;
+        // Both singles, round trips and the stream's places are cleared and compared.
+        let checked = (4.0 + 128.0) * (1 << 20) as f64 + (2.0 + 4.0) * (64 << 20) as f64;
         let expected = expected + 2.0 * checked / CHECK_BYTES_PER_S;
         assert!(is_about(seconds(&plan, true, 0.0), expected));
     }
@@ -314,7 +312,7 @@ mod tests {
         }
         let step_s =
             estimate.step_s(&plan.configurations[0], &Step { warmups: 0, ..plan.steps()[0] });
-        assert!(is_about(step_s, (1.0 + 2.0 + 8.0 + 1024.0) * 10e-6 + 60e-6), "{step_s}");
+        assert!(is_about(step_s, (32.0 + 2.0 + 8.0 + 1024.0) * 10e-6 + 60e-6), "{step_s}");
     }
 
     #[test]

@@ -22,8 +22,6 @@ const STREAM_BYTES: u64 = 128 << 20;
 /// Transfers of a stream: more than are outstanding at once.
 const STREAM_MOST: u64 = 1024;
 const STREAM_LEAST: u64 = 3;
-/// Up to this size a transfer that nobody times comes first: flows that rested for long begin slowly.
-pub(crate) const WAKING_MAX_BYTES: u64 = 16 << 20;
 /// Messages up to this size also make round trips.
 pub(crate) const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 /// Round trips of one sample.
@@ -167,11 +165,31 @@ impl Rails {
         }
     }
 
+    /// Writes that nobody times, to a place beside the one that is compared: flows that rested begin
+    /// slowly and their threads sleep, and in a bench none rests.
+    fn wake(&self, src: u32, dst: u32, bytes: u64, notifies: bool) -> Result<(), ProfilerError> {
+        let count = waking_writes(bytes);
+        if count == 0 {
+            return Ok(());
+        }
+        let prepared = self.prepare_at(src, dst, bytes, bytes, notifies)?;
+        let sink = &self.end(dst)?.engine;
+        for _ in 0..count {
+            let posted = post(&prepared)?;
+            if notifies {
+                sink.wait_notification(PATIENCE).ok_or_else(|| lost("a write that wakes"))?;
+            }
+            done(&posted)?;
+        }
+        Ok(())
+    }
+
     /// A write whose notification the sink waits for: when it was posted, when the source knew that it
     /// was done, and when the sink had the notification.
     fn one_way(&self, src: u32, dst: u32, bytes: u64) -> Result<[i64; 3], ProfilerError> {
         let prepared = self.prepare(src, dst, bytes, true)?;
         let sink = &self.end(dst)?.engine;
+        self.wake(src, dst, bytes, true)?;
         let posted_ns = reference_ns();
         let posted = post(&prepared)?;
         let notified = sink.wait_notification(PATIENCE);
@@ -231,6 +249,18 @@ impl Stream {
     }
 }
 
+/// Writes before one that is timed by itself. A few short waits make the engine poll again; large writes
+/// only need open flows, and the largest not even these.
+pub(crate) fn waking_writes(bytes: u64) -> u32 {
+    const SMALL_MAX: u64 = 1 << 20;
+    const MAX: u64 = 64 << 20;
+    match bytes {
+        _ if bytes <= SMALL_MAX => 16,
+        _ if bytes <= MAX => 2,
+        _ => 0,
+    }
+}
+
 /// Memory that measuring a size over rails takes at either end, in bytes.
 pub(crate) fn span_bytes(size: u64) -> u64 {
     Stream::of(size).slots * size
@@ -251,10 +281,7 @@ impl Carrier for Rails {
         let prepared = self.prepare(src, dst, bytes, false)?;
         let clear = |rank: u32| if verify { self.clear(rank, bytes) } else { Ok(()) };
         clear(dst)?;
-        if bytes <= WAKING_MAX_BYTES {
-            done(&post(&prepared)?)?;
-            clear(dst)?;
-        }
+        self.wake(src, dst, bytes, false)?;
         let posted_ns = reference_ns();
         done(&post(&prepared)?)?;
         let end_ns = reference_ns();
@@ -377,6 +404,14 @@ mod tests {
         assert_eq!(span_bytes(64 << 10), 64 << 20);
         assert_eq!(span_bytes(16 << 20), 256 << 20);
         assert_eq!(span_bytes(1 << 30), 1 << 30);
+    }
+
+    #[test]
+    fn a_write_that_wakes_has_a_place_of_its_own() {
+        for power in 0..=30 {
+            let bytes = 1 << power;
+            assert!(waking_writes(bytes) == 0 || span_bytes(bytes) >= 2 * bytes, "{bytes}");
+        }
     }
 
     #[test]
