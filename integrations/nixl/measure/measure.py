@@ -3,6 +3,7 @@
 python measure.py --size 67108864 --count 1 --rounds 7          one descriptor of 64 MiB
 python measure.py --size 16384 --count 4096 --cc bbr,cubic      a list, under both (needs root for --cc)
 python measure.py --shapes                                      block 4 KiB to 64 MiB by batch 1 to 1,024
+python measure.py --gpus 0,1 --set path=tcp --size 1073741824   from one GPU to another, over the rails (needs PyTorch)
 """
 
 import argparse
@@ -19,31 +20,60 @@ CONGESTION = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control")
 GAP = 2  # blocks lie apart, so that nobody can merge them
 
 
-def spread(base, size, count):
+class Memory:
+    """Bytes of the host, or of a GPU."""
+
+    def __init__(self, content, gpu):
+        self.kind = "DRAM" if gpu is None else "VRAM"
+        self.device = gpu or 0
+        if gpu is None:
+            self.bytes = content.copy()
+            self.address = self.bytes.ctypes.data
+            return
+        import torch
+
+        self.bytes = torch.from_numpy(content.copy()).to(f"cuda:{gpu}")
+        self.address = self.bytes.data_ptr()
+
+    def register(self, agent):
+        return agent.register_memory([(self.address, self.bytes.nbytes, self.device, "")], self.kind)
+
+    def where(self):
+        return self.kind, self.device, self.address
+
+    def content(self):
+        return self.bytes if self.kind == "DRAM" else self.bytes.cpu().numpy()
+
+
+def descs(agent, where, size, count):
+    kind, device, base = where
     stride = size if count == 1 else size * GAP
-    return [(base + index * stride, size, 0) for index in range(count)]
+    return agent.get_xfer_descs([(base + index * stride, size, device) for index in range(count)], kind)
 
 
-def one(backend, size, count, seconds, operation):
+def agent(name, backend, settings):
+    from common import api
+
+    nixl = api()
+    made = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=[]))
+    made.create_backend(backend, {"rails": "lo", **settings} if backend == "POLYRAIL" else {})
+    return made
+
+
+def one(backend, size, count, seconds, operation, gpus, settings):
     """Runs in a process of its own; prints what it measured."""
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from common import Child, add, api, np, pattern
-
-    def agent(name):
-        nixl = api()
-        made = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=[]))
-        made.create_backend(backend, {"rails": "lo"} if backend == "POLYRAIL" else {})
-        return made
+    from common import Child, add, pattern
 
     total = size * count * (1 if count == 1 else GAP)
-    child = Child(_target, backend, total, size, count)
-    me = agent("init")
-    memory = pattern(total, 1).copy()
-    registered = me.register_memory([(memory.ctypes.data, memory.nbytes, 0, "")], "DRAM")
-    metadata, base = child.recv()
+    child = Child(_target, backend, total, size, count, gpus[1], settings)
+    me = agent("init", backend, settings)
+    memory = Memory(pattern(total, 1), gpus[0])
+    registered = memory.register(me)
+    metadata, there = child.recv(120)
     name = add(me, metadata)
-    local = me.get_xfer_descs(spread(memory.ctypes.data, size, count), "DRAM")
-    remote = me.get_xfer_descs(spread(base, size, count), "DRAM")
+    local = descs(me, memory.where(), size, count)
+    remote = descs(me, there, size, count)
     start = time.perf_counter()
     handle = me.initialize_xfer(operation, local, remote, name)
     prepared = time.perf_counter() - start
@@ -66,12 +96,12 @@ def one(backend, size, count, seconds, operation):
         turn()
         took.append(time.perf_counter() - start)
     if operation == "READ":
-        memory[:] = 0
+        memory.bytes[:] = 0
         turn()
-        same = _sum(memory, size, count) == _sum(pattern(total, 1), size, count)
+        same = _sum(memory.content(), size, count) == _sum(pattern(total, 1), size, count)
     else:
         child.send("sum")
-        same = child.recv() == _sum(memory, size, count)
+        same = child.recv(120) == _sum(memory.content(), size, count)
     assert same, "bytes differ"
     print(
         json.dumps(
@@ -99,28 +129,27 @@ def _sum(memory, size, count):
     return int((words.sum(axis=1) * np.arange(1, count + 1, dtype=np.uint64)).sum())
 
 
-def _target(pipe, backend, total, size, count):
-    from common import api, np
+def _target(pipe, backend, total, size, count, gpu, settings):
+    from common import np, pattern
 
-    nixl = api()
-    made = nixl.nixl_agent("target", nixl.nixl_agent_config(backends=[]))
-    made.create_backend(backend, {"rails": "lo"} if backend == "POLYRAIL" else {})
-    from common import pattern
-
-    memory = pattern(total, 1).copy() if os.environ.get("READS") else np.zeros(total, np.uint8)
-    made.register_memory([(memory.ctypes.data, memory.nbytes, 0, "")], "DRAM")
-    pipe.send((made.get_agent_metadata(), memory.ctypes.data))
+    made = agent("target", backend, settings)
+    memory = Memory(pattern(total, 1) if os.environ.get("READS") else np.zeros(total, np.uint8), gpu)
+    memory.register(made)
+    pipe.send((made.get_agent_metadata(), memory.where()))
     pipe.recv()
-    pipe.send(_sum(memory, size, count))
+    pipe.send(_sum(memory.content(), size, count))
     pipe.recv()
 
 
 def run(backend, size, count, args):
-    environment = dict(os.environ, UCX_TLS="tcp", UCX_NET_DEVICES="lo", NIXL_LOG_LEVEL="ERROR")
+    transports = "tcp,cuda_copy" if args.gpus else "tcp"
+    environment = dict(os.environ, UCX_TLS=os.environ.get("UCX_TLS", transports), UCX_NET_DEVICES="lo", NIXL_LOG_LEVEL="ERROR")
     if args.operation == "READ":
         environment["READS"] = "1"
     words = ["--one", backend, "--size", str(size), "--count", str(count), "--seconds", str(args.seconds)]
     words += ["--operation", args.operation]
+    words += ["--gpus", args.gpus] if args.gpus else []
+    words += [word for setting in args.set for word in ("--set", setting)]
     ran = subprocess.run([sys.executable, __file__, *words], env=environment, capture_output=True, text=True, timeout=300)
     lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
     if not lines:
@@ -133,7 +162,7 @@ def compare(size, count, cc, args):
     for _ in range(args.rounds):
         for backend in args.backends:
             seen[backend].append(run(backend, size, count, args)["gb_per_s"])
-    line = {"operation": args.operation, "size_bytes": size, "count": count, "cc": cc}
+    line = {"operation": args.operation, "size_bytes": size, "count": count, "cc": cc, "gpus": args.gpus}
     for backend, rates in seen.items():
         line[backend] = {"median": statistics.median(rates), "least": min(rates), "most": max(rates)}
     if len(args.backends) == 2:
@@ -153,11 +182,15 @@ def main():
     parser.add_argument("--operation", choices=["WRITE", "READ"], default="WRITE")
     parser.add_argument("--backends", type=lambda text: text.split(","), default=["POLYRAIL", "UCX"])
     parser.add_argument("--cc", type=lambda text: text.split(","), default=[""])
+    parser.add_argument("--gpus", help="numbers of the source's and the target's GPU, such as 0,1; default: host memory")
+    parser.add_argument("--set", action="append", default=[], help="a setting of POLYRAIL, NAME=VALUE")
     parser.add_argument("--shapes", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        return one(args.one, args.size, args.count, args.seconds, args.operation)
+        gpus = [int(number) for number in args.gpus.split(",")] if args.gpus else [None, None]
+        settings = dict(setting.split("=", 1) for setting in args.set)
+        return one(args.one, args.size, args.count, args.seconds, args.operation, gpus, settings)
     before = CONGESTION.read_text().strip()
     shapes = [(args.size, args.count)]
     if args.shapes:
