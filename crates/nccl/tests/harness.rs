@@ -12,6 +12,27 @@ use std::thread;
 /// Versions of the interface that the plugin exports.
 const VERSIONS: std::ops::RangeInclusive<u32> = 6..=12;
 
+/// Those that run every case: the oldest, the one of NCCL 2.28 and the newest.
+const WHOLE: [u32; 3] = [6, 11, 12];
+
+/// What the others run: every function of their tables. How an engine fails does not depend on the table.
+const OF_TABLES: [&str; 14] = [
+    "symbols",
+    "properties",
+    "sizes",
+    "larger-receive",
+    "zero",
+    "optional",
+    "depth",
+    "ring",
+    "alltoall",
+    "self",
+    "registration",
+    "bad-handle",
+    "contexts",
+    "reload",
+];
+
 /// Harnesses at a time: each has several processes, but waits most of the time.
 const AT_ONCE: usize = 4;
 
@@ -170,7 +191,7 @@ fn skipped(reason: &str) {
 }
 
 #[test]
-fn every_version_holds_all_cases() {
+fn every_version_holds_its_cases() {
     let built = match Built::plain() {
         Ok(built) => built,
         Err(reason) => return skipped(&reason),
@@ -180,7 +201,8 @@ fn every_version_holds_all_cases() {
         .map(|version| {
             let abi = version.to_string();
             let arguments = ["--abi", &abi, "--quick", "--post-limit-ms", POST_LIMIT_MS];
-            let arguments = [&[plugin.as_str()][..], &arguments].concat();
+            let cases: &[&str] = if WHOLE.contains(&version) { &[] } else { &OF_TABLES };
+            let arguments = [&[plugin.as_str()][..], &arguments, cases].concat();
             Job::new(format!("version {abi}"), &harness, &arguments)
         })
         .collect();
