@@ -189,6 +189,10 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
     let report: BenchReport =
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!(report.results[0].size_bytes, 8, "the new report takes the place of the old one");
+    let before = std::fs::read_to_string(path).unwrap();
+    let refused = run(&["--connect", "127.0.0.1:1"]);
+    assert!(!refused.status.success(), "nobody listens there");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), before, "it has measured nothing");
     let mut left: Vec<_> = std::fs::read_dir(folder.path().join("polyrail"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

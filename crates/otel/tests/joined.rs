@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use opentelemetry::Context;
-use opentelemetry::trace::TraceContextExt;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -176,6 +176,43 @@ fn a_trace_that_is_not_sampled_costs_the_collector_nothing() {
     for _ in 0..20 {
         ends.write_with(&writes);
     }
+    writes.flush().unwrap();
+    reads.flush().unwrap();
+    assert!(collector.spans.lock().unwrap().is_empty());
+}
+
+#[test]
+fn about_as_many_traces_are_kept_as_asked_and_each_is_whole() {
+    let collector = Collector::start();
+    let (writes, reads) = (collector.spans("writes", 0.25), collector.spans("reads", 0.0));
+    let ends = Ends::new(Joined::new(&reads));
+    for _ in 0..400 {
+        ends.write_with(&writes);
+    }
+    writes.flush().unwrap();
+    reads.flush().unwrap();
+    let trace = |span: Span| span.trace_id;
+    let mut sent: Vec<_> = collector.of("writes").into_iter().map(trace).collect();
+    let mut received: Vec<_> = collector.of("reads").into_iter().map(trace).collect();
+    sent.sort();
+    received.sort();
+    assert_eq!(sent, received);
+    // 100 are expected; five deviations away from that is one run in a million.
+    assert!((57..=143).contains(&sent.len()), "{}", sent.len());
+}
+
+#[test]
+fn what_a_caller_has_decided_not_to_keep_is_not_kept_at_either_end() {
+    let collector = Collector::start();
+    let (writes, reads) = (collector.spans("writes", 1.0), collector.spans("reads", 1.0));
+    let ends = Ends::new(Joined::new(&reads));
+    let (trace, span) = (TraceId::from(7), SpanId::from(9));
+    let left_out = SpanContext::new(trace, span, TraceFlags::NOT_SAMPLED, true, TraceState::NONE);
+    let context = Context::new().with_remote_span_context(left_out);
+    let span = writes.transfer(&context, "write", &ends.peer);
+    let write = ends.write().notification(span.carry(b"done"));
+    ends.writer.post(write).unwrap().join().unwrap();
+    assert_eq!(ends.told(), b"done");
     writes.flush().unwrap();
     reads.flush().unwrap();
     assert!(collector.spans.lock().unwrap().is_empty());

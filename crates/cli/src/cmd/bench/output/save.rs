@@ -43,6 +43,8 @@ impl Output {
         match &self.json {
             Sink::Stdout => {}
             Sink::File(path) => write(path, &json(report)?)?,
+            // Who looks for the last figures does not want a run without any.
+            Sink::Last(_) if report.results.is_empty() => {}
             Sink::Last(path) => replace(path, &json(report)?)?,
         }
         if let Some(Sink::File(path)) = &self.csv {
