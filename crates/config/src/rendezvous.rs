@@ -173,8 +173,9 @@ fn etcd(rest: &str, options: &mut Options<'_>) -> Result<Rendezvous, Invalid> {
 
 fn dns(rest: &str, options: &mut Options<'_>) -> Result<Rendezvous, Invalid> {
     let (Some(name), Some(port)) = host_and_port(rest)? else {
-        return Err(Invalid::because("has no name or no port")
-            .help("write it like dns://workers.default.svc:29600; engines have listen_port=29600"));
+        return Err(Invalid::because("has no name or no port").help(
+            "write it like dns://workers.default.svc:29600; engines have listen_port=29600",
+        ));
     };
     let every = options.time("every", Duration::from_secs(5), PERIODS)?;
     Ok(Rendezvous::Dns { name, port, every })
@@ -255,7 +256,8 @@ impl<'a> Options<'a> {
     ) -> Result<Duration, Invalid> {
         let Some(text) = self.take(name) else { return Ok(default) };
         let time = parse_time(text).map_err(|error| {
-            let reason = format!("has {name} `{:.40}`, which {}", text.escape_debug(), error.reason);
+            let reason =
+                format!("has {name} `{:.40}`, which {}", text.escape_debug(), error.reason);
             Invalid::because(reason).help(error.help.unwrap_or_else(|| format!("{name}=10s")))
         })?;
         match (min..=max).contains(&time) {

@@ -133,9 +133,7 @@ impl Dir {
     }
 
     fn write(&mut self, engine: &Engine, path: &Path) -> Result<(), RendezvousError> {
-        engine
-            .publish(path)
-            .map_err(|source| unusable("file of this engine", path, source))?;
+        engine.publish(path).map_err(|source| unusable("file of this engine", path, source))?;
         self.touched = Some(Instant::now());
         Ok(())
     }
@@ -247,7 +245,8 @@ impl Backend for Dir {
         let path = self.path_of(own.name.as_str());
         // Another may have taken the name after this engine was silent for too long.
         if let Ok(_lock) = self.lock(stop)
-            && read_published(&path).is_ok_and(|it| it.is_some_and(|it| *it.metadata == *own.metadata))
+            && read_published(&path)
+                .is_ok_and(|it| it.is_some_and(|it| *it.metadata == *own.metadata))
             && let Err(error) = fs::remove_file(&path)
         {
             let path = path.display();

@@ -12,7 +12,9 @@ use crate::names::NameError;
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The setting is empty.
-    #[error("rendezvous is empty; allowed: dir://, etcd://, dns://, slurm://, mpi:// or torchrun://")]
+    #[error(
+        "rendezvous is empty; allowed: dir://, etcd://, dns://, slurm://, mpi:// or torchrun://"
+    )]
     NotSet,
     /// The setting has another value than the settings let through.
     #[error("rendezvous = `{value}` {reason}")]
@@ -26,7 +28,9 @@ pub enum RendezvousError {
     #[error("name {0}")]
     Name(#[from] NameError),
     /// Another engine has the name.
-    #[error("name `{name}` of the group `{group}` is taken by an engine that lives; waited {waited:?}")]
+    #[error(
+        "name `{name}` of the group `{group}` is taken by an engine that lives; waited {waited:?}"
+    )]
     Taken {
         /// The group.
         group: String,

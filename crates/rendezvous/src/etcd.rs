@@ -104,7 +104,9 @@ fn user(place: &str, file: Option<&str>) -> Result<Option<User>, RendezvousError
     };
     let line = text.lines().next().unwrap_or_default().trim();
     let user = match (line.split_once(':'), password) {
-        (Some((name, password)), _) => User { name: name.to_owned(), password: password.to_owned() },
+        (Some((name, password)), _) => {
+            User { name: name.to_owned(), password: password.to_owned() }
+        }
         (None, Some(password)) => User { name: line.to_owned(), password },
         (None, None) => {
             return Err(RendezvousError::Environment {

@@ -9,10 +9,12 @@ use polyrail_config::{Config, Rendezvous};
 
 use crate::backend::{Backend, Own};
 use crate::dir::Dir;
+use crate::dns::Dns;
 use crate::error::RendezvousError;
 use crate::etcd::Etcd;
 use crate::member::{Found, Member};
 use crate::names::{Membership, Name};
+use crate::ranks::Ranks;
 use crate::session::Session;
 use crate::stop::Stop;
 
@@ -35,6 +37,7 @@ pub enum Event {
 pub struct Group {
     engine: Engine,
     name: String,
+    expected: Option<usize>,
     session: Session,
 }
 
@@ -57,6 +60,7 @@ pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, Rendezvou
         Ok(Own { name, metadata: Arc::from(engine.metadata()) })
     };
     let unnamed = engine.instance().to_string();
+    let mut expected = None;
     let (own, mut backend): (_, Box<dyn Backend>) = match &place.rendezvous {
         Rendezvous::Dir { folder, lease } => {
             let own = own(unnamed)?;
@@ -68,11 +72,22 @@ pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, Rendezvou
             let etcd = Etcd::new(&place.text, hosts, user_file.as_deref(), *lease)?;
             (own.clone(), Box::new(etcd.of(prefix, &membership.group, Some(own))))
         }
+        Rendezvous::Dns { name, port, every } => {
+            let dns = Dns::new(&place.text, (name, *port), *every, engine);
+            (own(unnamed)?, Box::new(dns))
+        }
+        Rendezvous::Ranks { launcher, host, port } => {
+            let ranks = Ranks::of(&place.text, *launcher, host.as_deref(), *port)?;
+            expected = Some(ranks.size());
+            let own = own(ranks.name())?;
+            let group = &membership.group;
+            (own.clone(), ranks.backend(engine, group, own, membership.timeout)?)
+        }
         _ => return Err(place.unknown()),
     };
     backend.enter(&Stop::default())?;
     let session = Session::start(backend, Some(own.name.to_string()))?;
-    Ok(Group { engine: engine.clone(), name: own.name.to_string(), session })
+    Ok(Group { engine: engine.clone(), name: own.name.to_string(), expected, session })
 }
 
 /// Looks at a group without joining it. Only a folder and etcd show their members so.
@@ -123,6 +138,11 @@ impl Group {
     /// The name of this engine in the group.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// How many members the launcher of the ranks has started; `None` where nobody knows.
+    pub fn expected(&self) -> Option<usize> {
+        self.expected
     }
 
     /// The next change; waits for it, at most `timeout`. Whoever was there before joins first. `None`:

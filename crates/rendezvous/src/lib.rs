@@ -49,11 +49,13 @@
 
 mod backend;
 mod dir;
+mod dns;
 mod error;
 mod etcd;
 mod group;
 mod member;
 mod names;
+mod ranks;
 mod session;
 mod stop;
 

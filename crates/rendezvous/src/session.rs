@@ -248,10 +248,8 @@ impl Table {
     }
 
     fn list(&self) -> Vec<Member> {
-        let member = |(name, found): (&String, &Found)| Member {
-            name: name.clone(),
-            found: found.clone(),
-        };
+        let member =
+            |(name, found): (&String, &Found)| Member { name: name.clone(), found: found.clone() };
         self.members.iter().map(member).collect()
     }
 }

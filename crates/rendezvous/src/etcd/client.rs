@@ -44,6 +44,9 @@ pub(crate) struct Happened {
     pub(crate) changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
+/// Keys with their values.
+pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// What a put in case of need has led to.
 pub(crate) enum Put {
     Done,
@@ -146,7 +149,11 @@ impl Client {
     }
 
     /// A lease of so many seconds, and how many etcd gives it.
-    pub(crate) fn grant(&mut self, seconds: u64, stop: &Stop) -> Result<(String, u64), RendezvousError> {
+    pub(crate) fn grant(
+        &mut self,
+        seconds: u64,
+        stop: &Stop,
+    ) -> Result<(String, u64), RendezvousError> {
         let body = json!({ "TTL": seconds });
         let granted: Granted = self.call("/v3/lease/grant", &body, stop)?;
         let seconds = granted.ttl.parse().unwrap_or(seconds);
@@ -175,7 +182,9 @@ impl Client {
     ) -> Result<Put, RendezvousError> {
         let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
         let compare = match old {
-            None => json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": 0 }),
+            None => {
+                json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": 0 })
+            }
             Some(old) => json!({
                 "key": key, "target": "VALUE", "result": "EQUAL", "value": STANDARD.encode(old),
             }),
@@ -200,7 +209,7 @@ impl Client {
         &mut self,
         prefix: &[u8],
         stop: &Stop,
-    ) -> Result<(BTreeMap<Vec<u8>, Vec<u8>>, i64), RendezvousError> {
+    ) -> Result<(Pairs, i64), RendezvousError> {
         let (begin, end) = range_of(prefix);
         let range: Range =
             self.call("/v3/kv/range", &json!({ "key": begin, "range_end": end }), stop)?;

@@ -60,7 +60,12 @@ impl Connection {
     }
 
     /// Asks, and reads the whole answer. The connection can be used again.
-    pub(crate) fn ask(&mut self, path: &str, token: Option<&str>, body: &[u8]) -> io::Result<Answer> {
+    pub(crate) fn ask(
+        &mut self,
+        path: &str,
+        token: Option<&str>,
+        body: &[u8],
+    ) -> io::Result<Answer> {
         self.send(path, token, body)?;
         let until = Instant::now() + ANSWER_DEADLINE;
         let head = self.head(until)?;
@@ -123,7 +128,8 @@ impl Connection {
             if let httparse::Status::Complete(used) = parsed {
                 let code = response.code.unwrap_or_default();
                 let header = |name: &str| {
-                    let found = response.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
+                    let found =
+                        response.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
                     found.and_then(|it| std::str::from_utf8(it.value).ok()).map(str::trim)
                 };
                 let is_chunked = header("transfer-encoding")
@@ -183,7 +189,8 @@ impl Connection {
                     return Ok(());
                 }
                 // What the system says when the time is over.
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -34,15 +34,19 @@ impl Process {
         Self { stdin: child.stdin.take(), child, lines }
     }
 
-    /// Reads on until this line has come.
-    pub(crate) fn until(&self, line: &str) {
+    /// Reads on until a line with this has come; all that was read.
+    pub(crate) fn until(&self, line: &str) -> Vec<String> {
         let until = Instant::now() + DEADLINE;
         let mut before = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(found) if found.contains(line) => return,
-                Ok(other) => before.push(other),
+                Ok(found) => {
+                    before.push(found);
+                    if before.last().is_some_and(|found| found.contains(line)) {
+                        return before;
+                    }
+                }
                 Err(error) => panic!("`{line}` did not come ({error}), but {before:?}"),
             }
         }
@@ -51,6 +55,20 @@ impl Process {
     /// Its standard input, which ends when this is dropped.
     pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> ExitStatus {
+        drop(self.stdin.take());
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < timeout, "it does not end");
+            // A process that ends tells its parent by a signal only.
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub(crate) fn kill(mut self) {
