@@ -59,7 +59,7 @@ impl Ranks {
         if job.rank > 0 {
             return Ok(Box::new(Spoke::new(&place, engine.config(), (group, &job), own, timeout)));
         }
-        let rails = rails_of_rank_0(&resolve(&place, &job)?, job.is_local);
+        let rails = rails_of_rank_0(&job, &resolve(&place, &job)?);
         let small = Small::start(engine.config(), &job, &rails, Some(job.port));
         let small =
             small.map_err(|error| RendezvousError::Engine { place, source: Box::new(error) })?;

@@ -1,7 +1,7 @@
 //! The small engine by which ranks tell each other of themselves. So their introduction is as safe as
 //! the engine's own, and the notifications of the program's engine stay the program's.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -18,6 +18,8 @@ use crate::stop::Stop;
 /// Entries travel together up to so many bytes, which stays below the longest notification.
 const BATCH_BYTES: usize = 48 << 10;
 const FULL_AGAIN: Duration = Duration::from_millis(1);
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What ranks say to each other.
 #[derive(Serialize, Deserialize)]
@@ -151,17 +153,23 @@ pub(super) fn text_of(metadata: &[u8]) -> String {
 }
 
 /// The rails of rank 0: the interface of the address by which others know its host. A host may know its own
-/// name by an address that others don't, such as 127.0.1.1; then all interfaces.
-pub(super) fn rails_of_rank_0(addresses: &[SocketAddr], is_local: bool) -> String {
+/// name by a loopback address, which others don't; then all interfaces, and the loopback one for ranks here.
+pub(super) fn rails_of_rank_0(job: &Job, addresses: &[SocketAddr]) -> String {
     let is_here = |ip: IpAddr| TcpListener::bind((ip, 0)).is_ok();
-    let wide = addresses.iter().map(|it| it.ip()).find(|ip| !ip.is_loopback() && is_here(*ip));
-    let near = addresses.iter().map(|it| it.ip()).find(|ip| ip.is_loopback() && is_here(*ip));
-    match (wide, near, is_local) {
-        (Some(ip), _, _) => ip.to_string(),
-        (None, Some(ip), true) => ip.to_string(),
-        (None, None, true) => "127.0.0.1".to_owned(),
-        _ => "auto".to_owned(),
+    if let Some(wide) = addresses.iter().find(|it| !it.ip().is_loopback() && is_here(it.ip())) {
+        return wide.ip().to_string();
     }
+    let near = addresses.iter().find(|it| it.ip().is_loopback()).map(|it| it.ip());
+    let near = near.unwrap_or(LOOPBACK);
+    // Who writes a loopback address means this host.
+    let is_meant = job.host == "localhost" || job.host.parse::<IpAddr>().is_ok();
+    let all = match job.is_local || is_meant {
+        true => Vec::new(),
+        false => polyrail::rails(&Config::default()).unwrap_or_default(),
+    };
+    let mut rails: Vec<String> = all.iter().map(|rail| rail.address.ip().to_string()).collect();
+    rails.push(if near.is_ipv4() { LOOPBACK } else { near }.to_string());
+    rails.join(",")
 }
 
 /// The rail that leads to an address.
