@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Etcd, config, engine, free_port, member};
@@ -54,6 +55,36 @@ fn engines_meet_by_etcd_and_who_leaves_or_dies_is_gone() {
     let begin = Instant::now();
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
+    const MEMBERS: usize = 40;
+    let Some(etcd) = Etcd::start() else { return };
+    let own = engine(&etcd.place("/test?lease=3s"));
+    let start = |number: usize| {
+        let own = &own;
+        move || enter(own, &format!("m{number}"))
+    };
+    let mut groups: Vec<Group> = thread::scope(|scope| {
+        let started: Vec<_> = (0..MEMBERS).map(|number| scope.spawn(start(number))).collect();
+        started.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for group in &groups {
+        let seen = group.wait_for(MEMBERS, DEADLINE);
+        assert!(seen.is_some(), "{} sees {}", group.name(), group.members().len() + 1);
+    }
+    let stay = groups.split_off(MEMBERS / 2);
+    thread::scope(|scope| {
+        groups.into_iter().for_each(|group| drop(scope.spawn(move || group.leave())));
+    });
+    for group in &stay {
+        let mut seen = group.members().len();
+        while seen + 1 != stay.len() {
+            assert!(group.next_event(DEADLINE).is_some(), "{} sees {seen}", group.name());
+            seen = group.members().len();
+        }
+    }
 }
 
 #[test]

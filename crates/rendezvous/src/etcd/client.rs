@@ -37,7 +37,7 @@ pub(crate) struct Watch {
     connection: Connection,
 }
 
-/// What happened to keys, up to a revision.
+/// What happened to keys, up to a revision; that is 0 if nothing happened.
 pub(crate) struct Happened {
     pub(crate) revision: i64,
     /// Each key with its value, or nothing if it is gone.
@@ -60,6 +60,8 @@ struct KeyValue {
     key: String,
     #[serde(default)]
     value: String,
+    #[serde(default)]
+    mod_revision: String,
 }
 
 #[derive(Deserialize)]
@@ -120,7 +122,6 @@ struct WatchLine {
 
 #[derive(Deserialize)]
 struct WatchResult {
-    header: Header,
     #[serde(default)]
     canceled: bool,
     #[serde(default)]
@@ -271,9 +272,12 @@ impl Client {
                 return Err(self.ended(&why));
             }
         };
-        let revision = self.revision(&result.header)?;
+        // The header has the present revision, of which this may tell only a part.
+        let mut revision = 0;
         let mut changes = Vec::new();
         for event in result.events {
+            let at = event.kv.mod_revision.parse();
+            revision = revision.max(at.map_err(|_| self.nonsense("it gave no revision"))?);
             let value = match event.kind.as_str() {
                 "DELETE" => None,
                 _ => Some(self.bytes(&event.kv.value)?),
