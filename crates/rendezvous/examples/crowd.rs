@@ -44,14 +44,17 @@ fn main() -> Result<(), Box<dyn Error>> {
                 })
             })
             .collect();
-        started.into_iter().map(|it| it.join().map_err(|_| "a panic".to_owned())?).collect::<Result<_, String>>()
+        started
+            .into_iter()
+            .map(|it| it.join().map_err(|_| "a panic".to_owned())?)
+            .collect::<Result<_, String>>()
     })?;
     let last = joined.iter().map(|(_, after)| *after).max().unwrap_or_default();
     let groups: Vec<Group> = joined.into_iter().map(|(group, _)| group).collect();
     for group in &groups {
-        group.wait_for(total, DEADLINE).ok_or_else(|| {
-            format!("{} of {total} members", group.members().len() + 1)
-        })?;
+        group
+            .wait_for(total, DEADLINE)
+            .ok_or_else(|| format!("{} of {total} members", group.members().len() + 1))?;
     }
     println!(
         "joined: the last of {own} entered after {:.2} s, all saw {total} after {:.2} s",

@@ -236,7 +236,8 @@ fn shown(args: &Args, config: &Config, members: &[Member]) -> String {
         return format!("{document:#}\n");
     }
     if members.is_empty() {
-        return format!("nobody else is in the group {}\n", args.group);
+        let who = if args.name.is_some() { "nobody else" } else { "nobody" };
+        return format!("{who} is in the group {}\n", args.group);
     }
     let mut table = ["name", "engine", "instance", "addresses"]
         .into_iter()
