@@ -14,6 +14,7 @@ pub(crate) mod man;
 pub(crate) mod nccl;
 pub(crate) mod nic;
 pub(crate) mod nixl;
+pub(crate) mod peers;
 pub(crate) mod profile;
 pub(crate) mod sample;
 pub(crate) mod secret;

@@ -52,6 +52,8 @@ enum Command {
     Nic(Box<cmd::nic::Args>),
     /// Install, try and remove the backend for NIXL.
     Nixl(cmd::nixl::Args),
+    /// Show which engines are in a group, and who joins and leaves.
+    Peers(Box<cmd::peers::Args>),
     /// Measure every link between the GPUs or the memory of this machine, and keep all samples.
     Profile(Box<cmd::profile::Args>),
     /// Write what CPUs, interrupts, NICs, flows and threads do, second by second.
@@ -98,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Nixl(args) => cmd::nixl::run(args),
+        Command::Peers(args) => cmd::peers::run(&args),
         Command::Profile(args) => cmd::profile::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Secret(args) => cmd::secret::run(&args),

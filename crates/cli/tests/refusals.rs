@@ -162,6 +162,9 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --time 0s
         bench --config file
         bench --set tx_cpus=0-3 --preset latency
+        peers
+        peers --set rendezvous=slurm://
+        peers --set rendezvous=mpi://
         bindings check";
     for line in lines.lines().map(str::trim) {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

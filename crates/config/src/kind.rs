@@ -6,6 +6,7 @@ use crate::file_name;
 use crate::metrics_listen::{self, MetricsListen};
 use crate::number::Unit;
 use crate::peer_names::parse_names;
+use crate::rendezvous::{self, Rendezvous};
 use crate::signal;
 use crate::subsystems::{self, SUBSYSTEMS};
 use crate::suggest;
@@ -44,6 +45,8 @@ pub(crate) enum Kind {
     FileName(&'static str),
     /// Where metrics are served.
     MetricsListen,
+    /// Where engines find each other.
+    Rendezvous,
 }
 
 /// Why a text is no value: a phrase that follows the value, and a remedy.
@@ -140,6 +143,10 @@ impl Kind {
                 MetricsListen::parse(text)?;
                 Ok(Value::Text(text.to_owned()))
             }
+            Self::Rendezvous => {
+                Rendezvous::parse(text)?;
+                Ok(Value::Text(text.to_owned()))
+            }
         }
     }
 
@@ -161,6 +168,7 @@ impl Kind {
             (Self::PeerNames, Value::Text(text)) if text.is_empty() => "none",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
             (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "off",
+            (Self::Rendezvous, Value::Text(text)) if text.is_empty() => "none",
             _ => "",
         }
     }
@@ -214,6 +222,7 @@ impl Kind {
                 format!("empty ({empty}), or a file name; %h host, %p process")
             }
             Self::MetricsListen => metrics_listen::FORMS.to_owned(),
+            Self::Rendezvous => rendezvous::FORMS.to_owned(),
         }
     }
 }

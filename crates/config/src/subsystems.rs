@@ -7,8 +7,19 @@ use crate::suggest;
 
 /// The parts of Polyrail that a log record can belong to.
 pub const SUBSYSTEMS: &[&str] = &[
-    "config", "engine", "peer", "rail", "flow", "proxy", "staging", "share", "gpu", "host", "nccl",
+    "config",
+    "engine",
+    "peer",
+    "rail",
+    "flow",
+    "proxy",
+    "staging",
+    "share",
+    "gpu",
+    "host",
+    "nccl",
     "profile",
+    "rendezvous",
 ];
 
 /// A set of [`SUBSYSTEMS`], as the setting `log_subsystems` spells it.

@@ -302,6 +302,14 @@ settings! {
     transfer_timeout_ms: u64 = 0, Kind::millis(1, 86_400_000).or_zero("no limit");
 }
 
+"Rendezvous" {
+    /// Where engines find each other, for programs that join a group and for `polyrail peers`: a
+    /// folder (`dir:///shared/polyrail`), etcd (`etcd://node1:2379/polyrail?lease=10s`), the addresses
+    /// of a name (`dns://workers:29600`), or the ranks of a job (`slurm://`, `mpi://`, `torchrun://`).
+    /// docs/rendezvous.md explains each.
+    rendezvous: String = "", Kind::Rendezvous;
+}
+
 "Security" {
     /// Whether who connects has to prove that it may: by the metadata of the engine it connects to,
     /// by a certificate, by a secret of `secret_file`, or as a process of the same user on the same

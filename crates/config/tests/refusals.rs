@@ -146,6 +146,8 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("verbose_bindings", "maybe", "neither true nor false"),
         ("metrics_listen", "9754", "is in none of the allowed forms"),
         ("metrics_listen", "dir:here", "has a path that does not begin with `/`"),
+        ("rendezvous", "node1:2379", "has no `://`"),
+        ("rendezvous", "etcd://node1:0", "has the port `0`"),
         ("listen_port", "70000", "allowed: 0 (the kernel picks), or 1 to 65535"),
     ] {
         let message = refusal(name, value).to_string();

@@ -23,8 +23,24 @@ const RULES: &[Rule] = &[
         name: "cli",
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
-            "analyze", "config", "doctor", "gpu", "host", "lab", "log", "metrics", "nccl-abi",
-            "nccl-ref", "nic", "polyrail", "profile", "profiler", "report", "sample", "sys",
+            "analyze",
+            "config",
+            "doctor",
+            "gpu",
+            "host",
+            "lab",
+            "log",
+            "metrics",
+            "nccl-abi",
+            "nccl-ref",
+            "nic",
+            "polyrail",
+            "profile",
+            "profiler",
+            "rendezvous",
+            "report",
+            "sample",
+            "sys",
             "tune",
         ],
         // Examples that play a stranger; a test that reads manifests.
@@ -85,6 +101,8 @@ const RULES: &[Rule] = &[
     Rule { name: "metrics", below: &["config"], ..Rule::ORDINARY },
     // Built on what programs of others see; no other crate uses it.
     Rule { name: "otel", below: &["polyrail"], ..Rule::ORDINARY },
+    // Built on what programs of others see. The engine knows nothing of it.
+    Rule { name: "rendezvous", below: &["config", "polyrail", "proto"], ..Rule::ORDINARY },
     // For programs whose log it is; the engine only says what happens, by `tracing`.
     Rule { name: "log", below: &["config"], ..Rule::ORDINARY },
     Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },

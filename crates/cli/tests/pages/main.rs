@@ -28,6 +28,7 @@ const RUNS: &[&str] = &[
     "irq show",
     "man",
     "nccl env",
+    "peers",
     "profile",
     "sample",
     "secret",

@@ -17,6 +17,7 @@ use polyrail_host::fixtures::{self, Fixture};
 use polyrail_lab::availability;
 use polyrail_profile::PathKind;
 use polyrail_profile::synthetic::Machine;
+use polyrail_rendezvous::{Membership, join};
 use serde_json::{Value, json};
 
 /// Every schema, with the command that tests it below.
@@ -39,6 +40,8 @@ const SCHEMAS: &[&str] = &[
     "nic-rss",
     "nic-settings",
     "nic-stats",
+    "peers",
+    "peers-watch",
     "profile-plan",
     "restored",
     "sample",
@@ -96,6 +99,31 @@ fn the_schemas_are_complete_and_named_on_the_page() {
         let faults = inspect::faults(&schema(name));
         assert!(faults.is_empty(), "schemas/{name}.json:\n{}", faults.join("\n"));
     }
+}
+
+#[test]
+fn who_is_in_a_group_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("rendezvous=dir://{}", folder.path().display());
+    let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+    let config = config.set_pair(&place).unwrap().build().unwrap();
+    let engine = Engine::builder().config(config).name("a \u{1b}[2J").build().unwrap();
+    let group = join(&engine, &Membership::new("g").unwrap().name("a").unwrap()).unwrap();
+    let args = ["peers", "--group", "g", "--json", "--set", &place];
+    let text = printed(&args);
+    assert!(text.contains("[2J") && !text.contains('\u{1b}'), "{text}");
+    fits("peers", &serde_json::from_str(&text).unwrap(), "peers");
+    let lines = printed(&[&args[..], &["--watch", "--for", "1s"]].concat());
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    for line in lines.lines() {
+        fits("peers-watch", &serde_json::from_str(line).unwrap(), "peers --watch");
+    }
+    let left = json!({
+        "schema_version": 1, "time_unix_s": 0.5, "event": "left", "name": "a", "member": null,
+    });
+    fits("peers-watch", &left, "one that left");
+    assert!(printed(&["peers", "--group", "h", "--set", &place]).contains("group h"));
+    group.leave();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{HelloError, Metadata};
+use polyrail_sys::interfaces::boot_id;
 use polyrail_sys::process::Process;
 
 use crate::api::engine::{Engine, Peer};
@@ -120,6 +121,44 @@ impl Engine {
         }
         Ok((Peer { shared: self.shared().add_peer(metadata)? }, published.extra))
     }
+}
+
+/// What [`Engine::publish`] wrote, read without an engine: see [`read_published`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PublishedEngine {
+    /// The engine's metadata, for [`Engine::add_peer`].
+    pub metadata: Vec<u8>,
+    /// What the program has added by [`Engine::publish_with`].
+    pub extra: Vec<u8>,
+    /// Whether the engine has ended, as far as this host knows: on other hosts it may have.
+    pub has_ended: bool,
+}
+
+/// Reads a file that [`Engine::publish`] wrote, and adds no peer. `None`: there is no such file.
+/// Anything but a regular file that only its owner may write is an error.
+///
+/// ```
+#[doc = include_str!("../../doc/two_engines.txt")]
+/// # let folder = std::env::temp_dir();
+/// let path = folder.join(format!("rank3-{}.polyrail", std::process::id()));
+/// assert_eq!(polyrail::read_published(&path)?, None);
+/// other.publish_with(&path, b"rank 3")?;
+/// let found = polyrail::read_published(&path)?.expect("it is there");
+/// assert_eq!((found.extra, found.has_ended), (b"rank 3".to_vec(), false));
+/// assert_eq!(engine.add_peer(&found.metadata)?, peer);
+/// other.close();
+/// assert!(polyrail::read_published(&path)?.expect("it is there yet").has_ended);
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn read_published(path: &Path) -> io::Result<Option<PublishedEngine>> {
+    let Some(published) = metadata_file::read(path)? else { return Ok(None) };
+    let Published { process, metadata, extra } = published;
+    let card = Metadata::decode(&metadata).map_err(invalid)?;
+    let host = boot_id()?.0;
+    let has_ended = process.is_some_and(|process| has_ended(&card, &process, host));
+    Ok(Some(PublishedEngine { metadata, extra, has_ended }))
 }
 
 /// Whether the engine is gone that this process of `host` has published, as far as this host knows.

@@ -1,0 +1,77 @@
+//! Many engines join one group at once: how long until each knows all, and how long until all know that
+//! some were killed. `scripts/rendezvous-crowd` starts several of these, and a real etcd.
+//!
+//! `crowd PLACE OWN TOTAL LEFT`: builds OWN engines and says `ready`. For the first line on standard input
+//! they join, and it says how long it took until each of them saw TOTAL members. For the second line it
+//! says how long it took until each saw LEFT.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::{BufRead, stdin};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine};
+use polyrail_rendezvous::{Group, Membership, join};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [place, own, total, left] = &arguments[..] else {
+        return Err("crowd PLACE OWN TOTAL LEFT".into());
+    };
+    let (own, total, left): (usize, usize, usize) = (own.parse()?, total.parse()?, left.parse()?);
+    let config = Config::builder().set("rails", "127.0.0.1")?.set("progress", "caller")?;
+    let config = config.set("rendezvous", place)?.build()?;
+    let engines: Vec<Engine> = (0..own)
+        .map(|_| Engine::builder().config(config.clone()).build())
+        .collect::<Result<_, _>>()?;
+    println!("ready");
+
+    let mut lines = stdin().lock().lines();
+    lines.next().ok_or("nobody says when")??;
+    let begin = Instant::now();
+    // Each in a thread of its own, as if in a process of its own.
+    let joined: Vec<(Group, Duration)> = thread::scope(|scope| {
+        let started: Vec<_> = engines
+            .iter()
+            .map(|engine| {
+                scope.spawn(|| -> Result<_, String> {
+                    let membership = Membership::new("crowd").map_err(|error| error.to_string())?;
+                    let group = join(engine, &membership).map_err(|error| error.to_string())?;
+                    Ok((group, begin.elapsed()))
+                })
+            })
+            .collect();
+        started
+            .into_iter()
+            .map(|it| it.join().map_err(|_| "a panic".to_owned())?)
+            .collect::<Result<_, String>>()
+    })?;
+    let last = joined.iter().map(|(_, after)| *after).max().unwrap_or_default();
+    let groups: Vec<Group> = joined.into_iter().map(|(group, _)| group).collect();
+    for group in &groups {
+        group
+            .wait_for(total, DEADLINE)
+            .ok_or_else(|| format!("{} of {total} members", group.members().len() + 1))?;
+    }
+    println!(
+        "joined: the last of {own} entered after {:.2} s, all saw {total} after {:.2} s",
+        last.as_secs_f64(),
+        begin.elapsed().as_secs_f64()
+    );
+
+    lines.next().ok_or("nobody says when")??;
+    let begin = Instant::now();
+    while groups.iter().any(|group| group.members().len() + 1 != left) {
+        if begin.elapsed() > DEADLINE {
+            return Err("the dead are members yet".into());
+        }
+        // It is measured to this precision.
+        thread::sleep(Duration::from_millis(50));
+    }
+    println!("gone: all saw {left} after {:.2} s", begin.elapsed().as_secs_f64());
+    // Everybody leaves by the end of the process: that is not what is measured.
+    std::process::exit(0);
+}

@@ -1,0 +1,306 @@
+//! Engines find each other by files in a folder: `FOLDER/GROUP/NAME.polyrail`, as
+//! [`Engine::publish`] writes them.
+//!
+//! A member touches its file three times per lease. Who looks compares the time of a file with what it
+//! was before, by its own clock, so clocks of hosts may differ. On the same host a process that has ended
+//! is noticed at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use polyrail::{Engine, read_published};
+
+use crate::backend::{Backend, News, Own};
+use crate::error::RendezvousError;
+use crate::member::Found;
+use crate::names::Name;
+use crate::stop::Stop;
+
+/// What names of files end with.
+const ENDING: &str = ".polyrail";
+
+/// How often the folder is looked at. In a large group less often, so that looking costs a processor no
+/// more than a part of its time.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY_PER_MEMBER: Duration = Duration::from_millis(1);
+
+/// How long another may hold the lock of a group, which it does only while it joins.
+const LOCK_DEADLINE: Duration = Duration::from_secs(10);
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The folder of a group.
+pub(crate) struct Dir {
+    folder: PathBuf,
+    group: Name,
+    lease: Duration,
+    own: Option<(Own, Engine)>,
+    /// What is known of each file.
+    seen: HashMap<String, Seen>,
+    /// Whether the next look is due at once.
+    is_new: bool,
+    touched: Option<Instant>,
+    looked: Option<Instant>,
+}
+
+/// A file, when it was looked at last.
+struct Seen {
+    /// It is another file if its number, its length or its owner's time differs.
+    state: (u64, u64, SystemTime),
+    /// When that was seen first.
+    since: Instant,
+    found: Result<Found, String>,
+}
+
+impl Dir {
+    pub(crate) fn new(
+        folder: &str,
+        group: &Name,
+        lease: Duration,
+        own: Option<(Own, Engine)>,
+    ) -> Self {
+        Self {
+            folder: Path::new(folder).join(group.as_str()),
+            group: group.clone(),
+            lease,
+            own,
+            seen: HashMap::new(),
+            is_new: true,
+            touched: None,
+            looked: None,
+        }
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}{ENDING}"))
+    }
+
+    /// The folder's parts that are missing are made for this user only.
+    fn make_folder(&self) -> Result<(), RendezvousError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        made.map_err(|source| unusable("folder of the rendezvous", &self.folder, source))
+    }
+
+    /// Keeps others from joining at the same time under the same name. The lock goes with the process.
+    fn lock(&self, stop: &Stop) -> Result<File, RendezvousError> {
+        let path = self.folder.join(".lock");
+        let failed = |source| unusable("lock file of the group", &path, source);
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let file = options.open(&path).map_err(failed)?;
+        let begin = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+                Err(TryLockError::WouldBlock) if begin.elapsed() > LOCK_DEADLINE => {
+                    let why = format!("another process has held it for {LOCK_DEADLINE:?}");
+                    return Err(failed(io::Error::new(io::ErrorKind::TimedOut, why)));
+                }
+                // Nobody tells when a lock is free without waiting for ever.
+                Err(TryLockError::WouldBlock) => stop.sleep(LOCK_AGAIN),
+            }
+        }
+    }
+
+    /// Writes the own file, if nobody who lives has the name.
+    fn publish(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+        let Some((own, engine)) = self.own.clone() else { return Ok(()) };
+        let path = self.path_of(own.name.as_str());
+        let begin = Instant::now();
+        let mut first = None;
+        loop {
+            let lock = self.lock(stop)?;
+            let Holder::Lives(state) = Holder::of(&path, &own.metadata) else {
+                return self.write(&engine, &path);
+            };
+            // On another host only a touch shows that it lives.
+            let waited = begin.elapsed();
+            if *first.get_or_insert(state) != state || stop.is_set() {
+                let (group, name) = (self.group.to_string(), own.name.to_string());
+                return Err(RendezvousError::Taken { group, name, waited });
+            }
+            if waited >= self.lease {
+                return self.write(&engine, &path);
+            }
+            drop(lock);
+            stop.sleep(LOOK_EVERY);
+        }
+    }
+
+    fn write(&mut self, engine: &Engine, path: &Path) -> Result<(), RendezvousError> {
+        engine.publish(path).map_err(|source| unusable("file of this engine", path, source))?;
+        self.touched = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Shows others that this engine lives.
+    fn touch(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+        let Some((own, _)) = &self.own else { return Ok(()) };
+        if self.touched.is_some_and(|touched| touched.elapsed() < self.lease / 3) {
+            return Ok(());
+        }
+        let path = self.path_of(own.name.as_str());
+        let touched = File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
+        match touched {
+            Ok(()) => self.touched = Some(Instant::now()),
+            // Somebody has cleaned up.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_folder()?;
+                self.publish(stop)?;
+            }
+            Err(source) => return Err(unusable("file of this engine", &path, source)),
+        }
+        Ok(())
+    }
+
+    /// Everybody whose file says that they live.
+    fn look(&mut self) -> Result<BTreeMap<String, Found>, RendezvousError> {
+        let now = Instant::now();
+        // Whoever did not look for long can't tell who was silent meanwhile.
+        let was_away = self.looked.is_none_or(|looked| now - looked > self.lease / 3);
+        let failed = |source| unusable("folder of the group", &self.folder, source);
+        let mut seen = HashMap::new();
+        let mut all = BTreeMap::new();
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            // Nobody has joined yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.own.is_none() => {
+                return Ok(all);
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let file_name = entry.map_err(failed)?.file_name();
+            let Some(name) = file_name.to_str().and_then(|name| name.strip_suffix(ENDING)) else {
+                continue;
+            };
+            if name.parse::<Name>().is_err() {
+                continue;
+            }
+            let path = self.path_of(name);
+            // Opening asks a file server for the present time of the file; a mere look may not.
+            let state = File::open(&path).and_then(|file| state_of(&file));
+            let Ok(state) = state.or_else(|_| fs::metadata(&path).and_then(|it| state_in(&it)))
+            else {
+                continue;
+            };
+            let before = self.seen.remove(name);
+            let mut one = match before {
+                Some(one) if one.state == state => one,
+                before => {
+                    let found = read(&path);
+                    let known = before.and_then(|one| one.found.err());
+                    if let Err(why) = &found
+                        && known.as_ref() != Some(why)
+                    {
+                        let path = path.display();
+                        tracing::warn!(target: "polyrail::rendezvous", "{path} is left out: {why}");
+                    }
+                    Seen { state, since: now, found }
+                }
+            };
+            if was_away {
+                one.since = now;
+            }
+            let is_alive = now - one.since < self.lease && !has_ended(&path);
+            if let (true, Ok(found)) = (is_alive, &one.found) {
+                all.insert(name.to_owned(), found.clone());
+            }
+            seen.insert(name.to_owned(), one);
+        }
+        self.seen = seen;
+        self.looked = Some(Instant::now());
+        Ok(all)
+    }
+}
+
+impl Backend for Dir {
+    fn enter(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+        if self.own.is_none() {
+            return self.look().map(drop);
+        }
+        self.make_folder()?;
+        self.publish(stop)
+    }
+
+    fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
+        if !std::mem::take(&mut self.is_new) {
+            let members = u32::try_from(self.seen.len()).unwrap_or(u32::MAX);
+            stop.sleep(LOOK_EVERY.max(LOOK_EVERY_PER_MEMBER * members).min(self.lease / 6));
+        }
+        self.touch(stop)?;
+        self.look().map(News::All)
+    }
+
+    fn leave(&mut self, stop: &Stop) {
+        let Some((own, _)) = self.own.clone() else { return };
+        let path = self.path_of(own.name.as_str());
+        // Another may have taken the name after this engine was silent for too long.
+        if let Ok(_lock) = self.lock(stop)
+            && read_published(&path)
+                .is_ok_and(|it| it.is_some_and(|it| *it.metadata == *own.metadata))
+            && let Err(error) = fs::remove_file(&path)
+        {
+            let path = path.display();
+            tracing::warn!(target: "polyrail::rendezvous", "{path} can't be removed: {error}");
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        self.lease
+    }
+}
+
+/// Whose the file of a name is.
+enum Holder {
+    /// Nobody's who lives, or this engine's.
+    Nobody,
+    /// Another engine's that may live, and what the file was like.
+    Lives((u64, u64, SystemTime)),
+}
+
+impl Holder {
+    fn of(path: &Path, own: &[u8]) -> Self {
+        let Ok(state) = File::open(path).and_then(|file| state_of(&file)) else {
+            return Self::Nobody;
+        };
+        match read_published(path) {
+            Ok(Some(found)) if found.has_ended || found.metadata == own => Self::Nobody,
+            Ok(None) => Self::Nobody,
+            Ok(Some(_)) | Err(_) => Self::Lives(state),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Found, String> {
+    match read_published(path) {
+        Ok(Some(found)) => Ok(Found::Metadata(Arc::from(found.metadata))),
+        Ok(None) => Err("it is gone".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether the process of this host that wrote the file has ended.
+fn has_ended(path: &Path) -> bool {
+    read_published(path).is_ok_and(|found| found.is_none_or(|found| found.has_ended))
+}
+
+fn state_of(file: &File) -> io::Result<(u64, u64, SystemTime)> {
+    state_in(&file.metadata()?)
+}
+
+fn state_in(metadata: &fs::Metadata) -> io::Result<(u64, u64, SystemTime)> {
+    Ok((metadata.ino(), metadata.len(), metadata.modified()?))
+}
+
+fn unusable(what: &'static str, path: &Path, source: io::Error) -> RendezvousError {
+    RendezvousError::File { what, path: path.display().to_string(), source }
+}

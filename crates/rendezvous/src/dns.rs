@@ -1,0 +1,149 @@
+//! The addresses of a name, such as that of a headless service of Kubernetes: each is an engine that
+//! listens on the same port. The name is resolved again and again.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use polyrail::{Connecting, Engine, Peer, PeerError};
+
+use crate::backend::{Backend, News};
+use crate::error::RendezvousError;
+use crate::member::Found;
+use crate::stop::Stop;
+
+/// How often to see who has answered.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The most addresses that are followed.
+const MOST_ADDRESSES: usize = 10_000;
+
+pub(crate) struct Dns {
+    place: String,
+    name: String,
+    port: u16,
+    every: Duration,
+    engine: Engine,
+    /// Who is behind each address.
+    known: BTreeMap<SocketAddr, State>,
+    /// What was said of addresses that are silent.
+    told: BTreeMap<SocketAddr, String>,
+    /// When the name was resolved.
+    resolved: Option<Instant>,
+}
+
+enum State {
+    Asked(Connecting),
+    Peer(Peer),
+    /// This engine itself.
+    Own,
+    /// It did not answer, or refuses: asked again when the name is resolved again.
+    Silent,
+}
+
+impl Dns {
+    pub(crate) fn new(
+        place: &str,
+        (name, port): (&str, u16),
+        every: Duration,
+        engine: &Engine,
+    ) -> Self {
+        let (place, name) = (place.to_owned(), name.to_owned());
+        let engine = engine.clone();
+        let (known, told) = (BTreeMap::new(), BTreeMap::new());
+        Self { place, name, port, every, engine, known, told, resolved: None }
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>, RendezvousError> {
+        let found = (self.name.as_str(), self.port).to_socket_addrs();
+        let found = found.map_err(|error| RendezvousError::Unreachable {
+            place: self.place.clone(),
+            why: format!("{}: {error}", self.name),
+        })?;
+        Ok(found.take(MOST_ADDRESSES).collect())
+    }
+
+    /// Forgets addresses that the name has no more, and asks those that are new, silent or lost.
+    fn ask(&mut self, addresses: &[SocketAddr]) {
+        self.known.retain(|address, _| addresses.contains(address));
+        self.told.retain(|address, _| addresses.contains(address));
+        let own = self.engine.addresses();
+        for address in addresses {
+            let is_settled = match self.known.get(address) {
+                Some(State::Asked(_) | State::Own) => true,
+                Some(State::Peer(peer)) => peer.lost().is_none(),
+                Some(State::Silent) | None => false,
+            };
+            if is_settled {
+                continue;
+            }
+            let state = match own.contains(address) {
+                true => State::Own,
+                false => State::Asked(self.engine.connect(*address)),
+            };
+            self.known.insert(*address, state);
+        }
+    }
+
+    /// Takes what the addresses have answered.
+    fn hear(&mut self) {
+        for (address, state) in &mut self.known {
+            let State::Asked(connecting) = state else { continue };
+            *state = match connecting.try_wait() {
+                None => continue,
+                Some(Ok(peer)) => State::Peer(peer),
+                Some(Err(PeerError::Myself)) => State::Own,
+                Some(Err(error)) => {
+                    let why = error.to_string();
+                    if self.told.get(address) != Some(&why) {
+                        tracing::warn!(
+                            target: "polyrail::rendezvous",
+                            "{address} is left out for now: {why}"
+                        );
+                    }
+                    self.told.insert(*address, why);
+                    State::Silent
+                }
+            };
+        }
+    }
+
+    fn members(&self) -> News {
+        let peer = |(address, state): (&SocketAddr, &State)| match state {
+            State::Peer(peer) if peer.lost().is_none() => {
+                Some((address.to_string(), Found::Peer(peer.clone())))
+            }
+            _ => None,
+        };
+        News::All(self.known.iter().filter_map(peer).collect())
+    }
+}
+
+impl Backend for Dns {
+    fn enter(&mut self, _stop: &Stop) -> Result<(), RendezvousError> {
+        self.resolve().map(drop)
+    }
+
+    fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
+        let is_first = self.resolved.is_none();
+        if self.resolved.is_none_or(|at| at.elapsed() >= self.every) {
+            let found = self.resolve();
+            self.resolved = Some(Instant::now());
+            self.ask(&found?);
+        }
+        loop {
+            stop.sleep(LOOK_EVERY);
+            self.hear();
+            // The first look is over when all have answered, or have been given up.
+            let is_pending = self.known.values().any(|state| matches!(state, State::Asked(_)));
+            if !is_first || !is_pending || stop.is_set() {
+                return Ok(self.members());
+            }
+        }
+    }
+
+    fn leave(&mut self, _stop: &Stop) {}
+
+    fn grace(&self) -> Duration {
+        self.every
+    }
+}

@@ -1,0 +1,148 @@
+//! What can go wrong with a rendezvous.
+
+use std::io;
+use std::time::Duration;
+
+use polyrail::{EngineError, Explain, PeerError};
+
+use crate::names::NameError;
+
+/// Why an engine can't join, or nobody can look.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// The setting is empty.
+    #[error(
+        "rendezvous is empty; allowed: dir://, etcd://, dns://, slurm://, mpi:// or torchrun://"
+    )]
+    NotSet,
+    /// The setting has another value than the settings let through.
+    #[error("rendezvous = `{value}` {reason}")]
+    Value {
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// It is no name.
+    #[error("name {0}")]
+    Name(#[from] NameError),
+    /// Another engine has the name.
+    #[error(
+        "name `{name}` of the group `{group}` is taken by an engine that lives; waited {waited:?}"
+    )]
+    Taken {
+        /// The group.
+        group: String,
+        /// The name.
+        name: String,
+        /// How long it was waited for that engine's end.
+        waited: Duration,
+    },
+    /// Nobody answers there.
+    #[error("rendezvous = `{place}`: no answer: {why}")]
+    Unreachable {
+        /// The place, as in the setting.
+        place: String,
+        /// What was tried, and what happened.
+        why: String,
+    },
+    /// Who answers there refuses, or says something that nobody understands.
+    #[error("rendezvous = `{place}`: {why}")]
+    Refused {
+        /// The place, as in the setting.
+        place: String,
+        /// What it said.
+        why: String,
+        /// What to do about it.
+        help: String,
+    },
+    /// A file or a folder can't be used.
+    #[error("{what} `{path}` can't be used: {source}")]
+    File {
+        /// What it is for.
+        what: &'static str,
+        /// Its path.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The environment lacks what the launcher of the ranks sets, or has something else there.
+    #[error("rendezvous = `{place}`: {variable} {fault}")]
+    Environment {
+        /// The place, as in the setting.
+        place: String,
+        /// The variable, or several.
+        variable: String,
+        /// What is wrong with it.
+        fault: String,
+        /// What to do about it.
+        help: String,
+    },
+    /// The ranks' own small engine can't start.
+    #[error("rendezvous = `{place}`: the engine among ranks can't start: {source}")]
+    Engine {
+        /// The place, as in the setting.
+        place: String,
+        /// Why.
+        source: Box<EngineError>,
+    },
+    /// Rank 0 can't be reached.
+    #[error("rendezvous = `{place}`: rank 0 can't be reached: {source}")]
+    Rank0 {
+        /// The place, as in the setting.
+        place: String,
+        /// Why.
+        source: Box<PeerError>,
+    },
+    /// It can only be joined, not looked at from outside.
+    #[error("rendezvous = `{place}` shows its members to members only; allowed: dir://, etcd://")]
+    MembersOnly {
+        /// The place, as in the setting.
+        place: String,
+    },
+    /// The system has no thread left.
+    #[error("the thread of the rendezvous can't start: {0}")]
+    Thread(io::Error),
+}
+
+impl RendezvousError {
+    /// What to do about it.
+    pub fn help(&self) -> Option<String> {
+        Some(match self {
+            Self::NotSet => {
+                "set it, like --set rendezvous=dir:///shared/polyrail; docs/rendezvous.md has all forms"
+                    .to_owned()
+            }
+            Self::Value { .. } => "docs/rendezvous.md has all forms".to_owned(),
+            Self::Name(_) => "give another name".to_owned(),
+            Self::Taken { .. } => {
+                "give each engine of a group a name of its own, or end the other engine".to_owned()
+            }
+            Self::Unreachable { .. } => {
+                "see that it runs, and that host, port and firewall are right".to_owned()
+            }
+            Self::Refused { help, .. } | Self::Environment { help, .. } => help.clone(),
+            Self::File { what, .. } => {
+                format!("see that the {what} is there and belongs to the user of this process")
+            }
+            Self::Engine { source, .. } => return source.help(),
+            Self::Rank0 { source, .. } => return source.help(),
+            Self::MembersOnly { .. } => "join it: `polyrail peers` does that".to_owned(),
+            Self::Thread(_) => "see `ulimit -u` and the limits of the container".to_owned(),
+        })
+    }
+
+    /// The exit code for a command that ends with this.
+    pub fn exit_code(&self) -> u8 {
+        const USAGE: u8 = 2;
+        const ENVIRONMENT: u8 = 3;
+        match self {
+            Self::NotSet | Self::Value { .. } | Self::Name(_) | Self::MembersOnly { .. } => USAGE,
+            Self::Taken { .. } | Self::Environment { .. } => USAGE,
+            Self::Engine { source, .. } => source.exit_code(),
+            Self::Rank0 { source, .. } => source.exit_code(),
+            _ => ENVIRONMENT,
+        }
+    }
+}

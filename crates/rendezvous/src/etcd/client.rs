@@ -1,0 +1,449 @@
+//! The calls of etcd's JSON gateway that a rendezvous needs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::http::{Answer, Connection};
+use crate::error::RendezvousError;
+use crate::stop::Stop;
+
+/// A cluster of etcd, of which one member is asked.
+pub(crate) struct Client {
+    /// As in the setting, for messages.
+    place: String,
+    hosts: Vec<(String, u16)>,
+    /// Who is asked now.
+    at: usize,
+    connection: Option<Connection>,
+    user: Option<User>,
+    token: Option<String>,
+}
+
+/// Who this process is to etcd.
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) password: String,
+}
+
+/// A watch that goes on.
+pub(crate) struct Watch {
+    connection: Connection,
+}
+
+/// What happened to keys, up to a revision; that is 0 if nothing happened.
+pub(crate) struct Happened {
+    pub(crate) revision: i64,
+    /// Each key with its value, or nothing if it is gone.
+    pub(crate) changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+/// Keys with their values.
+pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a put in case of need has led to.
+pub(crate) enum Put {
+    Done,
+    /// The key is there, with this value.
+    Taken(Vec<u8>),
+}
+
+#[derive(Deserialize)]
+struct KeyValue {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    value: String,
+    #[serde(default)]
+    mod_revision: String,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    revision: String,
+}
+
+#[derive(Deserialize)]
+struct Range {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<KeyValue>,
+}
+
+#[derive(Deserialize)]
+struct Txn {
+    #[serde(default)]
+    succeeded: bool,
+    #[serde(default)]
+    responses: Vec<TxnPart>,
+}
+
+#[derive(Deserialize)]
+struct TxnPart {
+    response_range: Option<Range>,
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(rename = "TTL", default)]
+    ttl: String,
+}
+
+#[derive(Deserialize)]
+struct KeptAlive {
+    result: Option<Kept>,
+}
+
+#[derive(Deserialize)]
+struct Kept {
+    #[serde(rename = "TTL", default)]
+    ttl: String,
+}
+
+#[derive(Deserialize)]
+struct Authenticated {
+    token: String,
+}
+
+#[derive(Deserialize)]
+struct WatchLine {
+    result: Option<WatchResult>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct WatchResult {
+    #[serde(default)]
+    canceled: bool,
+    #[serde(default)]
+    cancel_reason: String,
+    #[serde(default)]
+    events: Vec<WatchEvent>,
+}
+
+#[derive(Deserialize)]
+struct WatchEvent {
+    #[serde(rename = "type", default)]
+    kind: String,
+    kv: KeyValue,
+}
+
+impl Client {
+    pub(crate) fn new(place: &str, hosts: &[(String, u16)], user: Option<User>) -> Self {
+        Self {
+            place: place.to_owned(),
+            hosts: hosts.to_vec(),
+            at: 0,
+            connection: None,
+            user,
+            token: None,
+        }
+    }
+
+    /// A lease of so many seconds, and how many etcd gives it.
+    pub(crate) fn grant(
+        &mut self,
+        seconds: u64,
+        stop: &Stop,
+    ) -> Result<(String, u64), RendezvousError> {
+        let body = json!({ "TTL": seconds });
+        let granted: Granted = self.call("/v3/lease/grant", &body, stop)?;
+        let seconds = granted.ttl.parse().unwrap_or(seconds);
+        Ok((granted.id, seconds))
+    }
+
+    /// Makes a lease last for its whole time again. `false`: etcd does not know it any more.
+    pub(crate) fn keep_alive(&mut self, lease: &str, stop: &Stop) -> Result<bool, RendezvousError> {
+        let kept: KeptAlive = self.call("/v3/lease/keepalive", &json!({ "ID": lease }), stop)?;
+        Ok(kept.result.is_some_and(|kept| kept.ttl.parse::<u64>().is_ok_and(|left| left > 0)))
+    }
+
+    /// Ends a lease, and with it its keys.
+    pub(crate) fn revoke(&mut self, lease: &str, stop: &Stop) -> Result<(), RendezvousError> {
+        self.call::<Value>("/v3/lease/revoke", &json!({ "ID": lease }), stop).map(drop)
+    }
+
+    /// Puts a key that is not there yet; or one that is, if `old` is its value.
+    pub(crate) fn put_new(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        lease: &str,
+        old: Option<&[u8]>,
+        stop: &Stop,
+    ) -> Result<Put, RendezvousError> {
+        let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
+        let compare = match old {
+            None => {
+                json!({ "key": key, "target": "CREATE", "result": "EQUAL", "create_revision": 0 })
+            }
+            Some(old) => json!({
+                "key": key, "target": "VALUE", "result": "EQUAL", "value": STANDARD.encode(old),
+            }),
+        };
+        let body = json!({
+            "compare": [compare],
+            "success": [{ "request_put": { "key": key, "value": value, "lease": lease } }],
+            "failure": [{ "request_range": { "key": key } }],
+        });
+        let answer: Txn = self.call("/v3/kv/txn", &body, stop)?;
+        if answer.succeeded {
+            return Ok(Put::Done);
+        }
+        let found = answer.responses.into_iter().find_map(|part| part.response_range);
+        let found = found.and_then(|range| range.kvs.into_iter().next());
+        let value = found.map(|found| self.bytes(&found.value)).transpose()?;
+        Ok(Put::Taken(value.unwrap_or_default()))
+    }
+
+    /// All keys that begin so, and the revision at which this was so.
+    pub(crate) fn list(
+        &mut self,
+        prefix: &[u8],
+        stop: &Stop,
+    ) -> Result<(Pairs, i64), RendezvousError> {
+        let (begin, end) = range_of(prefix);
+        let range: Range =
+            self.call("/v3/kv/range", &json!({ "key": begin, "range_end": end }), stop)?;
+        let mut all = BTreeMap::new();
+        for found in &range.kvs {
+            all.insert(self.bytes(&found.key)?, self.bytes(&found.value)?);
+        }
+        Ok((all, self.revision(&range.header)?))
+    }
+
+    /// Everything that happens to keys that begin so, from a revision on.
+    pub(crate) fn watch(
+        &mut self,
+        prefix: &[u8],
+        from: i64,
+        stop: &Stop,
+    ) -> Result<Watch, RendezvousError> {
+        let (begin, end) = range_of(prefix);
+        let request = json!({
+            "create_request": { "key": begin, "range_end": end, "start_revision": from.to_string() },
+        });
+        let (host, port) = self.hosts[self.at].clone();
+        let body = request.to_string();
+        let began = Connection::open(&host, port, stop).and_then(|mut connection| {
+            let began = connection.begin("/v3/watch", self.token.as_deref(), body.as_bytes())?;
+            Ok(began.map(|()| connection))
+        });
+        match began {
+            Ok(Ok(connection)) => Ok(Watch { connection }),
+            Ok(Err(answer)) => {
+                self.token = None;
+                Err(self.refused(&answer))
+            }
+            Err(error) => Err(self.no_answer(&[(self.at, error)])),
+        }
+    }
+
+    /// What has happened, waiting at most until then. `None`: nothing. An error also if etcd ends the
+    /// watch, for instance because it has forgotten what happened since.
+    pub(crate) fn next(
+        &mut self,
+        watch: &mut Watch,
+        until: Instant,
+    ) -> Result<Option<Happened>, RendezvousError> {
+        let line = match watch.connection.line(until) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(self.no_answer(&[(self.at, error)])),
+        };
+        let line: WatchLine = self.read(&line)?;
+        let result = match line {
+            WatchLine { result: Some(result), .. } if !result.canceled => result,
+            WatchLine { result, error } => {
+                let why = match (result, error) {
+                    (Some(result), _) if !result.cancel_reason.is_empty() => result.cancel_reason,
+                    (_, Some(error)) => error.to_string(),
+                    _ => "it gave no reason".to_owned(),
+                };
+                return Err(self.ended(&why));
+            }
+        };
+        // The header has the present revision, of which this may tell only a part.
+        let mut revision = 0;
+        let mut changes = Vec::new();
+        for event in result.events {
+            let at = event.kv.mod_revision.parse();
+            revision = revision.max(at.map_err(|_| self.nonsense("it gave no revision"))?);
+            let value = match event.kind.as_str() {
+                "DELETE" => None,
+                _ => Some(self.bytes(&event.kv.value)?),
+            };
+            changes.push((self.bytes(&event.kv.key)?, value));
+        }
+        Ok(Some(Happened { revision, changes }))
+    }
+
+    /// Forgets the connection, and asks another host next time.
+    pub(crate) fn turn(&mut self) {
+        self.connection = None;
+        self.at = (self.at + 1) % self.hosts.len();
+    }
+
+    fn call<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &Value,
+        stop: &Stop,
+    ) -> Result<T, RendezvousError> {
+        let mut is_second = false;
+        loop {
+            if self.token.is_none() && self.user.is_some() {
+                self.authenticate(stop)?;
+            }
+            let answer = self.ask(path, body, stop)?;
+            if answer.code == 200 {
+                return self.read(&answer.body);
+            }
+            // A token ends after a while.
+            let is_stale = self.token.take().is_some()
+                && String::from_utf8_lossy(&answer.body).contains("invalid auth token");
+            if !is_stale || std::mem::replace(&mut is_second, true) {
+                return Err(self.refused(&answer));
+            }
+        }
+    }
+
+    fn authenticate(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+        let Some(user) = &self.user else { return Ok(()) };
+        let body = json!({ "name": user.name, "password": user.password });
+        let answer = self.ask("/v3/auth/authenticate", &body, stop)?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        // Who gives a user where none is asked for is let in.
+        if text.contains("authentication is not enabled") {
+            self.user = None;
+            return Ok(());
+        }
+        if answer.code != 200 {
+            return Err(self.refused(&answer));
+        }
+        let told: Authenticated = self.read(&answer.body)?;
+        self.token = Some(told.token);
+        Ok(())
+    }
+
+    /// Asks the hosts in turn until one answers.
+    fn ask(&mut self, path: &str, body: &Value, stop: &Stop) -> Result<Answer, RendezvousError> {
+        let body = body.to_string();
+        let mut failed = Vec::new();
+        // A connection that rested may have been closed by the other end; that is no failure.
+        if let Some(connection) = &mut self.connection {
+            match connection.ask(path, self.token.as_deref(), body.as_bytes()) {
+                Ok(answer) => return Ok(answer),
+                Err(_) => self.connection = None,
+            }
+        }
+        while failed.len() < self.hosts.len() && !stop.is_over() {
+            let (host, port) = &self.hosts[self.at];
+            let answer = Connection::open(host, *port, stop).and_then(|mut connection| {
+                let answer = connection.ask(path, self.token.as_deref(), body.as_bytes())?;
+                Ok((connection, answer))
+            });
+            match answer {
+                Ok((connection, answer)) => {
+                    self.connection = Some(connection);
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    failed.push((self.at, error));
+                    self.turn();
+                }
+            }
+        }
+        Err(self.no_answer(&failed))
+    }
+
+    fn read<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, RendezvousError> {
+        serde_json::from_slice(body).map_err(|error| self.nonsense(&error.to_string()))
+    }
+
+    fn bytes(&self, text: &str) -> Result<Vec<u8>, RendezvousError> {
+        STANDARD.decode(text).map_err(|error| self.nonsense(&error.to_string()))
+    }
+
+    fn revision(&self, header: &Header) -> Result<i64, RendezvousError> {
+        header.revision.parse().map_err(|_| self.nonsense("it gave no revision"))
+    }
+
+    fn no_answer(&self, failed: &[(usize, io::Error)]) -> RendezvousError {
+        let told: Vec<String> = failed
+            .iter()
+            .map(|(at, error)| {
+                let (host, port) = &self.hosts[*at];
+                format!("{host}:{port}: {error}")
+            })
+            .collect();
+        let why = if told.is_empty() { "it was given up".to_owned() } else { told.join("; ") };
+        RendezvousError::Unreachable { place: self.place.clone(), why }
+    }
+
+    fn ended(&self, why: &str) -> RendezvousError {
+        RendezvousError::Refused {
+            place: self.place.clone(),
+            why: format!("etcd has ended the watch: {}", excerpt(why)),
+            help: "nothing: the group is read anew".to_owned(),
+        }
+    }
+
+    fn nonsense(&self, why: &str) -> RendezvousError {
+        RendezvousError::Refused {
+            place: self.place.clone(),
+            why: format!("etcd's answer can't be read: {}", excerpt(why)),
+            help: "see that etcd 3.4 or later listens there, with its JSON gateway on".to_owned(),
+        }
+    }
+
+    fn refused(&self, answer: &Answer) -> RendezvousError {
+        let parsed: Option<Value> = serde_json::from_slice(&answer.body).ok();
+        let told = parsed.as_ref().and_then(|it| it["error"].as_str().or(it["message"].as_str()));
+        let text = String::from_utf8_lossy(&answer.body);
+        let told = excerpt(told.unwrap_or(&text));
+        let is_about_users = ["auth", "permission", "user"].iter().any(|word| told.contains(word));
+        let help = match is_about_users {
+            true => {
+                "give a user that may read and write below the prefix: \
+                 ?user_file=/path with `user:password` in it, or ETCDCTL_USER"
+            }
+            false => "see that etcd 3.4 or later listens there, and its log",
+        };
+        RendezvousError::Refused {
+            place: self.place.clone(),
+            why: format!("etcd refuses with HTTP status {}: {told}", answer.code),
+            help: help.to_owned(),
+        }
+    }
+}
+
+/// How long etcd is asked to remember an engine: so that its end is noticed within the lease, though etcd
+/// and who watches take a moment.
+pub(crate) fn seconds_of(lease: Duration) -> u64 {
+    lease.as_secs().saturating_sub(1).max(2)
+}
+
+/// The first key that begins so, and the first behind all of them.
+fn range_of(prefix: &[u8]) -> (String, String) {
+    let mut end = prefix.to_vec();
+    // Prefixes end with a slash, which is not the last character there is.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    (STANDARD.encode(prefix), STANDARD.encode(end))
+}
+
+/// What somebody else said, in one line and never long.
+fn excerpt(text: &str) -> String {
+    text.trim().chars().take(200).flat_map(char::escape_debug).collect()
+}

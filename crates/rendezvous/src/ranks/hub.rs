@@ -1,0 +1,160 @@
+//! Rank 0: it keeps the table, and tells all the others of changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use polyrail::{InstanceId, Peer, Watch};
+
+use super::job::Job;
+use super::small::{Entry, Heard, Message, Small, text_of};
+use crate::backend::{Backend, News, Own};
+use crate::error::RendezvousError;
+use crate::member::Found;
+use crate::names::Name;
+use crate::stop::Stop;
+
+/// How long to listen at a time, before it looks whether it is to end.
+const LISTEN: Duration = Duration::from_millis(100);
+/// How long the others may take to hear that it leaves.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+pub(super) struct Hub {
+    small: Small,
+    group: Name,
+    size: usize,
+    own: Own,
+    /// By name; who is gone stays, for its version.
+    entries: BTreeMap<String, Entry>,
+    members: HashMap<InstanceId, Member>,
+    version: u64,
+    is_new: bool,
+}
+
+struct Member {
+    peer: Peer,
+    name: String,
+    /// Has its end noticed while nothing is said.
+    _watch: Watch,
+}
+
+impl Hub {
+    pub(super) fn new(small: Small, group: &Name, job: &Job, own: Own) -> Self {
+        let mut hub = Self {
+            small,
+            group: group.clone(),
+            size: job.size,
+            entries: BTreeMap::new(),
+            members: HashMap::new(),
+            version: 0,
+            is_new: true,
+            own: own.clone(),
+        };
+        hub.put(own.name.as_str(), Some(text_of(&own.metadata)));
+        hub
+    }
+
+    fn put(&mut self, name: &str, metadata: Option<String>) -> Entry {
+        self.version += 1;
+        let entry = Entry { name: name.to_owned(), version: self.version, metadata };
+        self.entries.insert(name.to_owned(), entry.clone());
+        entry
+    }
+
+    /// Lets somebody in; says why not.
+    fn admit(&mut self, peer: &Peer, message: Message) -> Result<Option<Entry>, String> {
+        let Message::Enter { group, size, name, metadata } = message else { return Ok(None) };
+        if group != self.group.as_str() {
+            return Err(format!("rank 0 is in the group `{}`, not in `{group}`", self.group));
+        }
+        if size != self.size {
+            return Err(format!("rank 0 is one of {} ranks, not of {size}", self.size));
+        }
+        let name: Name = name.parse().map_err(|_| "that is no name".to_owned())?;
+        let name = name.as_str();
+        let is_taken = self.entries.get(name).is_some_and(|entry| entry.metadata.is_some());
+        // One that connects again, for instance after it was silent, has its name yet.
+        let is_own = self.members.get(&peer.instance()).is_some_and(|it| it.name == name);
+        if is_taken && !is_own {
+            return Err(format!("the name `{name}` is taken by another rank"));
+        }
+        let watch = self.small.engine.watch(peer);
+        let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
+        self.members.insert(peer.instance(), member);
+        Ok(Some(self.put(name, Some(metadata))))
+    }
+
+    fn hear(&mut self, heard: Heard, changed: &mut Vec<Entry>, stop: &Stop) {
+        match heard {
+            Heard::Said(peer, bytes) => {
+                // Whoever may connect may say anything.
+                let Ok(message) = serde_json::from_slice::<Message>(&bytes) else { return };
+                match self.admit(&peer, message) {
+                    Ok(Some(entry)) => {
+                        let all: Vec<Entry> = self.entries.values().cloned().collect();
+                        self.small.tell(&peer, &all, stop);
+                        changed.push(entry);
+                    }
+                    Ok(None) => {}
+                    Err(why) => self.small.say(&peer, &Message::Refused { why }, stop),
+                }
+            }
+            Heard::Lost(peer) => {
+                let gone = self.members.get(&peer.instance()).is_some_and(|it| it.peer == peer);
+                if gone && let Some(member) = self.members.remove(&peer.instance()) {
+                    let name = member.name;
+                    changed.push(self.put(&name, None));
+                }
+            }
+        }
+    }
+}
+
+impl Backend for Hub {
+    /// It listens from the beginning.
+    fn enter(&mut self, _stop: &Stop) -> Result<(), RendezvousError> {
+        Ok(())
+    }
+
+    fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
+        if std::mem::take(&mut self.is_new) {
+            let own = Found::Metadata(self.own.metadata.clone());
+            return Ok(News::All([(self.own.name.to_string(), own)].into()));
+        }
+        let mut changed = Vec::new();
+        if let Ok(heard) = self.small.heard.recv_timeout(LISTEN) {
+            self.hear(heard, &mut changed, stop);
+        }
+        // What has come meanwhile is told together.
+        while let Ok(heard) = self.small.heard.try_recv() {
+            self.hear(heard, &mut changed, stop);
+        }
+        if !changed.is_empty() {
+            for member in self.members.values() {
+                self.small.tell(&member.peer, &changed, stop);
+            }
+        }
+        let news = changed.into_iter().map(|entry| {
+            let found = entry.found();
+            (entry.name, found)
+        });
+        Ok(News::Changes(news.collect()))
+    }
+
+    fn leave(&mut self, stop: &Stop) {
+        for member in self.members.values() {
+            self.small.say(&member.peer, &Message::Over, stop);
+        }
+        let begin = Instant::now();
+        if self.small.engine.drain(GOODBYE).is_none() {
+            tracing::info!(
+                target: "polyrail::rendezvous",
+                "not every rank has heard within {:?} that rank 0 leaves", begin.elapsed()
+            );
+        }
+        self.small.engine.close();
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::ZERO
+    }
+}

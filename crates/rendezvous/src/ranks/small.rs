@@ -1,0 +1,185 @@
+//! The small engine by which ranks tell each other of themselves. So their introduction is as safe as
+//! the engine's own, and the notifications of the program's engine stay the program's.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use polyrail::{Config, Engine, EngineError, LostReason, Observer, Peer, PostError};
+use serde::{Deserialize, Serialize};
+
+use super::job::Job;
+use crate::member::Found;
+use crate::stop::Stop;
+
+/// Entries travel together up to so many bytes, which stays below the longest notification.
+const BATCH_BYTES: usize = 48 << 10;
+const FULL_AGAIN: Duration = Duration::from_millis(1);
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// What ranks say to each other.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Message {
+    /// To rank 0: somebody wants to join.
+    Enter { group: String, size: usize, name: String, metadata: String },
+    /// From rank 0: these have changed. The entry of who hears it is among the first.
+    Entries(Vec<Entry>),
+    /// From rank 0: no.
+    Refused { why: String },
+    /// From rank 0: it leaves, and nobody hears any more of the others.
+    Over,
+}
+
+/// A member, or that it is gone.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// Later changes have higher numbers: messages may overtake each other.
+    pub(super) version: u64,
+    pub(super) metadata: Option<String>,
+}
+
+/// What a small engine hears.
+pub(super) enum Heard {
+    Said(Peer, Vec<u8>),
+    Lost(Peer),
+}
+
+/// Hears for it.
+struct Ear(Sender<Heard>);
+
+impl Observer for Ear {
+    fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
+        // Nobody listens any more while it closes.
+        let _ = self.0.send(Heard::Said(peer.clone(), data));
+        None
+    }
+
+    fn lost(&self, peer: &Peer, _why: &LostReason) {
+        let _ = self.0.send(Heard::Lost(peer.clone()));
+    }
+}
+
+/// A small engine, and what it hears.
+pub(super) struct Small {
+    pub(super) engine: Engine,
+    pub(super) heard: Receiver<Heard>,
+}
+
+impl Small {
+    /// Starts it on the interface of an address, or on all; with a port only for rank 0.
+    pub(super) fn start(
+        of: &Config,
+        job: &Job,
+        rails: &str,
+        port: Option<u16>,
+    ) -> Result<Self, EngineError> {
+        let port = port.unwrap_or(0).to_string();
+        let mut builder = Config::builder();
+        let peer_timeout = of.peer_timeout_ms.to_string();
+        for (name, value) in [
+            ("rails", rails),
+            ("listen_port", &port),
+            ("channels", "1"),
+            ("proxy_layout", "merged"),
+            ("tx_proxies", "1"),
+            ("rx_proxies", "1"),
+            ("flow_limit", "65536"),
+            ("ops_pool", "65536"),
+            ("peer_timeout_ms", &peer_timeout),
+            // Who may connect is as for the program's engine.
+            ("auth", of.auth.name()),
+            ("secret_file", &of.secret_file),
+            ("certificate_file", &of.certificate_file),
+            ("certificate_key_file", &of.certificate_key_file),
+            ("trust_file", &of.trust_file),
+            ("allowed_names", &of.allowed_names),
+        ] {
+            builder = builder.set(name, value)?;
+        }
+        let (sender, heard) = channel();
+        let engine = Engine::builder()
+            .config(builder.build()?)
+            .name(&format!("rendezvous of rank {}", job.rank))
+            .observer(Arc::new(Ear(sender)))
+            .build()?;
+        Ok(Self { engine, heard })
+    }
+
+    /// Says something; waits while too much is being said.
+    pub(super) fn say(&self, to: &Peer, message: &Message, stop: &Stop) {
+        // It has texts, numbers and lists only.
+        let Ok(bytes) = serde_json::to_vec(message) else { return };
+        while let Err(PostError::Busy { .. }) =
+            self.engine.notify(to, &bytes).map(|transfer| transfer.detach())
+        {
+            stop.sleep(FULL_AGAIN);
+        }
+    }
+
+    /// Tells of entries, in as many messages as it takes.
+    pub(super) fn tell(&self, to: &Peer, entries: &[Entry], stop: &Stop) {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for entry in entries {
+            let length = entry.metadata.as_ref().map_or(0, String::len) + entry.name.len() + 64;
+            if bytes + length > BATCH_BYTES && !batch.is_empty() {
+                self.say(to, &Message::Entries(std::mem::take(&mut batch)), stop);
+                bytes = 0;
+            }
+            bytes += length;
+            batch.push(entry.clone());
+        }
+        if !batch.is_empty() {
+            self.say(to, &Message::Entries(batch), stop);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn found(&self) -> Option<Found> {
+        let bytes = STANDARD.decode(self.metadata.as_ref()?).ok()?;
+        Some(Found::Metadata(Arc::from(bytes)))
+    }
+}
+
+pub(super) fn text_of(metadata: &[u8]) -> String {
+    STANDARD.encode(metadata)
+}
+
+/// The rails of rank 0: the interface of the address by which others know its host. A host may know its own
+/// name by a loopback address, which others don't; then all interfaces, and the loopback one for ranks here.
+pub(super) fn rails_of_rank_0(job: &Job, addresses: &[SocketAddr]) -> String {
+    let is_here = |ip: IpAddr| TcpListener::bind((ip, 0)).is_ok();
+    if let Some(wide) = addresses.iter().find(|it| !it.ip().is_loopback() && is_here(it.ip())) {
+        return wide.ip().to_string();
+    }
+    let near = addresses.iter().find(|it| it.ip().is_loopback()).map(|it| it.ip());
+    let near = near.unwrap_or(LOOPBACK);
+    // Who writes a loopback address means this host.
+    let is_meant = job.host == "localhost" || job.host.parse::<IpAddr>().is_ok();
+    let all = match job.is_local || is_meant {
+        true => Vec::new(),
+        false => polyrail::rails(&Config::default()).unwrap_or_default(),
+    };
+    let mut rails: Vec<String> = all.iter().map(|rail| rail.address.ip().to_string()).collect();
+    rails.push(if near.is_ipv4() { LOOPBACK } else { near }.to_string());
+    rails.join(",")
+}
+
+/// The rail that leads to an address.
+pub(super) fn rails_to(address: SocketAddr) -> std::io::Result<String> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0; 8], 0).into(),
+    };
+    // No packet is sent: the system only chooses the way.
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(address)?;
+    Ok(socket.local_addr()?.ip().to_string())
+}

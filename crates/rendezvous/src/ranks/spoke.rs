@@ -1,0 +1,252 @@
+//! Every rank but the first: it introduces itself to rank 0, and hears from it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use polyrail::{ConnectReason, Peer, PeerError, Watch};
+
+use super::job::Job;
+use super::resolve;
+use super::small::{Heard, Message, Small, rails_to, text_of};
+use crate::backend::{Backend, News, Own};
+use crate::error::RendezvousError;
+use crate::member::Found;
+use crate::names::Name;
+use crate::stop::Stop;
+
+/// How long to listen at a time, before it looks whether it is to end.
+const LISTEN: Duration = Duration::from_millis(100);
+/// How long to wait before rank 0 is tried again, which may not have started yet.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long rank 0 may take to answer once it is connected.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long members may take to come back to a rank 0 that was lost.
+const GRACE: Duration = Duration::from_secs(30);
+
+pub(super) struct Spoke {
+    place: String,
+    config: polyrail::Config,
+    group: Name,
+    job: Job,
+    own: Own,
+    /// How long rank 0 may take to start.
+    timeout: Duration,
+    link: Option<Link>,
+    /// Rank 0 has left: from now on nothing is new.
+    is_over: bool,
+}
+
+/// Members that came or are gone.
+type Changes = Vec<(String, Option<Found>)>;
+
+/// A connection to rank 0.
+struct Link {
+    small: Small,
+    peer: Peer,
+    _watch: Watch,
+    versions: HashMap<String, u64>,
+    /// What it has said first, until it is told.
+    first: Option<BTreeMap<String, Found>>,
+}
+
+impl Spoke {
+    pub(super) fn new(
+        place: &str,
+        config: &polyrail::Config,
+        (group, job): (&Name, &Job),
+        own: Own,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            place: place.to_owned(),
+            config: config.clone(),
+            group: group.clone(),
+            job: job.clone(),
+            own,
+            timeout,
+            link: None,
+            is_over: false,
+        }
+    }
+
+    /// Connects to rank 0 and joins there, within that time.
+    fn link(&self, timeout: Duration, stop: &Stop) -> Result<Link, RendezvousError> {
+        let until = Instant::now() + timeout;
+        let mut last = None;
+        // Engines by the rails that lead there: usually one.
+        let mut engines = HashMap::new();
+        loop {
+            for address in resolve(&self.place, &self.job)? {
+                match self.connect(address, &mut engines) {
+                    Ok(link) => {
+                        let until = until.max(Instant::now() + ANSWER);
+                        return self.introduce(link, until, stop);
+                    }
+                    Err(error) if is_final(&error) => return Err(error),
+                    Err(error) => last = Some(error),
+                }
+            }
+            if Instant::now() + TRY_AGAIN >= until || stop.is_set() {
+                let why = format!("{} has no address", self.job.host);
+                let place = self.place.clone();
+                return Err(last.unwrap_or(RendezvousError::Unreachable { place, why }));
+            }
+            stop.sleep(TRY_AGAIN);
+        }
+    }
+
+    fn connect(
+        &self,
+        address: SocketAddr,
+        engines: &mut HashMap<String, Small>,
+    ) -> Result<Link, RendezvousError> {
+        let place = || self.place.clone();
+        let rails = rails_to(address).map_err(|error| {
+            let why = format!("{address}: {error}");
+            RendezvousError::Unreachable { place: place(), why }
+        })?;
+        let small = match engines.remove(&rails) {
+            Some(small) => small,
+            None => Small::start(&self.config, &self.job, &rails, None).map_err(|error| {
+                RendezvousError::Engine { place: place(), source: Box::new(error) }
+            })?,
+        };
+        let peer = match small.engine.connect(address).join() {
+            Ok(peer) => peer,
+            Err(error) => {
+                engines.insert(rails, small);
+                return Err(RendezvousError::Rank0 { place: place(), source: Box::new(error) });
+            }
+        };
+        let _watch = small.engine.watch(&peer);
+        Ok(Link { small, peer, _watch, versions: HashMap::new(), first: None })
+    }
+
+    /// Says who this is, and waits until rank 0 has heard it.
+    fn introduce(
+        &self,
+        mut link: Link,
+        until: Instant,
+        stop: &Stop,
+    ) -> Result<Link, RendezvousError> {
+        let own = &self.own;
+        let message = Message::Enter {
+            group: self.group.to_string(),
+            size: self.job.size,
+            name: own.name.to_string(),
+            metadata: text_of(&own.metadata),
+        };
+        link.small.say(&link.peer, &message, stop);
+        let mut table = BTreeMap::new();
+        while !table.contains_key(own.name.as_str()) {
+            if Instant::now() >= until || stop.is_set() {
+                let why = "rank 0 did not say who is there".to_owned();
+                return Err(RendezvousError::Unreachable { place: self.place.clone(), why });
+            }
+            for (name, found) in self.listen(&mut link)?.unwrap_or_default() {
+                match found {
+                    Some(found) => drop(table.insert(name, found)),
+                    None => drop(table.remove(&name)),
+                }
+            }
+        }
+        link.first = Some(table);
+        Ok(link)
+    }
+
+    /// What rank 0 says next. `None`: it leaves.
+    fn listen(&self, link: &mut Link) -> Result<Option<Changes>, RendezvousError> {
+        match link.small.heard.recv_timeout(LISTEN) {
+            Ok(Heard::Said(peer, bytes)) if peer == link.peer => {
+                match serde_json::from_slice(&bytes) {
+                    Ok(Message::Entries(entries)) => {
+                        let mut changes = Vec::new();
+                        for entry in entries {
+                            let known = link.versions.entry(entry.name.clone()).or_default();
+                            if entry.version > *known {
+                                *known = entry.version;
+                                let found = entry.found();
+                                changes.push((entry.name, found));
+                            }
+                        }
+                        Ok(Some(changes))
+                    }
+                    Ok(Message::Refused { why }) => Err(RendezvousError::Refused {
+                        place: self.place.clone(),
+                        why: format!("rank 0 refuses: {why}"),
+                        help: "see that all ranks have the same settings, and names of their own; \
+                               two groups need two ports, like slurm://:29601"
+                            .to_owned(),
+                    }),
+                    Ok(Message::Over) => Ok(None),
+                    _ => Ok(Some(Vec::new())),
+                }
+            }
+            Ok(Heard::Lost(peer)) if peer == link.peer => {
+                let why = "rank 0 is lost; nobody hears of the others until it is back".to_owned();
+                Err(RendezvousError::Unreachable { place: self.place.clone(), why })
+            }
+            _ => Ok(Some(Vec::new())),
+        }
+    }
+}
+
+/// Whether there is no use in trying again: rank 0 has answered, and won't have this engine.
+fn is_final(error: &RendezvousError) -> bool {
+    match error {
+        RendezvousError::Rank0 { source, .. } => !matches!(
+            **source,
+            PeerError::Connect {
+                why: ConnectReason::System { .. }
+                    | ConnectReason::TimedOut { .. }
+                    | ConnectReason::Closed
+                    | ConnectReason::Crowded { .. }
+                    | ConnectReason::NoAnswer,
+                ..
+            }
+        ),
+        RendezvousError::Unreachable { .. } => false,
+        _ => true,
+    }
+}
+
+impl Backend for Spoke {
+    fn enter(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+        self.link = Some(self.link(self.timeout, stop)?);
+        Ok(())
+    }
+
+    fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
+        if self.is_over {
+            stop.sleep(Duration::from_secs(3600));
+            return Ok(News::none());
+        }
+        let mut link = match self.link.take() {
+            Some(link) => link,
+            None => self.link(Duration::ZERO, stop)?,
+        };
+        if let Some(first) = link.first.take() {
+            self.link = Some(link);
+            return Ok(News::All(first));
+        }
+        let Some(changes) = self.listen(&mut link)? else {
+            tracing::info!(target: "polyrail::rendezvous", "rank 0 leaves the group");
+            self.is_over = true;
+            return Ok(News::none());
+        };
+        self.link = Some(link);
+        Ok(News::Changes(changes))
+    }
+
+    fn leave(&mut self, _stop: &Stop) {
+        // It says good-bye.
+        if let Some(link) = self.link.take() {
+            link.small.engine.close();
+        }
+    }
+
+    fn grace(&self) -> Duration {
+        GRACE
+    }
+}

@@ -1,0 +1,309 @@
+//! The thread that has a backend, and the table that it keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::backend::{Backend, News};
+use crate::error::RendezvousError;
+use crate::group::Event;
+use crate::member::{Found, Member};
+use crate::stop::Stop;
+
+/// Pauses after the place could not be reached: each is twice as long as the one before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// How long leaving may take. A place that does not answer notices the end by itself.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// A backend at work.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stop: Stop,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+/// Who is there, and who of them was told of.
+#[derive(Default)]
+struct Table {
+    /// The name of this engine, which is no member to itself.
+    own: Option<String>,
+    members: BTreeMap<String, Found>,
+    told: BTreeMap<String, Found>,
+    /// Names whose state was not told yet: so what waits to be told never grows beyond the names.
+    changed: BTreeSet<String>,
+    /// Members that the place has forgotten while it was out of reach, and until when they may return.
+    absent: BTreeMap<String, Instant>,
+    /// The first look is over.
+    is_known: bool,
+    is_over: bool,
+}
+
+impl Session {
+    /// Starts the thread. The backend has entered already.
+    pub(crate) fn start(
+        backend: Box<dyn Backend>,
+        own: Option<String>,
+    ) -> Result<Self, RendezvousError> {
+        let shared = Arc::new(Shared {
+            stop: Stop::default(),
+            table: Mutex::new(Table { own, ..Table::default() }),
+            changed: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("pr-rendezvous".to_owned())
+            .spawn(move || theirs.run(backend))
+            .map_err(RendezvousError::Thread)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The next change; waits for it, at most `timeout`.
+    pub(crate) fn next_event(&self, timeout: Duration) -> Option<Event> {
+        let mut event = None;
+        self.wait(timeout, |table| {
+            event = table.next_event();
+            event.is_some()
+        });
+        event
+    }
+
+    /// The members, once the place was looked at and there are as many.
+    pub(crate) fn wait_for(&self, count: usize, timeout: Duration) -> Option<Vec<Member>> {
+        let mut members = None;
+        self.wait(timeout, |table| {
+            members = (table.is_known && table.members.len() >= count).then(|| table.list());
+            members.is_some()
+        });
+        members
+    }
+
+    pub(crate) fn members(&self) -> Vec<Member> {
+        self.shared.table.lock().list()
+    }
+
+    fn wait(&self, timeout: Duration, mut is_there: impl FnMut(&mut Table) -> bool) {
+        let until = Instant::now().checked_add(timeout);
+        let mut table = self.shared.table.lock();
+        while !is_there(&mut table) && !table.is_over {
+            let Some(until) = until else {
+                self.shared.changed.wait(&mut table);
+                continue;
+            };
+            if self.shared.changed.wait_until(&mut table, until).timed_out() {
+                is_there(&mut table);
+                return;
+            }
+        }
+    }
+}
+
+/// Leaves the group. A place that does not answer keeps nobody for long.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.stop.set();
+        let until = Instant::now() + GOODBYE;
+        let mut table = self.shared.table.lock();
+        while !table.is_over && !self.shared.changed.wait_until(&mut table, until).timed_out() {}
+        let is_over = table.is_over;
+        drop(table);
+        // Otherwise the thread waits for the system, and ends when that has answered.
+        if is_over && let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// However the thread ends, nobody waits for it any longer.
+struct Over<'a>(&'a Shared);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.table.lock().is_over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self, mut backend: Box<dyn Backend>) {
+        let over = Over(self);
+        let mut pause = PAUSES.0;
+        // What is wrong with the place now.
+        let mut trouble: Option<String> = None;
+        while !self.stop.is_set() {
+            match backend.poll(&self.stop) {
+                Ok(news) => {
+                    if trouble.is_some() {
+                        tracing::warn!(target: "polyrail::rendezvous", "the rendezvous works again");
+                    }
+                    let grace = trouble.take().map(|_| backend.grace());
+                    pause = PAUSES.0;
+                    self.apply(news, grace);
+                }
+                Err(_) if self.stop.is_set() => {}
+                Err(error) => {
+                    let what = error.to_string();
+                    if trouble.as_ref() != Some(&what) {
+                        tracing::warn!(target: "polyrail::rendezvous", "{what}; it is tried again");
+                    }
+                    trouble = Some(what);
+                    self.stop.sleep(pause);
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+            }
+        }
+        self.stop.leave();
+        backend.leave(&self.stop);
+        drop(over);
+    }
+
+    /// `grace`: the place was out of reach, and may have forgotten who lives.
+    fn apply(&self, news: News, grace: Option<Duration>) {
+        let mut table = self.table.lock();
+        if table.apply(news, grace, Instant::now()) {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Table {
+    /// Says whether anything has changed.
+    fn apply(&mut self, news: News, grace: Option<Duration>, now: Instant) -> bool {
+        let mut has_changed = false;
+        match news {
+            News::All(all) => {
+                has_changed |= !std::mem::replace(&mut self.is_known, true);
+                let gone: Vec<String> =
+                    self.members.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
+                for name in gone {
+                    match grace {
+                        Some(grace) => drop(self.absent.entry(name).or_insert(now + grace)),
+                        None if self.absent.contains_key(&name) => {}
+                        None => has_changed |= self.put(name, None),
+                    }
+                }
+                for (name, found) in all {
+                    has_changed |= self.put(name, Some(found));
+                }
+            }
+            News::Changes(changes) => {
+                for (name, found) in changes {
+                    has_changed |= self.put(name, found);
+                }
+            }
+        }
+        let late: Vec<String> = self
+            .absent
+            .iter()
+            .filter(|(_, until)| **until <= now)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in late {
+            has_changed |= self.put(name, None);
+        }
+        has_changed
+    }
+
+    fn put(&mut self, name: String, found: Option<Found>) -> bool {
+        self.absent.remove(&name);
+        if self.own.as_ref() == Some(&name) {
+            return false;
+        }
+        if self.members.get(&name) == found.as_ref() {
+            return false;
+        }
+        match found {
+            Some(found) => drop(self.members.insert(name.clone(), found)),
+            None => drop(self.members.remove(&name)),
+        }
+        // What came and went untold is nothing.
+        match self.told.get(&name) == self.members.get(&name) {
+            true => drop(self.changed.remove(&name)),
+            false => drop(self.changed.insert(name)),
+        }
+        true
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        let name = self.changed.first()?.clone();
+        // One that is replaced has left first.
+        if self.told.remove(&name).is_some() {
+            if !self.members.contains_key(&name) {
+                self.changed.remove(&name);
+            }
+            return Some(Event::Left { name });
+        }
+        self.changed.remove(&name);
+        let found = self.members.get(&name)?.clone();
+        self.told.insert(name.clone(), found.clone());
+        Some(Event::Joined(Member { name, found }))
+    }
+
+    fn list(&self) -> Vec<Member> {
+        let member =
+            |(name, found): (&String, &Found)| Member { name: name.clone(), found: found.clone() };
+        self.members.iter().map(member).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Found {
+        Found::Metadata(text.as_bytes().into())
+    }
+
+    fn all(names: &[(&str, &str)]) -> News {
+        News::All(names.iter().map(|(name, text)| ((*name).to_owned(), found(text))).collect())
+    }
+
+    fn events(table: &mut Table) -> Vec<String> {
+        std::iter::from_fn(|| table.next_event())
+            .map(|event| match event {
+                Event::Joined(member) => format!("+{}", member.name),
+                Event::Left { name } => format!("-{name}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_change_is_told_once_and_one_who_is_replaced_has_left_first() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        assert!(table.apply(all(&[("a", "1"), ("b", "1")]), None, now));
+        assert_eq!(events(&mut table), ["+a", "+b"]);
+        assert!(!table.apply(all(&[("a", "1"), ("b", "1")]), None, now));
+        assert!(events(&mut table).is_empty());
+        assert!(table.apply(all(&[("b", "2"), ("c", "1")]), None, now));
+        assert_eq!(events(&mut table), ["-a", "-b", "+b", "+c"]);
+        // What comes and goes while nobody listens is nothing.
+        let changes = vec![("d".to_owned(), Some(found("1"))), ("d".to_owned(), None)];
+        table.apply(News::Changes(changes), None, now);
+        assert!(events(&mut table).is_empty());
+        assert_eq!(table.list().len(), 2);
+    }
+
+    #[test]
+    fn whom_a_place_has_forgotten_leaves_only_after_the_grace() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let grace = Duration::from_secs(10);
+        table.apply(all(&[("a", "1"), ("b", "1")]), None, now);
+        events(&mut table);
+        table.apply(all(&[]), Some(grace), now);
+        assert!(events(&mut table).is_empty(), "the place was out of reach");
+        table.apply(all(&[]), None, now + grace / 2);
+        assert!(events(&mut table).is_empty());
+        let back = News::Changes(vec![("a".to_owned(), Some(found("1")))]);
+        table.apply(back, None, now + grace / 2);
+        table.apply(News::none(), None, now + grace);
+        assert_eq!(events(&mut table), ["-b"], "a came back");
+    }
+}

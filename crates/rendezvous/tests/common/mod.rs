@@ -1,0 +1,187 @@
+//! Members in processes of their own, and etcd.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine};
+
+/// Far more than anything takes here, also on a machine that is busy otherwise.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A process that is killed at the end of the test.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { stdin: child.stdin.take(), child, lines }
+    }
+
+    /// Reads on until a line with this has come; all that was read.
+    pub(crate) fn until(&self, line: &str) -> Vec<String> {
+        let until = Instant::now() + DEADLINE;
+        let mut before = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(found) => {
+                    before.push(found);
+                    if before.last().is_some_and(|found| found.contains(line)) {
+                        return before;
+                    }
+                }
+                Err(error) => panic!("`{line}` did not come ({error}), but {before:?}"),
+            }
+        }
+    }
+
+    /// Its standard input, which ends when this is dropped.
+    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.stdin.take()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> ExitStatus {
+        drop(self.stdin.take());
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begin.elapsed() < timeout, "it does not end");
+            // A process that ends tells its parent by a signal only.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a member that stays, once it has found `count`.
+pub(crate) fn member(place: &str, group: &str, name: &str, count: usize) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rendezvous-member"));
+    command.args([group, name, &count.to_string(), "stay"]).env("POLYRAIL_RENDEZVOUS", place);
+    Process::start(&mut command)
+}
+
+pub(crate) fn config(place: &str) -> Config {
+    let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+    config.set("rendezvous", place).unwrap().build().unwrap()
+}
+
+pub(crate) fn engine(place: &str) -> Engine {
+    Engine::builder().config(config(place)).build().unwrap()
+}
+
+/// A port that nobody has now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// etcd on loopback, with its data in a folder that outlives it.
+pub(crate) struct Etcd {
+    process: Option<Process>,
+    pub(crate) port: u16,
+    peer_port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// `None`, and the test is reported as skipped: there is no etcd here.
+    pub(crate) fn start() -> Option<Self> {
+        if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
+            polyrail_skip::skip(
+                "the `etcd` program is missing (Debian: etcd-server)",
+                "sudo apt-get install etcd-server && cargo test -p polyrail-rendezvous",
+            );
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (port, peer_port) = (free_port(), free_port());
+        let mut etcd = Self { process: None, port, peer_port, folder };
+        etcd.run();
+        Some(etcd)
+    }
+
+    /// Starts it, also again with the same data, and waits until it answers.
+    pub(crate) fn run(&mut self) {
+        let client = format!("http://127.0.0.1:{}", self.port);
+        let peers = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(self.folder.path().join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.args(["--initial-cluster", &format!("default={peers}"), "--log-level", "error"]);
+        command.stderr(Stdio::null());
+        self.process = Some(Process::start(&mut command));
+        let begin = Instant::now();
+        while !self.answers() {
+            assert!(begin.elapsed() < DEADLINE, "etcd does not answer");
+            // It tells nobody that it is ready.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.take().unwrap().kill();
+    }
+
+    pub(crate) fn forget(&self) {
+        std::fs::remove_dir_all(self.folder.path().join("data")).unwrap();
+    }
+
+    pub(crate) fn place(&self, rest: &str) -> String {
+        format!("etcd://127.0.0.1:{}{rest}", self.port)
+    }
+
+    /// Asks it something, as any program does; the answer with its head.
+    pub(crate) fn ask(&self, path: &str, body: &str) -> Option<String> {
+        use std::io::{Read, Write};
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        socket.set_read_timeout(Some(DEADLINE)).ok()?;
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+        socket.write_all(format!("{head}{body}").as_bytes()).ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn answers(&self) -> bool {
+        let answer = self.ask("/v3/kv/range", "{\"key\": \"AA==\"}");
+        answer.is_some_and(|answer| answer.contains(" 200 ") && answer.contains("revision"))
+    }
+}
+
+/// Whether a folder has exactly so many files.
+pub(crate) fn has_files(folder: &Path, count: usize) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|files| files.count() == count)
+}

@@ -1,0 +1,142 @@
+//! Groups in a folder: who joins, leaves, dies, is silent; names that are taken; files of others.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Process, config, engine, has_files, member};
+use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn enter(engine: &polyrail::Engine, name: &str) -> Group {
+    join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
+}
+
+fn event(group: &Group, timeout: Duration) -> Option<String> {
+    group.next_event(timeout).map(|event| match event {
+        Event::Joined(member) => format!("+{}", member.name()),
+        Event::Left { name } => format!("-{name}"),
+        other => format!("{other:?}"),
+    })
+}
+
+fn signal(process: &Process, signal: Signal) {
+    kill_process(Pid::from_child(&process.child), signal).unwrap();
+}
+
+#[test]
+fn engines_meet_by_a_folder_and_who_leaves_or_dies_is_gone_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}/new", folder.path().display());
+    let own = engine(&place);
+    let group = enter(&own, "observer");
+    let (a, mut b) = (member(&place, "g", "a", 1), member(&place, "g", "b", 3));
+    b.until("found 3");
+    // It waits to hear of each of the two others: a is alone, so this end speaks twice.
+    let members = group.wait_for(3, DEADLINE).unwrap();
+    for text in [b"one", b"two"] {
+        own.notify(&group.peer(&members[1]).unwrap(), text).unwrap().join().unwrap();
+    }
+    b.until("heard 2");
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+a"));
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+b"));
+    assert!(has_files(&folder.path().join("new/g"), 4), "three members and a lock");
+    let mode = fs::metadata(folder.path().join("new/g")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    let begin = Instant::now();
+    a.kill();
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-a"));
+    drop(b.take_stdin());
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-b"));
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}, the lease is 30 s", begin.elapsed());
+}
+
+#[test]
+fn who_is_silent_for_a_lease_has_left_and_joins_again_with_a_sign_of_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}?lease=3s", folder.path().display());
+    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let child = member(&place, "g", "a", 1);
+    assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
+    // Its process is there, as that of another host would be for all that is known here.
+    let begin = Instant::now();
+    signal(&child, Signal::STOP);
+    assert_eq!(watcher.next_event(DEADLINE), Some(Event::Left { name: "a".to_owned() }));
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    signal(&child, Signal::CONT);
+    assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
+}
+
+#[test]
+fn a_name_is_taken_while_its_engine_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}?lease=3s", folder.path().display());
+    let own = engine(&place);
+    let child = member(&place, "g", "a", 1);
+    child.until("found");
+    let membership = Membership::new("g").unwrap().name("a").unwrap();
+    let error = join(&own, &membership).unwrap_err();
+    assert!(matches!(&error, RendezvousError::Taken { name, .. } if name == "a"), "{error}");
+    child.kill();
+    let begin = Instant::now();
+    let group = join(&own, &membership).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+
+    // One that is silent for a lease has lost it.
+    let silent = member(&place, "g", "b", 1);
+    silent.until("found");
+    signal(&silent, Signal::STOP);
+    let theirs = join(&own, &Membership::new("g").unwrap().name("b").unwrap()).unwrap();
+    assert_eq!((group.name(), theirs.name()), ("a", "b"));
+}
+
+#[test]
+fn files_of_others_are_left_out_and_one_that_is_removed_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}?lease=3s", folder.path().display());
+    let (own, other) = (engine(&place), engine(&place));
+    let (group, _theirs) = (enter(&own, "a"), enter(&other, "b"));
+    let at = |name: &str| folder.path().join("g").join(name);
+    fs::write(at("noise.polyrail"), "noise").unwrap();
+    fs::write(at(".polyrail"), "noise").unwrap();
+    fs::write(at("c.polyrail.17.0"), "a draft").unwrap();
+    fs::copy(at("b.polyrail"), at("open.polyrail")).unwrap();
+    fs::set_permissions(at("open.polyrail"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::create_dir(at("folder.polyrail")).unwrap();
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+b"));
+    fs::remove_file(at("b.polyrail")).unwrap();
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-b"));
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+b"));
+    assert_eq!(group.members().len(), 1);
+    drop(group);
+    assert!(!at("a.polyrail").exists() && at("noise.polyrail").exists());
+}
+
+#[test]
+fn a_folder_that_can_not_be_used_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let own = engine(&format!("dir://{}", file.display()));
+    let error = join(&own, &Membership::new("g").unwrap()).unwrap_err();
+    assert!(matches!(error, RendezvousError::File { .. }), "{error}");
+    let told = error.to_string();
+    assert!(told.contains(file.to_str().unwrap()) && error.help().is_some(), "{told}");
+    assert_eq!(error.exit_code(), 3);
+    // To look makes nothing.
+    let place = format!("dir://{}/none", folder.path().display());
+    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    assert_eq!(watcher.wait_for(0, DEADLINE).map(|members| members.len()), Some(0));
+    assert!(has_files(folder.path(), 1));
+}
+
+#[test]
+fn without_the_setting_nobody_joins() {
+    let own = engine("");
+    let error = join(&own, &Membership::new("g").unwrap()).unwrap_err();
+    assert!(matches!(error, RendezvousError::NotSet), "{error}");
+    assert!(error.help().unwrap().contains("rendezvous=dir://"));
+}

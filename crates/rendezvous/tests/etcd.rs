@@ -1,0 +1,186 @@
+//! Groups in a real etcd: who joins, leaves, dies; etcd that goes away, comes back, forgets, refuses.
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{DEADLINE, Etcd, config, engine, free_port, member};
+use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
+
+fn enter(engine: &polyrail::Engine, name: &str) -> Group {
+    join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
+}
+
+fn left(group: &Group, timeout: Duration) -> Option<String> {
+    match group.next_event(timeout) {
+        Some(Event::Left { name }) => Some(name),
+        Some(other) => panic!("{other:?}"),
+        None => None,
+    }
+}
+
+#[test]
+fn engines_meet_by_etcd_and_who_leaves_or_dies_is_gone() {
+    let Some(etcd) = Etcd::start() else { return };
+    let lease = Duration::from_secs(4);
+    let place = etcd.place("/test?lease=4s");
+    let own = engine(&place);
+    let group = enter(&own, "observer");
+    // Another group, and a stranger's key, are none of its members.
+    let elsewhere = join(&own, &Membership::new("h").unwrap().name("x").unwrap()).unwrap();
+    etcd.ask("/v3/kv/put", "{\"key\": \"dGVzdC9nLy4uL3g=\", \"value\": \"AA==\"}").unwrap();
+
+    let children: Vec<_> = ["a", "b"].map(|name| member(&place, "g", name, 1)).into();
+    let members = group.wait_for(3, DEADLINE).expect("both join");
+    assert_eq!(members.iter().map(|one| one.name()).collect::<Vec<_>>(), ["a", "b"]);
+    for member in &members {
+        let card = member.card().unwrap();
+        assert_eq!((card.engine.as_str(), card.addresses.len()), (member.name(), 1));
+        own.notify(&group.peer(member).unwrap(), b"hello").unwrap().join().unwrap();
+        assert!(matches!(group.next_event(Duration::ZERO), Some(Event::Joined(_))));
+    }
+    assert!(elsewhere.members().is_empty());
+
+    let [a, mut b] = <[_; 2]>::try_from(children).ok().unwrap();
+    a.until("found");
+    let begin = Instant::now();
+    a.kill();
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("a"));
+    assert!(begin.elapsed() <= lease, "gone only after {:?}", begin.elapsed());
+
+    // One who leaves is gone at once.
+    drop(b.take_stdin());
+    b.until("over");
+    let begin = Instant::now();
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
+    const MEMBERS: usize = 40;
+    let Some(etcd) = Etcd::start() else { return };
+    let own = engine(&etcd.place("/test?lease=3s"));
+    let start = |number: usize| {
+        let own = &own;
+        move || enter(own, &format!("m{number}"))
+    };
+    let mut groups: Vec<Group> = thread::scope(|scope| {
+        let started: Vec<_> = (0..MEMBERS).map(|number| scope.spawn(start(number))).collect();
+        started.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for group in &groups {
+        let seen = group.wait_for(MEMBERS, DEADLINE);
+        assert!(seen.is_some(), "{} sees {}", group.name(), group.members().len() + 1);
+    }
+    let stay = groups.split_off(MEMBERS / 2);
+    thread::scope(|scope| {
+        groups.into_iter().for_each(|group| drop(scope.spawn(move || group.leave())));
+    });
+    for group in &stay {
+        let mut seen = group.members().len();
+        while seen + 1 != stay.len() {
+            assert!(group.next_event(DEADLINE).is_some(), "{} sees {seen}", group.name());
+            seen = group.members().len();
+        }
+    }
+}
+
+#[test]
+fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("?lease=3s");
+    let own = engine(&place);
+    let child = member(&place, "g", "a", 1);
+    child.until("found");
+    let membership = Membership::new("g").unwrap().name("a").unwrap();
+    let error = join(&own, &membership).unwrap_err();
+    assert!(matches!(&error, RendezvousError::Taken { name, .. } if name == "a"), "{error}");
+    assert!(error.help().is_some());
+    child.kill();
+    let group = join(&own, &membership).unwrap();
+    assert_eq!(group.name(), "a");
+}
+
+#[test]
+fn an_etcd_that_restarts_or_forgets_ends_no_membership() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=3s");
+    let (own, other) = (engine(&place), engine(&place));
+    let (group, theirs) = (enter(&own, "a"), enter(&other, "b"));
+    group.wait_for(2, DEADLINE).unwrap();
+    assert!(matches!(group.next_event(DEADLINE), Some(Event::Joined(_))));
+
+    for forgets in [false, true] {
+        etcd.kill();
+        // Longer than the lease: who is silent so long while etcd is there has left.
+        assert_eq!(left(&group, Duration::from_secs(4)), None, "etcd is away");
+        if forgets {
+            etcd.forget();
+        }
+        etcd.run();
+        let begin = Instant::now();
+        // Somebody new hears of both, so both are there again.
+        let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+        watcher.wait_for(2, DEADLINE).expect("both enter again");
+        println!("forgets: {forgets}; both were back {:?} after etcd", begin.elapsed());
+        assert_eq!(left(&group, Duration::from_secs(4)), None, "forgets: {forgets}");
+    }
+    drop(theirs);
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
+}
+
+#[test]
+fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (down, other) = (free_port(), free_port());
+    let place = format!("etcd://127.0.0.1:{down},localhost:{other}/test");
+    let own = engine(&place);
+    let membership = Membership::new("g").unwrap();
+    let error = join(&own, &membership).unwrap_err();
+    let told = error.to_string();
+    assert!(matches!(error, RendezvousError::Unreachable { .. }), "{told}");
+    assert!(told.contains(&place) && told.contains(&format!("127.0.0.1:{down}: ")), "{told}");
+    assert!(told.contains(&format!("localhost:{other}: Connection refused")), "{told}");
+    assert_eq!(error.exit_code(), 3);
+
+    let own = engine(&format!("etcd://127.0.0.1:{down},127.0.0.1:{}/test", etcd.port));
+    let group = join(&own, &membership).unwrap();
+    assert_eq!(group.name(), own.instance().to_string());
+
+    // Somebody else listens there: an engine.
+    let own = engine(&format!("etcd://{}", own.addresses()[0]));
+    let error = join(&own, &membership).unwrap_err();
+    assert!(matches!(error, RendezvousError::Unreachable { .. }), "{error}");
+}
+
+#[test]
+fn an_etcd_with_users_lets_in_who_proves_to_be_one() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (path, body) in [
+        ("/v3/auth/user/add", "{\"name\": \"root\", \"password\": \"secret\"}"),
+        ("/v3/auth/role/add", "{\"name\": \"root\"}"),
+        ("/v3/auth/user/grant", "{\"user\": \"root\", \"role\": \"root\"}"),
+        ("/v3/auth/enable", "{}"),
+    ] {
+        let answer = etcd.ask(path, body).unwrap();
+        assert!(answer.contains(" 200 "), "{answer}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("user");
+    let membership = Membership::new("g").unwrap();
+    let with_file = etcd.place(&format!("/test?lease=3s&user_file={}", path.display()));
+    for (text, place) in [("", etcd.place("/test")), ("root:wrong", with_file.clone())] {
+        std::fs::write(&path, text).unwrap();
+        let error = join(&engine(&place), &membership).unwrap_err();
+        let told = error.to_string();
+        assert!(matches!(error, RendezvousError::Refused { .. }), "{told}");
+        assert!(error.help().unwrap().contains("user_file"), "{:?}", error.help());
+        assert!(!told.contains("wrong"), "{told}");
+    }
+    std::fs::write(&path, "root:secret\n").unwrap();
+    let (own, other) = (engine(&with_file), engine(&with_file));
+    let (group, _theirs) = (enter(&own, "a"), enter(&other, "b"));
+    group.wait_for(2, DEADLINE).unwrap();
+}

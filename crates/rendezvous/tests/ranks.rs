@@ -1,0 +1,121 @@
+//! Ranks of a job: as a launcher's environment says, and started by a real `mpirun`.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{DEADLINE, Process, engine, free_port};
+use polyrail_rendezvous::{Membership, RendezvousError, join};
+
+/// A rank that torchrun would start so.
+fn rank(place: &str, rank: usize, size: usize, group: &str, name: &str) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rendezvous-member"));
+    command.args([group, name, &size.to_string(), "stay"]).env("POLYRAIL_RENDEZVOUS", place);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
+    command.env("LOCAL_WORLD_SIZE", size.to_string());
+    Process::start(&mut command)
+}
+
+#[test]
+fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
+    let place = format!("torchrun://:{}", free_port());
+    let start = |number| rank(&place, number, 3, "g", "-");
+    let (one, two) = (start(1), start(2));
+    let zero = start(0);
+    for process in [&zero, &one, &two] {
+        process.until("heard 2");
+    }
+    two.kill();
+    for process in [&zero, &one] {
+        process.until("left rank-2");
+    }
+    let again = start(2);
+    for process in [&zero, &one] {
+        process.until("joined rank-2");
+    }
+    again.until("found 3");
+}
+
+#[test]
+fn rank_0_may_leave_or_die_and_nobody_else_has_left_by_that() {
+    for dies in [false, true] {
+        let place = format!("torchrun://:{}", free_port());
+        let start = |number| rank(&place, number, 3, "g", "-");
+        let (mut zero, one, two) = (start(0), start(1), start(2));
+        for process in [&zero, &one, &two] {
+            process.until("heard 2");
+        }
+        if dies {
+            zero.kill();
+            let zero = start(0);
+            // It hears of both again, and they hear of its new run.
+            zero.until("found 3");
+            for process in [&one, &two] {
+                process.until("left rank-0");
+                process.until("joined rank-0");
+            }
+        } else {
+            drop(zero.take_stdin());
+            zero.until("over");
+            for process in [one, two] {
+                let mut process = process;
+                drop(process.take_stdin());
+                let last = process.until("over");
+                assert!(!last.iter().any(|line| line.contains("left rank-1")), "{last:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_of_another_group_or_with_a_name_that_is_taken_is_refused() {
+    let place = format!("torchrun://:{}", free_port());
+    let zero = rank(&place, 0, 2, "g", "same");
+    zero.until("entered same");
+    for (group, name, why) in
+        [("g", "same", "the name `same` is taken"), ("h", "x", "is in the group `g`")]
+    {
+        let other = rank(&place, 1, 2, group, name);
+        other.until(why);
+    }
+}
+
+#[test]
+fn without_a_launcher_the_missing_variable_is_named() {
+    let own = engine("slurm://");
+    let error = join(&own, &Membership::new("g").unwrap()).unwrap_err();
+    let told = error.to_string();
+    assert!(matches!(error, RendezvousError::Environment { .. }), "{told}");
+    assert!(told.contains("SLURM_STEP_NUM_TASKS or SLURM_NTASKS is not set"), "{told}");
+    assert!(error.help().unwrap().contains("srun"));
+}
+
+#[test]
+fn mpirun_starts_ranks_that_meet() {
+    let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
+    if version.is_err() {
+        return polyrail_skip::skip(
+            "the `mpirun` program is missing (Debian: openmpi-bin)",
+            "sudo apt-get install openmpi-bin && cargo test -p polyrail-rendezvous",
+        );
+    }
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "-np", "4"]);
+    command.arg(env!("CARGO_BIN_EXE_rendezvous-member")).args(["g", "-", "4", "meet"]);
+    command.env("POLYRAIL_RENDEZVOUS", format!("mpi://:{}", free_port()));
+    // It refuses root otherwise, and needs a folder of its own.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    let folder = tempfile::tempdir().unwrap();
+    command.env("TMPDIR", folder.path()).env("HOME", folder.path());
+    let mut process = Process::start(&mut command);
+    let mut lines = Vec::new();
+    for _ in 0..4 {
+        lines.extend(process.until("over"));
+    }
+    for number in 0..4 {
+        let entered = format!("entered rank-{number}");
+        assert!(lines.iter().any(|line| line.contains(&entered)), "{lines:?}");
+    }
+    assert_eq!(lines.iter().filter(|line| line.contains("heard 3")).count(), 4, "{lines:?}");
+    assert!(process.wait(DEADLINE).success(), "{lines:?}");
+}
