@@ -51,6 +51,12 @@ impl Process {
         Some(Self { number: std::process::id(), namespace: namespace()?, started })
     }
 
+    /// The process of that number in this process's PID namespace, if there is one now.
+    pub fn of(number: u32) -> Option<Self> {
+        let (_, started) = state_of(number)?;
+        Some(Self { number, namespace: namespace()?, started })
+    }
+
     /// Whether it has ended, for certain: what is hidden from this process, or is in another PID
     /// namespace, has not.
     pub fn has_ended(&self) -> bool {
