@@ -27,6 +27,11 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The user that this process acts as, by number.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// This process's PID namespace, by the kernel's number: every container numbers its own processes.
 /// `None` without `/proc`.
 pub fn namespace() -> Option<u64> {

@@ -1,6 +1,6 @@
-//! Offering device memory to other processes of this host.
+//! Offering memory to other processes of this host.
 //!
-//! Whoever wants to copy from or to a peer's device memory asks the peer for it, once for a region,
+//! Whoever wants to copy from or to a peer's memory asks the peer for it, once for a region,
 //! and opens what it offers. When the owner ends the region it tells all who asked, and waits until
 //! they say that nothing of theirs touches it any more: the acknowledgement of the message says so,
 //! as it does for a cancel.
@@ -10,13 +10,16 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_gpu::DeviceMemory;
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{RegionKey, Time};
+use polyrail_sys::Memory;
 use polyrail_sys::process::namespace;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
+use crate::device::host_proof::is_neighbour;
 use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
@@ -24,6 +27,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::keepsake::Keepsake;
 use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
+use crate::path::host::no_single_copy;
 
 /// Who was offered a region.
 pub(crate) struct Exports(Mutex<Offers>);
@@ -69,9 +73,6 @@ fn make_offer(
         return Err("only peers of the same host may have it".into());
     }
     let region = engine.registry.region(key).ok_or("the region is gone")?;
-    let RegionMemory::Device(memory) = &*region.memory else {
-        return Err("it is host memory".into());
-    };
     let instance = peer.instance();
     if !(region.allows(Touch::Read(instance)) && region.allows(Touch::Write(instance))) {
         // Memory that another process has open is open to it for reading and writing.
@@ -81,14 +82,36 @@ fn make_offer(
     if let Some(offer) = exports.offered_to(peer) {
         return Ok(offer);
     }
+    let (offer, descriptors) = match &*region.memory {
+        RegionMemory::Device(memory) => device_offer(memory)?,
+        RegionMemory::Host(memory) => (host_offer(engine, peer, memory)?, Vec::new()),
+        RegionMemory::Foreign(_) => return Err("it is another process's".into()),
+    };
+    let (engine, peer) = (Arc::downgrade(engine), peer.clone());
+    exports.add(Offered { engine, peer, offer, _descriptors: descriptors })
+}
+
+fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> {
     let export = memory.device().export(memory).map_err(|error| error.to_string())?;
     let (export, descriptors) = export.into_parts();
     let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd() as u32).collect();
     // 0 is nobody's.
     let (process, namespace) = (std::process::id(), namespace().unwrap_or(0));
-    let offer = Offer { process, namespace, descriptors: numbers, export };
-    let (engine, peer) = (Arc::downgrade(engine), peer.clone());
-    exports.add(Offered { engine, peer, offer, _descriptors: descriptors })
+    Ok((Offer { process, namespace, descriptors: numbers, export }, descriptors))
+}
+
+/// Addresses are told to processes of the same user only, on the kernel's word: a peer can say of
+/// itself what it likes.
+fn host_offer(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    memory: &Memory,
+) -> Result<Offer, String> {
+    if let Some(why) = no_single_copy(engine) {
+        return Err(format!("the peer: {why}"));
+    }
+    is_neighbour(peer.instance())?;
+    engine.proofs.own(engine.card.instance)?.offer(memory)
 }
 
 impl Default for Exports {
