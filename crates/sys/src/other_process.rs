@@ -206,7 +206,8 @@ pub fn may_copy_between_processes() -> io::Result<()> {
     let foreign = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let own = std::process::id().cast_signed();
     // SAFETY: both pieces are arrays that live here; the kernel only reads the foreign one.
-    let copied = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const foreign, 1, 0) };
+    let copied =
+        unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const foreign, 1, 0) };
     if copied < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -278,7 +279,8 @@ mod tests {
         while magic != *b"\x7fELF" {
             assert!(began.elapsed() < Duration::from_secs(30), "{magic:?}");
             let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
-            let Some(begin) = maps.split('-').next().and_then(|at| u64::from_str_radix(at, 16).ok())
+            let Some(begin) =
+                maps.split('-').next().and_then(|at| u64::from_str_radix(at, 16).ok())
             else {
                 continue;
             };

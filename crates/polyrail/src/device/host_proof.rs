@@ -228,10 +228,8 @@ mod tests {
     fn what_a_peer_says_of_another_process_is_not_believed() {
         let (proofs, instance) = (Proofs::default(), InstanceId(0x5eed_0000 + 2));
         let offer = proofs.own(instance).unwrap().offer(&Memory::from(vec![1; 8])).unwrap();
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let other = Process::of(child.id()).unwrap();
         let mut claim = Offer { process: other.number, ..offer.clone() };
         claim.export[4..12].copy_from_slice(&other.started.to_le_bytes());

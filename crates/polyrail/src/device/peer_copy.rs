@@ -127,10 +127,7 @@ impl DeviceQueues {
 pub(crate) type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
 
 /// Keeps all regions of the parts.
-pub(crate) fn pin_all<'a>(
-    parts: &'a [CopyPart],
-    pinned: &mut Pinned<'a>,
-) -> Result<(), CopyError> {
+pub(crate) fn pin_all<'a>(parts: &'a [CopyPart], pinned: &mut Pinned<'a>) -> Result<(), CopyError> {
     for part in parts {
         for region in [&part.from, &part.to] {
             // Parts mostly stay in the same two regions; another pin of one does no harm.

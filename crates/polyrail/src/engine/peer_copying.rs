@@ -49,8 +49,7 @@ impl EngineShared {
     fn post_host_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
         let prepared = &op.prepared;
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
-        let order =
-            Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
+        let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
         match self.host_copies.begin(order) {
             Begun::Done => {
                 op.set_copying(Tickets::new());

@@ -102,11 +102,7 @@ fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> 
 
 /// Addresses are told to processes of the same user only, on the kernel's word: a peer can say of
 /// itself what it likes.
-fn host_offer(
-    engine: &EngineShared,
-    peer: &PeerShared,
-    memory: &Memory,
-) -> Result<Offer, String> {
+fn host_offer(engine: &EngineShared, peer: &PeerShared, memory: &Memory) -> Result<Offer, String> {
     if let Some(why) = no_single_copy(engine) {
         return Err(format!("the peer: {why}"));
     }

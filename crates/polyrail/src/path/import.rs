@@ -98,11 +98,7 @@ pub(crate) fn import(
     }
 }
 
-fn open_host(
-    imports: &Imports,
-    peer: &PeerShared,
-    offer: &Offer,
-) -> Result<ForeignMemory, String> {
+fn open_host(imports: &Imports, peer: &PeerShared, offer: &Offer) -> Result<ForeignMemory, String> {
     let instance = peer.instance();
     let memory = host_proof::open(instance, offer, imports.process(instance))?;
     imports.note_process(instance, memory.process());

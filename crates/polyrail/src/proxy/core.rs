@@ -476,5 +476,3 @@ impl AnyFlow {
         }
     }
 }
-
-
