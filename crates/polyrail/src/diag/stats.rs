@@ -66,7 +66,7 @@ pub struct PeerStats {
     pub instance: String,
     /// Whether it is on this host.
     pub same_host: bool,
-    /// Payload that devices here were given to copy from end to end, without a rail.
+    /// Payload that devices or CPUs here were given to copy from end to end, without a rail.
     pub peer_copy_bytes: u64,
     /// Payload that was left for it in memory that both processes have open: only heads and
     /// acknowledgements of it took a rail.
