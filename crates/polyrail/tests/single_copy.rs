@@ -212,6 +212,47 @@ fn a_cancelled_read_ends_soon_and_nothing_lands_after_that() {
 }
 
 #[test]
+fn an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads() {
+    play();
+    let test = "an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads";
+    let two = Two::start(test, ON);
+    let room = zeroed(&two.engine, PUPPET_BYTES);
+    let transfer = two.long_read(&room, None);
+    let began = Instant::now();
+    two.engine.close();
+    assert!(matches!(transfer.ended(), Err(TransferError::PeerLost { .. })));
+    drop((transfer, room, two));
+    // Its threads have ended, too.
+    soon(began);
+}
+
+#[test]
+fn callers_that_make_the_progress_copy_and_are_heard() {
+    play();
+    let test = "callers_that_make_the_progress_copy_and_are_heard";
+    let caller: &[(&str, &str)] = &[("single_copy", "auto"), ("progress", "caller")];
+    let engine = engine(caller);
+    let mut puppet = Puppet::start(test, &engine, ON);
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let source = filled(&engine, PUPPET_BYTES, 8);
+    let request = Request::write(&peer).segment(source.all(), puppet.region.all());
+    let prepared = engine.prepare(request.notification(b"8".to_vec())).unwrap();
+    assert_eq!(prepared.path().kind, PathKind::SingleCopy, "{}", prepared.path());
+    finished(&prepared.post().unwrap());
+    assert_eq!(puppet.ask("check 8"), "8 true");
+    let two = Two { engine, puppet, peer };
+    let room = zeroed(&two.engine, PUPPET_BYTES);
+    let transfer = two.long_read(&room, None);
+    transfer.cancel();
+    assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
+    // Who only asks hears of it as well.
+    room.write_at(0, &[0]).unwrap();
+    let transfer = two.long_read(&room, None);
+    transfer.cancel();
+    wait_for("the end", || transfer.is_over());
+}
+
+#[test]
 fn a_deadline_that_passes_in_mid_copy_ends_the_transfer() {
     play();
     let two = Two::start("a_deadline_that_passes_in_mid_copy_ends_the_transfer", ON);

@@ -227,6 +227,44 @@ mod tests {
         (child, process)
     }
 
+    /// Has the kernel refuse `process_vm_readv` to this process and its children for good.
+    fn forbid_copies() {
+        const LOAD_NUMBER: u16 = 0x20;
+        const JUMP_IF_EQUAL: u16 = 0x15;
+        const RETURN: u16 = 0x06;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let call = libc::SYS_process_vm_readv as u32;
+        let mut steps = [
+            step(LOAD_NUMBER, 0, 0, 0),
+            step(JUMP_IF_EQUAL, 0, 1, call),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the calls read their arguments, which live here, and change only what this thread
+        // may do from now on.
+        let results = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            ]
+        };
+        assert_eq!(results, [0, 0], "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn a_seccomp_filter_is_found_by_trying() {
+        // A thread's filter ends with the thread.
+        let forbidden = std::thread::spawn(|| {
+            may_copy_between_processes().unwrap();
+            forbid_copies();
+            may_copy_between_processes().unwrap_err()
+        });
+        let error = forbidden.join().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        may_copy_between_processes().unwrap();
+    }
+
     #[test]
     fn this_process_and_one_that_started_at_another_time_are_refused() {
         let own = Process::own().unwrap();

@@ -191,17 +191,17 @@ impl HostCopier {
         for _ in 0..pieces.min(asleep) {
             self.queue.changed.notify_one();
         }
-        if asleep > 0 {
+        if pieces <= asleep {
             return Ok(());
         }
         let mut threads = self.threads.lock();
-        if threads.len() < self.limit {
-            let (queue, number) = (self.queue.clone(), threads.len());
+        for number in threads.len()..self.limit.min(threads.len() + pieces - asleep) {
+            let queue = self.queue.clone();
             let thread = std::thread::Builder::new().name(format!("pr-copy{number}"));
             match thread.spawn(move || queue.work()) {
                 Ok(thread) => threads.push(thread),
                 // Those that there are do it.
-                Err(_) if !threads.is_empty() => {}
+                Err(_) if !threads.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
