@@ -29,7 +29,7 @@ pub use event_fd::EventFd;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
 pub use other_process::{
-    Direction, ForeignCopy, ForeignMemory, OtherProcess, may_copy_between_processes,
+    Direction, ForeignCopy, ForeignMemory, Guard, OtherProcess, may_copy_between_processes,
 };
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;

@@ -6,25 +6,36 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
 
 use crate::memory::{Memory, OutOfRange};
 use crate::process::Process;
+use crate::threads::monotonic_ns;
 
 /// Pieces that one call copies.
 const PIECES: usize = 64;
+/// How old a look at the guard may be when the copy begins. Far less than anybody waits for a
+/// process that is stopped, and far more than the look takes.
+const FRESH_NS: u64 = 20_000_000;
 
-/// Another process, told from every later one that gets its number.
+/// Another process. Only what its memory holds tells it from a later one of the same number: see
+/// [`Guard`].
 #[derive(Debug)]
 pub struct OtherProcess {
     number: Pid,
-    /// Readable once the process has ended.
-    descriptor: OwnedFd,
+}
+
+/// Two words in another process that have these values as long as memory of it may be used. Their
+/// owner draws them at random, and clears them before it uses the memory for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard {
+    /// Where they are in that process.
+    pub places: [u64; 2],
+    /// What they hold.
+    pub values: [u64; 2],
 }
 
 /// Bytes in another process. That process may unmap them at any time; then copies fail.
@@ -33,6 +44,7 @@ pub struct ForeignMemory {
     process: Arc<OtherProcess>,
     base: u64,
     len: u64,
+    guard: Guard,
 }
 
 /// Which way bytes are copied.
@@ -44,10 +56,10 @@ pub enum Direction {
     ToOther,
 }
 
-/// Pieces that one system call copies, between this process and another one.
+/// Pieces that one system call copies, between this process and memory of another one.
 pub struct ForeignCopy<'a> {
     direction: Direction,
-    process: Option<&'a OtherProcess>,
+    memory: &'a ForeignMemory,
     local: [libc::iovec; PIECES],
     foreign: [libc::iovec; PIECES],
     count: usize,
@@ -57,43 +69,50 @@ pub struct ForeignCopy<'a> {
 }
 
 impl OtherProcess {
-    /// Keeps track of that process. This process is refused: a copy to an address that somebody
-    /// else has told must not change what this program's own references point to.
+    /// That process. This one is refused: a copy to an address that somebody else has told must not
+    /// change what this program's own references point to.
     pub fn open(process: Process) -> io::Result<Self> {
         if process.number == std::process::id() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is this process"));
         }
         let number = i32::try_from(process.number).ok().and_then(Pid::from_raw);
         let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-        let descriptor = pidfd_open(number, PidfdFlags::empty())?;
-        let other = Self { number, descriptor };
-        // The number may have been another one's when it was told, and until the descriptor was open.
-        if process.has_ended() || !other.is_alive() {
+        if process.has_ended() {
             return Err(Errno::SRCH.into());
         }
-        Ok(other)
-    }
-
-    /// Whether it has not ended.
-    pub fn is_alive(&self) -> bool {
-        let mut ends = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        loop {
-            match poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-                Ok(ended) => return ended == 0,
-                Err(Errno::INTR) => {}
-                // Who can't ask must not copy.
-                Err(_) => return false,
-            }
-        }
+        Ok(Self { number })
     }
 
     /// `len` bytes of it from this address on, as it has told.
-    pub fn memory(self: &Arc<Self>, base: u64, len: u64) -> Result<ForeignMemory, OutOfRange> {
+    pub fn memory(
+        self: &Arc<Self>,
+        base: u64,
+        len: u64,
+        guard: Guard,
+    ) -> Result<ForeignMemory, OutOfRange> {
         match base.checked_add(len) {
             Some(end) if usize::try_from(end).is_ok() => {
-                Ok(ForeignMemory { process: self.clone(), base, len })
+                Ok(ForeignMemory { process: self.clone(), base, len, guard })
             }
             _ => Err(OutOfRange { offset: base, len, size: u64::MAX }),
+        }
+    }
+
+    fn words(&self, places: [u64; 2]) -> io::Result<[u64; 2]> {
+        let mut words = [0_u64; 2];
+        let len = size_of::<u64>();
+        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 2 * len };
+        let foreign = places
+            .map(|at| libc::iovec { iov_base: at as usize as *mut libc::c_void, iov_len: len });
+        let number = self.number.as_raw_pid();
+        // SAFETY: the local piece is `words`, which lives here. The foreign ones are addresses of
+        // another process (`open` refuses this one), which the kernel checks.
+        let read =
+            unsafe { libc::process_vm_readv(number, &raw const local, 1, foreign.as_ptr(), 2, 0) };
+        match usize::try_from(read) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(read) if read == 2 * len => Ok(words),
+            Ok(_) => Err(Errno::FAULT.into()),
         }
     }
 }
@@ -114,6 +133,15 @@ impl ForeignMemory {
         &self.process
     }
 
+    /// Whether they may be used now: `ESTALE` if not. What the other process is, too, is certain
+    /// then: nobody else holds these words there.
+    pub fn check(&self) -> io::Result<()> {
+        if self.process.words(self.guard.places)? == self.guard.values {
+            return Ok(());
+        }
+        Err(Errno::STALE.into())
+    }
+
     fn address(&self, offset: u64, len: u64) -> Result<u64, OutOfRange> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base + offset),
@@ -124,32 +152,29 @@ impl ForeignMemory {
 
 impl<'a> ForeignCopy<'a> {
     /// No pieces yet.
-    pub fn new(direction: Direction) -> Self {
+    pub fn new(direction: Direction, memory: &'a ForeignMemory) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (local, foreign) = ([none; PIECES], [none; PIECES]);
-        let (process, borrowed) = (None, PhantomData);
-        Self { direction, process, local, foreign, count: 0, bytes: 0, borrowed }
+        Self { direction, memory, local, foreign, count: 0, bytes: 0, borrowed: PhantomData }
     }
 
-    /// Whether there is room for one more piece, if it is of that process.
-    pub fn takes(&self, foreign: &ForeignMemory) -> bool {
-        let is_same = |process: &OtherProcess| std::ptr::eq(process, &*foreign.process);
-        self.count < PIECES && self.process.is_none_or(is_same)
+    /// Whether there is room for one more piece of that memory.
+    pub fn takes(&self, memory: &ForeignMemory) -> bool {
+        self.count < PIECES && std::ptr::eq(self.memory, memory)
     }
 
-    /// Adds a piece, if [`Self::takes`] says so.
+    /// Adds a piece, if there is room.
     pub fn push(
         &mut self,
         (local, local_offset): (&'a Memory, u64),
-        (foreign, foreign_offset): (&'a ForeignMemory, u64),
+        foreign_offset: u64,
         len: u64,
     ) -> Result<(), OutOfRange> {
         let here = local.at(local_offset, len)?;
-        let there = foreign.address(foreign_offset, len)?;
-        if !self.takes(foreign) {
-            return Err(OutOfRange { offset: self.count as u64, len: 1, size: PIECES as u64 });
+        let there = self.memory.address(foreign_offset, len)?;
+        if self.count == PIECES {
+            return Err(OutOfRange { offset: PIECES as u64, len: 1, size: PIECES as u64 });
         }
-        self.process = Some(&foreign.process);
         // Both ranges were checked, so their length fits.
         self.local[self.count] = libc::iovec { iov_base: here.cast(), iov_len: len as usize };
         self.foreign[self.count] =
@@ -159,39 +184,35 @@ impl<'a> ForeignCopy<'a> {
         Ok(())
     }
 
-    /// Copies all pieces, and makes sure that the process was alive before and after. A few
-    /// instructions lie between that look and the copy: a process that ends, is waited for, and
-    /// whose number is given to another one of the same user within them, would go unnoticed before
-    /// the copy, but not after it.
+    /// Copies all pieces, if the other memory may be used; makes sure of it before and after. A
+    /// process that is stopped in the few instructions between the look before and the copy, and
+    /// continued much later, goes unnoticed until after the copy.
     ///
-    /// An error leaves some of the pieces copied. `ESRCH`: the process has ended; `EFAULT`: it has
-    /// no such memory; `EPERM`: this process may not.
+    /// An error leaves some of the pieces copied. `ESTALE`: the memory may not be used any more;
+    /// `ESRCH`: the process has ended; `EFAULT`: it has no such memory; `EPERM`: this process may not.
     pub fn run(&self) -> io::Result<()> {
-        let Some(process) = self.process else { return Ok(()) };
-        if self.bytes == 0 {
-            return Ok(());
-        }
-        if !process.is_alive() {
-            return Err(Errno::SRCH.into());
-        }
         let call = match self.direction {
             Direction::FromOther => libc::process_vm_readv,
             Direction::ToOther => libc::process_vm_writev,
         };
-        let (number, count) = (process.number.as_raw_pid(), self.count as libc::c_ulong);
+        let (number, count) = (self.memory.process.number, self.count as libc::c_ulong);
+        loop {
+            let before = monotonic_ns();
+            self.memory.check()?;
+            // A system call is where a process stops that is told to. The clock takes none.
+            if monotonic_ns() - before < FRESH_NS {
+                break;
+            }
+        }
         // SAFETY: the local pieces were checked against memories that are borrowed for as long as
         // this value lives, and that are only reached by copies. The foreign ones are addresses of
         // another process (`open` refuses this one), which the kernel checks.
-        let copied =
-            unsafe { call(number, self.local.as_ptr(), count, self.foreign.as_ptr(), count, 0) };
-        // Before anything else can change it.
-        let error = io::Error::last_os_error();
-        if !process.is_alive() {
-            return Err(Errno::SRCH.into());
-        }
+        let copied = unsafe {
+            call(number.as_raw_pid(), self.local.as_ptr(), count, self.foreign.as_ptr(), count, 0)
+        };
         match u64::try_from(copied) {
-            Err(_) => Err(error),
-            Ok(copied) if copied == self.bytes => Ok(()),
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(copied) if copied == self.bytes => self.memory.check(),
             // It stops at the first page that is not there.
             Ok(_) => Err(Errno::FAULT.into()),
         }
@@ -280,60 +301,60 @@ mod tests {
         assert!(OtherProcess::open(process).is_err());
     }
 
-    #[test]
-    fn copies_end_with_the_process_and_at_the_end_of_its_memory() {
-        let (mut child, process) = child();
-        let other = Arc::new(OtherProcess::open(process).unwrap());
-        let local = Memory::from(vec![1; 64]);
-        // Nothing is mapped there.
-        let nothing = other.memory(8, 64).unwrap();
-        let mut copy = ForeignCopy::new(Direction::FromOther);
-        copy.push((&local, 0), (&nothing, 0), 64).unwrap();
-        assert!(copy.push((&local, 1), (&nothing, 0), 64).is_err(), "beyond the local memory");
-        assert!(copy.push((&local, 0), (&nothing, 1), 64).is_err(), "beyond the foreign memory");
-        let error = copy.run().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::FAULT.raw_os_error()));
-        assert!(other.memory(u64::MAX, 2).is_err());
-
-        child.kill().unwrap();
+    /// Where the child's program begins, once it has begun.
+    fn program(process: Process) -> u64 {
         let began = Instant::now();
-        while other.is_alive() {
-            assert!(began.elapsed() < Duration::from_secs(30), "it was killed");
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not begin");
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
+            // Before, it is a copy of this program.
+            let first = maps.lines().next().filter(|line| {
+                line.contains("cat") || line.contains("busybox") || line.contains("coreutils")
+            });
+            if let Some((begin, _)) = first.and_then(|line| line.split_once('-')) {
+                return u64::from_str_radix(begin, 16).unwrap();
+            }
             std::thread::yield_now();
         }
-        let error = copy.run().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
-        child.wait().unwrap();
     }
 
     #[test]
-    fn bytes_of_a_child_are_read_and_written() {
-        // `cat` maps its own file, whose first bytes are known.
+    fn bytes_of_a_child_are_copied_while_its_words_are_what_they_should_be() {
         let (mut child, process) = child();
         let other = Arc::new(OtherProcess::open(process).unwrap());
+        let begin = program(process);
+        // The first bytes of every program are known well enough to be read first.
+        let places = [begin, begin + 8];
+        let values = other.words(places).unwrap();
+        assert_eq!(values[0].to_le_bytes()[..4], *b"\x7fELF");
+        let good = other.memory(begin, 64, Guard { places, values }).unwrap();
+        let local = Memory::from(vec![0; 4]);
+        let mut copy = ForeignCopy::new(Direction::FromOther, &good);
+        // In two pieces that come in another order.
+        copy.push((&local, 2), 2, 2).unwrap();
+        copy.push((&local, 0), 0, 2).unwrap();
+        assert!(copy.push((&local, 3), 0, 2).is_err(), "beyond the local memory");
+        assert!(copy.push((&local, 0), 63, 2).is_err(), "beyond the foreign memory");
+        copy.run().unwrap();
         let mut magic = [0; 4];
-        let began = Instant::now();
-        // Until it has become `cat`, it is a copy of this program; both begin so.
-        while magic != *b"\x7fELF" {
-            assert!(began.elapsed() < Duration::from_secs(30), "{magic:?}");
-            let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
-            let Some(begin) =
-                maps.split('-').next().and_then(|at| u64::from_str_radix(at, 16).ok())
-            else {
-                continue;
-            };
-            let foreign = other.memory(begin, 4096).unwrap();
-            let local = Memory::from(vec![0; 4]);
-            let mut copy = ForeignCopy::new(Direction::FromOther);
-            // In two pieces that come in another order.
-            copy.push((&local, 2), (&foreign, 2), 2).unwrap();
-            copy.push((&local, 0), (&foreign, 0), 2).unwrap();
-            if copy.run().is_ok() {
-                local.read_at(0, &mut magic).unwrap();
-            }
-        }
+        local.read_at(0, &mut magic).unwrap();
+        assert_eq!(magic, *b"\x7fELF");
+
+        let code = |memory: &ForeignMemory| {
+            let mut copy = ForeignCopy::new(Direction::FromOther, memory);
+            copy.push((&local, 0), 0, 4).unwrap();
+            copy.run().unwrap_err().raw_os_error().unwrap()
+        };
+        let others = Guard { places, values: [values[0], values[1] ^ 1] };
+        let revoked = other.memory(begin, 64, others).unwrap();
+        assert_eq!(code(&revoked), Errno::STALE.raw_os_error());
+        // Nothing is mapped there.
+        let nothing = other.memory(8, 64, Guard { places, values }).unwrap();
+        assert_eq!(code(&nothing), Errno::FAULT.raw_os_error());
+        assert!(other.memory(u64::MAX, 2, others).is_err());
         child.kill().unwrap();
         child.wait().unwrap();
+        assert_eq!(code(&good), Errno::SRCH.raw_os_error());
         may_copy_between_processes().unwrap();
     }
 }

@@ -127,6 +127,7 @@ impl HostCopier {
         if bytes <= INLINE_BYTES && parts.len() <= INLINE_PARTS {
             return match copy(parts, Cursor::default(), bytes) {
                 Ok(()) => Begun::Done,
+                Err(error) if is_stale(&error) => Begun::RegionDropped,
                 Err(error) => Begun::Impossible(error.to_string()),
             };
         }
@@ -302,6 +303,7 @@ impl HostJob {
             // More than a wish that it end: bytes are missing.
             progress.stopped = Some(match progress.stopped.take() {
                 Some(stop) => stop,
+                None if is_stale(&error) => Stop::RegionEnded,
                 None => Stop::Impossible(error.to_string()),
             });
         }
@@ -322,6 +324,11 @@ impl Completion for HostJob {
     fn completed(&self) -> Result<u64, GpuError> {
         Ok(self.is_done.load(Ordering::Acquire).into())
     }
+}
+
+/// Whether the peer has ended the region, or given this process up, which did not hear of it yet.
+fn is_stale(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::StaleNetworkFileHandle
 }
 
 /// Where the piece ends that begins there, and its bytes.
@@ -384,10 +391,10 @@ impl<'a> Batch<'a> {
         };
         if !self.0.as_ref().is_some_and(takes) {
             self.run()?;
-            self.0 = Some((direction, ForeignCopy::new(direction)));
+            self.0 = Some((direction, ForeignCopy::new(direction, there.0)));
         }
         let Some((_, copy)) = &mut self.0 else { return Ok(()) };
-        copy.push(here, there, len).map_err(io::Error::other)
+        copy.push(here, there.1, len).map_err(io::Error::other)
     }
 
     fn run(&mut self) -> io::Result<()> {

@@ -4,8 +4,11 @@
 //! A peer says itself which host it is on and which process it is. Whoever believed that could be
 //! made to write into any process that it may trace. So each engine takes a name in the kernel, made
 //! of its instance number: the kernel then says which process has that name, and which user that is.
-//! And the process must have a random number, which the peer has told, where the peer says: it has
-//! not become another program since.
+//!
+//! And whoever copies looks at two words in the other process before and after each piece: one of
+//! the region, one of the peer. They are random, and their owner clears them when it ends the region
+//! or gives the peer up. So a process that was stopped meanwhile and goes on finds that it may not,
+//! and a process that has become another program does not pass for the peer.
 
 use std::io;
 use std::sync::Arc;
@@ -15,22 +18,43 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::message::Offer;
 use polyrail_sys::process::{Process, namespace, user};
 use polyrail_sys::{
-    Badge, Bearer, Direction, ForeignCopy, ForeignMemory, Memory, OtherProcess,
-    may_copy_between_processes,
+    Badge, Bearer, ForeignMemory, Guard, Memory, OtherProcess, may_copy_between_processes,
 };
 
 const MAGIC: [u8; 4] = *b"PRH1";
-const OFFER_BYTES: usize = 52;
-const NONCE_BYTES: usize = 16;
+const WORDS: usize = 7;
+const OFFER_BYTES: usize = 4 + 8 * WORDS;
+
+/// A word that says whether others may still copy.
+pub(crate) struct Lease {
+    word: Memory,
+    value: u64,
+}
+
+impl Lease {
+    pub(crate) fn new() -> Result<Self, String> {
+        let value = getrandom::u64().map_err(|error| format!("no random bits: {error}"))?;
+        Ok(Self { word: Memory::from(value.to_ne_bytes().to_vec()), value })
+    }
+
+    /// From now on nobody may begin to copy.
+    pub(crate) fn revoke(&self) {
+        // It has eight bytes.
+        let _ = self.word.write_at(0, &[0; 8]);
+    }
+
+    fn place(&self) -> Result<u64, String> {
+        self.word.address(0, 8).map(|at| at as u64).map_err(|error| error.to_string())
+    }
+}
 
 /// What this engine proves itself with, once it is needed.
 #[derive(Default)]
 pub(crate) struct Proofs(Mutex<Option<Arc<HostProof>>>);
 
-/// The name and the random number of an engine.
+/// The name of an engine.
 pub(crate) struct HostProof {
     badge: Badge,
-    nonce: Memory,
     process: Process,
 }
 
@@ -55,28 +79,26 @@ impl HostProof {
         let process = Process::own().ok_or("/proc is not mounted")?;
         let badge = Badge::take(&name_of(instance))
             .map_err(|error| format!("this process can't show who it is: {error}"))?;
-        let mut nonce = [0; NONCE_BYTES];
-        for half in nonce.chunks_exact_mut(8) {
-            let random = getrandom::u64().map_err(|error| format!("no random bits: {error}"))?;
-            half.copy_from_slice(&random.to_le_bytes());
-        }
-        Ok(Self { badge, nonce: Memory::from(nonce.to_vec()), process })
+        Ok(Self { badge, process })
     }
 
-    /// What a peer needs to copy from and to this memory.
-    pub(crate) fn offer(&self, memory: &Memory) -> Result<Offer, String> {
+    /// What a peer needs to copy from and to this memory, until one of the leases is revoked.
+    pub(crate) fn offer(&self, memory: &Memory, leases: [&Lease; 2]) -> Result<Offer, String> {
         self.badge.make_room();
-        let out_of_range = |error| format!("{error}");
-        let base = memory.address(0, memory.len()).map_err(out_of_range)?;
-        let nonce_at = self.nonce.address(0, NONCE_BYTES as u64).map_err(out_of_range)?;
-        let mut nonce = [0; NONCE_BYTES];
-        self.nonce.read_at(0, &mut nonce).map_err(out_of_range)?;
+        let base = memory.address(0, memory.len()).map_err(|error| error.to_string())?;
+        let [one, two] = leases;
+        let words: [u64; WORDS] = [
+            self.process.started,
+            base as u64,
+            memory.len(),
+            one.place()?,
+            two.place()?,
+            one.value,
+            two.value,
+        ];
         let mut export = Vec::with_capacity(OFFER_BYTES);
         export.extend(MAGIC);
-        for word in [self.process.started, base as u64, memory.len(), nonce_at as u64] {
-            export.extend(word.to_le_bytes());
-        }
-        export.extend(nonce);
+        words.iter().for_each(|word| export.extend(word.to_le_bytes()));
         let Process { number, namespace, .. } = self.process;
         Ok(Offer { process: number, namespace, descriptors: Vec::new(), export })
     }
@@ -88,8 +110,7 @@ struct HostOffer {
     process: Process,
     base: u64,
     len: u64,
-    nonce_at: u64,
-    nonce: [u8; NONCE_BYTES],
+    guard: Guard,
 }
 
 /// Whether an engine with this number runs here as the same user: nobody else is told addresses.
@@ -119,8 +140,16 @@ pub(crate) fn open(
         Some(process) => process,
         None => Arc::new(open_process(instance, host)?),
     };
-    check_nonce(&process, host)?;
-    process.memory(host.base, host.len).map_err(|error| error.to_string())
+    let memory = process.memory(host.base, host.len, host.guard);
+    let memory = memory.map_err(|error| error.to_string())?;
+    memory.check().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => why_not(&error),
+        io::ErrorKind::StaleNetworkFileHandle => {
+            "the peer's process is not what the peer says, or the region has ended".to_owned()
+        }
+        _ => format!("the peer's memory can't be read: {error}"),
+    })?;
+    Ok(memory)
 }
 
 fn open_process(instance: InstanceId, host: HostOffer) -> Result<OtherProcess, String> {
@@ -137,31 +166,11 @@ fn open_process(instance: InstanceId, host: HostOffer) -> Result<OtherProcess, S
         Some(_) => {}
     }
     let process = OtherProcess::open(host.process)
-        .map_err(|error| format!("the peer's process can't be watched: {error}"))?;
-    // Its number was not given to another process before it was watched.
+        .map_err(|error| format!("the peer's process can't be found: {error}"))?;
     if !bearer.has_it() {
         return Err("the peer's process has ended".to_owned());
     }
     Ok(process)
-}
-
-fn check_nonce(process: &Arc<OtherProcess>, host: HostOffer) -> Result<(), String> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::PermissionDenied => why_not(&error),
-        _ => format!("the peer's memory can't be read: {error}"),
-    };
-    let place = process.memory(host.nonce_at, NONCE_BYTES as u64);
-    let place = place.map_err(|error| error.to_string())?;
-    let found = Memory::from(vec![0; NONCE_BYTES]);
-    let mut copy = ForeignCopy::new(Direction::FromOther);
-    copy.push((&found, 0), (&place, 0), NONCE_BYTES as u64).map_err(|error| error.to_string())?;
-    copy.run().map_err(failed)?;
-    let mut nonce = [0; NONCE_BYTES];
-    found.read_at(0, &mut nonce).map_err(|error| error.to_string())?;
-    if nonce != host.nonce {
-        return Err("the peer's process is not what the peer says".to_owned());
-    }
-    Ok(())
 }
 
 /// Why the kernel refuses though the user is the same.
@@ -192,11 +201,10 @@ impl HostOffer {
             word.copy_from_slice(&rest[index * 8..index * 8 + 8]);
             u64::from_le_bytes(word)
         };
-        let mut nonce = [0; NONCE_BYTES];
-        nonce.copy_from_slice(&rest[32..]);
         let (number, namespace, started) = (offer.process, offer.namespace, word(0));
         let process = Process { number, namespace, started };
-        Some(Self { process, base: word(1), len: word(2), nonce_at: word(3), nonce })
+        let guard = Guard { places: [word(3), word(4)], values: [word(5), word(6)] };
+        Some(Self { process, base: word(1), len: word(2), guard })
     }
 }
 
@@ -215,7 +223,8 @@ mod tests {
         let proof = proofs.own(instance).unwrap();
         assert!(Arc::ptr_eq(&proof, &proofs.own(instance).unwrap()));
         let memory = Memory::from(vec![1; 100]);
-        let offer = proof.offer(&memory).unwrap();
+        let leases = [Lease::new().unwrap(), Lease::new().unwrap()];
+        let offer = proof.offer(&memory, leases.each_ref()).unwrap();
         let host = HostOffer::decode(&offer).unwrap();
         assert_eq!((host.process, host.len), (Process::own().unwrap(), 100));
         assert_eq!(host.base, memory.address(0, 100).unwrap() as u64);
@@ -227,7 +236,9 @@ mod tests {
     #[test]
     fn what_a_peer_says_of_another_process_is_not_believed() {
         let (proofs, instance) = (Proofs::default(), InstanceId(0x5eed_0000 + 2));
-        let offer = proofs.own(instance).unwrap().offer(&Memory::from(vec![1; 8])).unwrap();
+        let leases = [Lease::new().unwrap(), Lease::new().unwrap()];
+        let proof = proofs.own(instance).unwrap();
+        let offer = proof.offer(&Memory::from(vec![1; 8]), leases.each_ref()).unwrap();
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let other = Process::of(child.id()).unwrap();
@@ -237,7 +248,7 @@ mod tests {
         assert!(why.contains("says that it is another process"), "{why}");
         let why = open(instance, &Offer { namespace: 1, ..offer.clone() }, None).unwrap_err();
         assert!(why.contains("PID namespaces"), "{why}");
-        // And if the kernel's word were got round, the number is not there.
+        // And if the kernel's word were got round, the words are not there.
         let process = Arc::new(OtherProcess::open(other).unwrap());
         let why = open(instance, &claim, Some(process)).unwrap_err();
         assert!(why.contains("can't be read") || why.contains("is not what"), "{why}");

@@ -19,7 +19,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
-use crate::device::host_proof::is_neighbour;
+use crate::device::host_proof::{Lease, is_neighbour};
 use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
@@ -44,6 +44,8 @@ struct Offered {
     offer: Offer,
     /// The peer takes copies of them at any time.
     _descriptors: Vec<OwnedFd>,
+    /// The peer looks at it before it copies.
+    lease: Option<Lease>,
 }
 
 /// A peer that is to let go of a region.
@@ -82,13 +84,16 @@ fn make_offer(
     if let Some(offer) = exports.offered_to(peer) {
         return Ok(offer);
     }
-    let (offer, descriptors) = match &*region.memory {
-        RegionMemory::Device(memory) => device_offer(memory)?,
-        RegionMemory::Host(memory) => (host_offer(engine, peer, memory)?, Vec::new()),
+    let ((offer, _descriptors), lease) = match &*region.memory {
+        RegionMemory::Device(memory) => (device_offer(memory)?, None),
+        RegionMemory::Host(memory) => {
+            let (offer, lease) = host_offer(engine, peer, memory)?;
+            ((offer, Vec::new()), Some(lease))
+        }
         RegionMemory::Foreign(_) => return Err("it is another process's".into()),
     };
     let (engine, peer) = (Arc::downgrade(engine), peer.clone());
-    exports.add(Offered { engine, peer, offer, _descriptors: descriptors })
+    exports.add(Offered { engine, peer, offer, _descriptors, lease })
 }
 
 fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> {
@@ -102,12 +107,18 @@ fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> 
 
 /// Addresses are told to processes of the same user only, on the kernel's word: a peer can say of
 /// itself what it likes.
-fn host_offer(engine: &EngineShared, peer: &PeerShared, memory: &Memory) -> Result<Offer, String> {
+fn host_offer(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    memory: &Memory,
+) -> Result<(Offer, Lease), String> {
     if let Some(why) = no_single_copy(engine) {
         return Err(format!("the peer: {why}"));
     }
     is_neighbour(peer.instance())?;
-    engine.proofs.own(engine.card.instance)?.offer(memory)
+    let (lease, of_peer) = (Lease::new()?, peer.lease()?);
+    let offer = engine.proofs.own(engine.card.instance)?.offer(memory, [&lease, of_peer])?;
+    Ok((offer, lease))
 }
 
 impl Default for Exports {
@@ -171,6 +182,8 @@ impl Exports {
         match &mut *offers {
             Offers::Ended(releases) => (releases.clone(), false),
             Offers::Open(all) => {
+                // Whoever does not hear of it finds this.
+                all.iter().filter_map(|offered| offered.lease.as_ref()).for_each(Lease::revoke);
                 let release = |offered| Arc::new(Release { offered, latch: Arc::default() });
                 let releases: Vec<_> = all.drain(..).map(release).collect();
                 *offers = Offers::Ended(releases.clone());
@@ -233,7 +246,7 @@ mod tests {
                 let file = std::fs::File::open("/dev/null").unwrap();
                 let (engine, peer) = (Weak::new(), peer.clone());
                 let _descriptors = vec![file.into()];
-                let new = Offered { engine, peer, offer: offer(), _descriptors };
+                let new = Offered { engine, peer, offer: offer(), _descriptors, lease: None };
                 assert_eq!(exports.add(new), Ok(offer()));
             }
         }
@@ -246,7 +259,7 @@ mod tests {
         one.set_gone(crate::engine::life::PeerEvent::Bye, crate::LostReason::Closed);
         let (engine, peer) = (Weak::new(), two.clone());
         let _descriptors = Vec::new();
-        exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();
+        exports.add(Offered { engine, peer, offer: offer(), _descriptors, lease: None }).unwrap();
         assert_eq!(count(&exports), 1, "a peer that is gone is forgotten");
     }
 }

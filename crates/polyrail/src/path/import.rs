@@ -22,7 +22,7 @@ use crate::path::asking::{ask, wait_for_answer};
 
 /// How long a request between host memories waits for the answer, which takes microseconds: without
 /// it the rails carry the bytes nearly as fast.
-const HOST_ANSWER: Duration = Duration::from_millis(100);
+const HOST_ANSWER: Duration = Duration::from_millis(500);
 
 /// The peer's region as `by` can copy from and to it, or why that is not possible.
 pub(crate) fn import(
