@@ -82,9 +82,12 @@ pub(crate) struct HostJob {
     peer: InstanceId,
     deadline: Option<Time>,
     progress: Mutex<Progress>,
-    /// Nothing of it is touched any more.
-    is_done: AtomicBool,
+    is_done: Arc<Done>,
 }
+
+/// Nothing of a job is touched any more. Apart from the job, which keeps regions: they keep this.
+#[derive(Default)]
+struct Done(AtomicBool);
 
 struct Progress {
     at: Cursor,
@@ -139,9 +142,9 @@ impl HostCopier {
             peer,
             deadline,
             progress: Mutex::new(progress),
-            is_done: AtomicBool::new(false),
+            is_done: Arc::default(),
         });
-        let ticket = Ticket::new(job.clone(), 1);
+        let ticket = Ticket::new(job.is_done.clone(), 1);
         for (region, _pin) in &pinned {
             region.copies.note(&ticket);
         }
@@ -260,7 +263,7 @@ impl HostJob {
 
     /// How it ended, if it has.
     pub(crate) fn ended(&self) -> Option<Result<(), Stop>> {
-        if !self.is_done.load(Ordering::Acquire) {
+        if !self.is_done.0.load(Ordering::Acquire) {
             return None;
         }
         Some(self.progress.lock().stopped.clone().map_or(Ok(()), Err))
@@ -315,14 +318,14 @@ impl HostJob {
         let is_over = progress.stopped.is_some() || progress.at.part >= self.parts.len();
         if is_over && progress.under_way == 0 {
             // Release: whoever sees it may use the memory.
-            self.is_done.store(true, Ordering::Release);
+            self.is_done.0.store(true, Ordering::Release);
         }
     }
 }
 
-impl Completion for HostJob {
+impl Completion for Done {
     fn completed(&self) -> Result<u64, GpuError> {
-        Ok(self.is_done.load(Ordering::Acquire).into())
+        Ok(self.0.load(Ordering::Acquire).into())
     }
 }
 
