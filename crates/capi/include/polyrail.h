@@ -577,7 +577,8 @@ int polyrail_post_with(polyrail_prepared *prepared,
 // What is known of a prepared request. Fill in `info->size` before.
 int polyrail_prepared_describe(polyrail_prepared *prepared, polyrail_prepared_info *info);
 
-// How the bytes of a prepared request travel, and why so: "tcp: ...", "shared memory: ..." or "peer copy: ...".
+// How the bytes of a prepared request travel, and why so: "tcp: ...", "shared memory: ...", "peer copy: ..."
+// or "single copy: ...".
 int polyrail_prepared_path(polyrail_prepared *prepared,
                            polyrail_bytes *path);
 

@@ -192,7 +192,8 @@ pub unsafe extern "C" fn polyrail_prepared_describe(
     })
 }
 
-/// How the bytes of a prepared request travel, and why so: "tcp: ...", "shared memory: ..." or "peer copy: ...".
+/// How the bytes of a prepared request travel, and why so: "tcp: ...", "shared memory: ...", "peer copy: ..."
+/// or "single copy: ...".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_prepared_path(
     prepared: *mut Prepared,

@@ -136,6 +136,14 @@ choices! {
         Tcp = "tcp",
     }
 
+    /// Whether the CPUs copy between host memories of one host.
+    SingleCopy {
+        /// Where the kernel allows it and it is faster.
+        Auto = "auto",
+        /// Never: such bytes take the rails.
+        Off = "off",
+    }
+
     /// What the NCCL plugin shows to NCCL as a device.
     NcclDevices {
         /// All rails together.

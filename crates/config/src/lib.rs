@@ -53,7 +53,7 @@ pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
     Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
-    Progress, ProxyLayout, UnknownChoice,
+    Progress, ProxyLayout, SingleCopy, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges, parse_cpulist};

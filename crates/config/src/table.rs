@@ -3,7 +3,7 @@
 use crate::alias::{self, Alias};
 use crate::choices::{
     Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
-    Progress, ProxyLayout,
+    Progress, ProxyLayout, SingleCopy,
 };
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
@@ -141,6 +141,13 @@ settings! {
     /// and routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1,
     /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
     rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
+
+    /// Whether writes and reads between host memories of one host are copied once, from memory to
+    /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
+    /// where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
+    /// nor a seccomp filter against it), for transfers that are faster so; all else takes the rails.
+    /// `off`: never. With `path` other than `auto` it is off.
+    single_copy: SingleCopy = SingleCopy::Auto, Kind::Choice(SingleCopy::NAMES);
 
     /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
     /// its own.

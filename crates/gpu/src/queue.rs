@@ -206,6 +206,11 @@ impl Kept {
 }
 
 impl Ticket {
+    /// Of a batch that another one than a [`Queue`] makes.
+    pub fn new(completion: Arc<dyn Completion>, number: u64) -> Self {
+        Self { completion, number }
+    }
+
     /// Whether every byte of the batch is in place.
     pub fn is_done(&self) -> Result<bool, GpuError> {
         Ok(self.completion.completed()? >= self.number)

@@ -116,7 +116,7 @@ pub mod engine {
         TRANSFER_FAILURES: Counter "transfer_failures" ["peer", "reason"];
         /// Time of complete writes, reads and sends from post to completion, by the way of their payload and by size. Receives wait for whoever sends, and are not in it.
         TRANSFER_DURATION: Histogram "transfer_duration" in "seconds" ["path", "size"];
-        /// Payload that devices here were given to copy from end to end, without a rail.
+        /// Payload that devices or CPUs here were given to copy from end to end, without a rail.
         PEER_COPY_BYTES: Counter "peer_copy" in "bytes" ["peer"];
         /// Payload that was left in memory that both processes have open.
         PEER_SHARED_BYTES: Counter "peer_shared" in "bytes" ["peer"];

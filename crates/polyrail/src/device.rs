@@ -1,7 +1,9 @@
 //! Memory of devices: staging for rails, copies from end to end, and memory shared between
-//! processes of a host.
+//! processes of a host. Copies between host memories of one host, which CPUs make.
 
 pub(crate) mod budget;
+pub(crate) mod host_copy;
+pub(crate) mod host_proof;
 pub(crate) mod imports;
 pub(crate) mod peer_copy;
 pub(crate) mod shared_page;

@@ -4,5 +4,6 @@
 pub(crate) mod asking;
 pub(crate) mod choose;
 pub(crate) mod export;
+pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod try_shared;

@@ -3,25 +3,33 @@
 //! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open.
+//! * [`OtherProcess`], [`ForeignMemory`]: memory of another process, which the kernel copies.
+//! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
+mod badge;
 mod checksum;
 mod event_fd;
 pub mod interfaces;
 mod io;
 mod memory;
+mod other_process;
 mod poller;
 pub mod process;
 mod shared_memory;
 pub mod tcp;
 pub mod threads;
 
+pub use badge::{Badge, Bearer};
 pub use checksum::crc32c;
 pub use event_fd::EventFd;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
+pub use other_process::{
+    Direction, ForeignCopy, ForeignMemory, Guard, OtherProcess, may_copy_between_processes,
+};
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;

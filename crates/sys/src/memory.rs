@@ -113,6 +113,20 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies bytes to another memory, or within this one, where the ranges may overlap.
+    pub fn copy_to(
+        &self,
+        offset: u64,
+        (to, to_offset): (&Self, u64),
+        len: u64,
+    ) -> Result<(), OutOfRange> {
+        let (from, to) = (self.at(offset, len)?, to.at(to_offset, len)?);
+        // SAFETY: `at` checked that both ranges are inside their memories, which are borrowed; both
+        // are only reached by copies.
+        unsafe { std::ptr::copy(from, to, len as usize) };
+        Ok(())
+    }
+
     /// Continues the CRC-32C `crc` over a range.
     pub fn crc32c(&self, crc: u32, offset: u64, len: u64) -> Result<u32, OutOfRange> {
         self.at(offset, len)?;
@@ -267,6 +281,18 @@ mod tests {
             memory.clone().read_at(9_993, &mut out).unwrap();
             assert_eq!(&out, b"3456");
         }
+    }
+
+    #[test]
+    fn bytes_are_copied_between_memories_and_within_one() {
+        let (one, other) = (Memory::from(b"0123456789".to_vec()), Memory::from(vec![0; 4]));
+        one.copy_to(3, (&other, 1), 3).unwrap();
+        one.copy_to(0, (&one, 2), 8).unwrap();
+        let (mut all, mut four) = ([0; 10], [0; 4]);
+        one.read_at(0, &mut all).unwrap();
+        other.read_at(0, &mut four).unwrap();
+        assert_eq!((&all, &four), (b"0101234567", b"\x00345"));
+        assert!(one.copy_to(0, (&other, 1), 4).is_err() && one.copy_to(8, (&other, 0), 3).is_err());
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The user that this process acts as, by number.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// This process's PID namespace, by the kernel's number: every container numbers its own processes.
 /// `None` without `/proc`.
 pub fn namespace() -> Option<u64> {
@@ -49,6 +54,12 @@ impl Process {
     pub fn own() -> Option<Self> {
         let (_, started) = state_of(std::process::id())?;
         Some(Self { number: std::process::id(), namespace: namespace()?, started })
+    }
+
+    /// The process of that number in this process's PID namespace, if there is one now.
+    pub fn of(number: u32) -> Option<Self> {
+        let (_, started) = state_of(number)?;
+        Some(Self { number, namespace: namespace()?, started })
     }
 
     /// Whether it has ended, for certain: what is hidden from this process, or is in another PID

@@ -253,6 +253,7 @@ impl Drop for EngineHandle {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
             }
         }
+        self.shared.host_copies.end();
         self.shared.finish_proxies();
         self.shared.finish_trace();
         if self.strict && !std::thread::panicking() {

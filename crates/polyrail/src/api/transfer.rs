@@ -63,6 +63,10 @@ impl Transfer {
         if !self.op.is_over() && !self.engine.is_forked() {
             self.engine.help();
             self.op.end_if_copied();
+            if self.op.copy_trouble().is_some() {
+                // A proxy gives it to the rails.
+                self.engine.watch_copies(&self.op);
+            }
         }
         self.result()
     }
@@ -95,6 +99,7 @@ impl Transfer {
         }
         let start = Instant::now();
         let left = until.map(|until| until.saturating_duration_since(start));
+        self.help_copying(until);
         self.wait_copied(left.map_or(COPY_SPIN, |left| left.min(COPY_SPIN)));
         if !self.op.is_over() {
             self.engine.watch_copies(&self.op);
@@ -118,6 +123,14 @@ impl Transfer {
             None if self.engine.is_forked() => Some(Err(TransferError::Forked)),
             result => result.cloned(),
         }
+    }
+
+    /// Where CPUs copy it: copies with this thread what it waits for, and what comes before that.
+    fn help_copying(&self, until: Option<Instant>) {
+        while self.op.is_copying_by_cpus()
+            && until.is_none_or(|until| Instant::now() < until)
+            && self.engine.host_copies.help()
+        {}
     }
 
     /// Where devices copy from end to end: polls, since they tell nobody when they are done.

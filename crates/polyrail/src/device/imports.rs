@@ -1,13 +1,14 @@
-//! Device memory of other processes of this host, as they offered it.
+//! Memory of other processes of this host, as they offered it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::message::Offer;
 use polyrail_proto::{InstanceId, RegionKey};
+use polyrail_sys::OtherProcess;
 
 use crate::memory::region::RegionCore;
 
@@ -16,6 +17,8 @@ use crate::memory::region::RegionCore;
 pub(crate) struct Imports {
     regions: Mutex<HashMap<(InstanceId, RegionKey), Import>>,
     changed: Condvar,
+    /// The processes of peers whose host memory is open here.
+    processes: Mutex<HashMap<InstanceId, Weak<OtherProcess>>>,
 }
 
 pub(crate) enum Import {
@@ -26,8 +29,24 @@ pub(crate) enum Import {
     /// other on several flows.
     Ended,
     Refused(String),
-    /// Opened by each device that copies from or to it.
-    Offered(Offer, Vec<([u8; 16], Arc<RegionCore>)>),
+    Offered(Offered),
+}
+
+/// What was offered.
+pub(crate) struct Offered {
+    pub(crate) offer: Offer,
+    /// Opened by each that copies from or to it.
+    pub(crate) open: Vec<(OpenedBy, Arc<RegionCore>)>,
+    /// Why nobody copies any more though nobody has ended it.
+    pub(crate) trouble: Option<String>,
+}
+
+/// Who copies from and to a region of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenedBy {
+    /// The device of this number.
+    Device([u8; 16]),
+    Cpus,
 }
 
 impl Imports {
@@ -43,7 +62,9 @@ impl Imports {
         match regions.get_mut(&id) {
             Some(import @ (Import::Asked | Import::Overdue)) => {
                 *import = match offered {
-                    Ok(offer) => Import::Offered(offer, Vec::new()),
+                    Ok(offer) => {
+                        Import::Offered(Offered { offer, open: Vec::new(), trouble: None })
+                    }
                     Err(why) => Import::Refused(why),
                 };
                 self.changed.notify_all();
@@ -84,6 +105,34 @@ impl Imports {
         copies
     }
 
+    /// Copies failed: nothing begins to copy any more, and whoever asks is told why.
+    pub(crate) fn give_up(&self, id: (InstanceId, RegionKey), why: &str) {
+        let mut regions = self.lock();
+        let Some(Import::Offered(offered)) = regions.get_mut(&id) else { return };
+        offered.trouble.get_or_insert_with(|| why.to_owned());
+        let open: Vec<_> = offered.open.iter().map(|(_, region)| region.clone()).collect();
+        drop(regions);
+        open.iter().for_each(|region| region.gate.close());
+    }
+
+    /// The peer's process, if memory of it is open here.
+    pub(crate) fn process(&self, instance: InstanceId) -> Option<Arc<OtherProcess>> {
+        self.processes.lock().get(&instance).and_then(Weak::upgrade)
+    }
+
+    /// This is the peer's process.
+    pub(crate) fn note_process(&self, instance: InstanceId, process: &Arc<OtherProcess>) {
+        let mut processes = self.processes.lock();
+        processes.retain(|_, process| process.strong_count() > 0);
+        processes.insert(instance, Arc::downgrade(process));
+    }
+
+    /// Whether the peer has left another question without an answer for too long.
+    pub(crate) fn is_slow(&self, instance: InstanceId) -> bool {
+        let is_overdue = |import: &Import| matches!(import, Import::Overdue);
+        self.lock().iter().any(|(id, import)| id.0 == instance && is_overdue(import))
+    }
+
     pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
         self.lock().remove(&id);
         self.changed.notify_all();
@@ -118,8 +167,8 @@ impl Imports {
 impl Import {
     /// Nothing begins to copy any more.
     fn close(self, copies: &mut Vec<Ticket>) {
-        let Self::Offered(_, open) = self else { return };
-        for (_, region) in open {
+        let Self::Offered(offered) = self else { return };
+        for (_, region) in offered.open {
             region.gate.close();
             copies.extend(region.copies.under_way());
         }

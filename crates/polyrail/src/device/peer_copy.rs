@@ -16,6 +16,8 @@ use crate::memory::tickets::Tickets;
 /// Queues of a device that transfers take turns on: so many of them are under way at once.
 const QUEUES: usize = 4;
 
+const NO_DEVICE_REACHES: &str = "no device reaches another process's host memory";
+
 /// One copy of a request.
 pub(crate) struct CopyPart {
     pub(crate) from: Arc<RegionCore>,
@@ -27,8 +29,15 @@ pub(crate) struct CopyPart {
 
 /// The copies of a request, and who makes them.
 pub(crate) struct Copies {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) parts: Vec<CopyPart>,
+    pub(crate) by: Copying,
+    pub(crate) parts: Arc<[CopyPart]>,
+}
+
+/// Who copies from end to end.
+pub(crate) enum Copying {
+    Device(Arc<dyn Device>),
+    /// Those of this host: see [`crate::device::host_copy`].
+    Cpus,
 }
 
 /// The queues of an engine for such copies.
@@ -50,16 +59,20 @@ impl PeerCopyQueues {
         }
     }
 
-    /// Begins all copies, on one queue.
-    pub(crate) fn begin(&self, copies: &Copies) -> Result<Tickets, CopyError> {
+    /// Begins all copies, on one queue of the device.
+    pub(crate) fn begin(
+        &self,
+        device: &Arc<dyn Device>,
+        parts: &[CopyPart],
+    ) -> Result<Tickets, CopyError> {
         let mut all = self.0.lock();
-        let uuid = copies.device.identity().uuid;
+        let uuid = device.identity().uuid;
         let known = all.iter().position(|queues| queues.uuid == uuid);
         let index = known.unwrap_or_else(|| {
             all.push(DeviceQueues { uuid, queues: Vec::new(), next: 0 });
             all.len() - 1
         });
-        let begun = all[index].begin(copies);
+        let begun = all[index].begin(device, parts);
         if let Err(CopyError::Device(_)) = begun {
             // After an error a queue may never copy again; another may.
             all.swap_remove(index);
@@ -69,11 +82,16 @@ impl PeerCopyQueues {
 }
 
 impl DeviceQueues {
-    fn begin(&mut self, copies: &Copies) -> Result<Tickets, CopyError> {
-        let index = self.choose(&copies.device)?;
+    fn begin(
+        &mut self,
+        device: &Arc<dyn Device>,
+        parts: &[CopyPart],
+    ) -> Result<Tickets, CopyError> {
+        let index = self.choose(device)?;
         let queue = &mut self.queues[index];
         let mut pinned = Pinned::new();
-        let pushed = push_all(queue, &copies.parts, &mut pinned);
+        pin_all(parts, &mut pinned)?;
+        let pushed = push_all(queue, parts);
         if let Err(error) = pushed {
             queue.discard();
             return Err(error);
@@ -106,13 +124,10 @@ impl DeviceQueues {
 }
 
 /// Regions that are kept while a batch is begun.
-type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
+pub(crate) type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
 
-fn push_all<'a>(
-    queue: &mut Queue,
-    parts: &'a [CopyPart],
-    pinned: &mut Pinned<'a>,
-) -> Result<(), CopyError> {
+/// Keeps all regions of the parts.
+pub(crate) fn pin_all<'a>(parts: &'a [CopyPart], pinned: &mut Pinned<'a>) -> Result<(), CopyError> {
     for part in parts {
         for region in [&part.from, &part.to] {
             // Parts mostly stay in the same two regions; another pin of one does no harm.
@@ -121,16 +136,23 @@ fn push_all<'a>(
                 pinned.push((region, pin));
             }
         }
-        let to = place(&part.to.memory, part.to_offset);
-        queue.push(to, place(&part.from.memory, part.from_offset), part.len)?;
     }
     Ok(())
 }
 
-fn place(memory: &RegionMemory, offset: u64) -> CopyPlace<'_> {
+fn push_all(queue: &mut Queue, parts: &[CopyPart]) -> Result<(), CopyError> {
+    for part in parts {
+        let to = place(&part.to.memory, part.to_offset)?;
+        queue.push(to, place(&part.from.memory, part.from_offset)?, part.len)?;
+    }
+    Ok(())
+}
+
+fn place(memory: &RegionMemory, offset: u64) -> Result<CopyPlace<'_>, CopyError> {
     match memory {
-        RegionMemory::Host(memory) => CopyPlace::Host(memory, offset),
-        RegionMemory::Device(memory) => CopyPlace::Device(memory, offset),
+        RegionMemory::Host(memory) => Ok(CopyPlace::Host(memory, offset)),
+        RegionMemory::Device(memory) => Ok(CopyPlace::Device(memory, offset)),
+        RegionMemory::Foreign(_) => Err(CopyError::Device(NO_DEVICE_REACHES.to_owned())),
     }
 }
 

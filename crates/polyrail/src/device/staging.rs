@@ -222,6 +222,11 @@ impl Copiers {
                     };
                     copy_host(from, to, len)?;
                 }
+                // The rails never carry it: only copies from end to end know of it.
+                RegionMemory::Foreign(_) => {
+                    let why = "host memory of another process is not staged";
+                    return Err(CopyError::Device(why.to_owned()));
+                }
                 RegionMemory::Device(memory) => {
                     let copier = self.copier(memory.device(), direction)?;
                     let (here, there) =

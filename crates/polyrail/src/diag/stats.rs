@@ -25,10 +25,10 @@ use crate::engine::totals::Totals;
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
-/// engine.write(&peer, &local.all(), &remote.all())?.join()?;
+/// engine.write(&peer, &local.slice(0, 100)?, &remote.slice(0, 100)?)?.join()?;
 /// let stats = engine.stats();
-/// assert_eq!(stats.totals.tx_bytes, 4096);
-/// assert!(stats.to_string().ends_with("operations 0; sent 4.10 kB, received 0 B"), "{stats}");
+/// assert_eq!(stats.totals.tx_bytes, 100);
+/// assert!(stats.to_string().ends_with("operations 0; sent 100 B, received 0 B"), "{stats}");
 /// println!("{stats:#}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -66,7 +66,7 @@ pub struct PeerStats {
     pub instance: String,
     /// Whether it is on this host.
     pub same_host: bool,
-    /// Payload that devices here were given to copy from end to end, without a rail.
+    /// Payload that devices or CPUs here were given to copy from end to end, without a rail.
     pub peer_copy_bytes: u64,
     /// Payload that was left for it in memory that both processes have open: only heads and
     /// acknowledgements of it took a rail.

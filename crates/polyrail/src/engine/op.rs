@@ -1,6 +1,6 @@
 //! One posted operation, from post to completion, and what the sender core carries for it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 use crate::base::callback::Callbacks;
 use crate::base::error::TransferError;
 use crate::base::latch::Latch;
+use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::Prepared;
@@ -38,8 +39,12 @@ pub(crate) struct Op {
     task: Mutex<Option<Waker>>,
     /// What a device said when it failed to copy.
     device_error: OnceLock<String>,
-    /// Where devices copy from end to end: when they are done.
+    /// Where it is copied from end to end: when that is done.
     copying: OnceLock<Tickets>,
+    /// And by CPUs: what becomes of it.
+    job: OnceLock<Arc<HostJob>>,
+    /// It was to be copied, and takes the rails instead.
+    takes_rails: AtomicBool,
     pool: Arc<OpsPool>,
 }
 
@@ -137,6 +142,8 @@ impl Op {
             task: Mutex::default(),
             device_error: OnceLock::new(),
             copying: OnceLock::new(),
+            job: OnceLock::new(),
+            takes_rails: AtomicBool::new(false),
             pool: pool.clone(),
         }))
     }
@@ -206,13 +213,51 @@ impl Op {
         let _ = self.copying.set(tickets);
     }
 
-    /// Whether devices copy from end to end.
-    pub(crate) fn is_copying(&self) -> bool {
-        self.copying.get().is_some()
+    /// CPUs copy it: `set_copying` comes next.
+    pub(crate) fn set_job(&self, job: Arc<HostJob>) {
+        let _ = self.job.set(job);
     }
 
-    /// Whether the copies are done; if they failed, the operation is over with that.
+    /// Whether it is copied from end to end.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copying.get().is_some() && !self.takes_rails.load(Ordering::Acquire)
+    }
+
+    /// Whether CPUs copy it from end to end and are not done.
+    pub(crate) fn is_copying_by_cpus(&self) -> bool {
+        self.is_copying() && self.job.get().is_some_and(|job| job.ended().is_none())
+    }
+
+    /// What CPUs copy can be stopped, and is over soon; says whether it is such.
+    pub(crate) fn stop_copying(&self, failure: Failure) -> bool {
+        let job = self.job.get().filter(|_| self.is_copying());
+        job.inspect(|job| job.stop(Stop::For(failure))).is_some()
+    }
+
+    /// Why CPUs can't copy it, once they touch nothing of it any more: it is to take the rails.
+    pub(crate) fn copy_trouble(&self) -> Option<Stop> {
+        let stop = self.job.get().filter(|_| self.is_copying())?.ended()?.err()?;
+        (!matches!(stop, Stop::For(_))).then_some(stop)
+    }
+
+    /// It takes the rails after all. Before anybody is asked to send it.
+    pub(crate) fn take_rails(&self) {
+        self.takes_rails.store(true, Ordering::Release);
+    }
+
+    /// Whether the copies are done; if they failed, the operation is over with that, unless the
+    /// rails take it.
     pub(crate) fn is_copied(&self) -> bool {
+        if let Some(job) = self.job.get() {
+            return match job.ended() {
+                Some(Ok(())) => true,
+                Some(Err(Stop::For(failure))) if !self.is_over() => {
+                    self.fail_for(failure);
+                    false
+                }
+                Some(Err(_)) | None => false,
+            };
+        }
         match self.copying.get().map(all_done) {
             Some(Ok(done)) => done,
             Some(Err(error)) => {

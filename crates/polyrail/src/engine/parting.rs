@@ -108,6 +108,7 @@ impl EngineShared {
         self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
         self.resume_reading(&self.peers());
         self.end_posted(peer);
+        self.host_copies.stop_all_of(peer.instance(), Failure::PeerLost);
         wait_all(&self.imports.end_all(peer.instance()));
         let mut ends = self.ends();
         let mut tx = peer.tx();

@@ -14,6 +14,8 @@ pub enum PathKind {
     Shared,
     /// A device copies from memory to memory.
     PeerCopy,
+    /// CPUs of this host copy from host memory to host memory, once.
+    SingleCopy,
 }
 
 /// How the bytes of a request travel, and why so.
@@ -34,6 +36,7 @@ impl PathKind {
             Self::Tcp => "tcp",
             Self::Shared => "shared memory",
             Self::PeerCopy => "peer copy",
+            Self::SingleCopy => "single copy",
         }
     }
 }

@@ -15,6 +15,7 @@ use polyrail_secure::Capability;
 
 use crate::base::reason::LostReason;
 use crate::device::budget::{Budget, Stock};
+use crate::device::host_proof::Lease;
 use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
 use crate::engine::audit::Audit;
@@ -63,6 +64,8 @@ pub(crate) struct PeerShared {
     pub(crate) tally: Tally,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
+    /// Says to its process that it may copy from and to memory here, once any was offered to it.
+    lease: OnceLock<Lease>,
     /// Pinned memory of the flows towards it, and of those from it.
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
@@ -148,6 +151,7 @@ impl PeerShared {
             same_host: options.same_host,
             tally: Tally::default(),
             sharing: Sharing::default(),
+            lease: OnceLock::new(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),
             inbox_share: Share::default(),
@@ -186,6 +190,16 @@ impl PeerShared {
 
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata { card: self.card.clone(), capability: self.capability.clone() }
+    }
+
+    /// What its process looks at before it copies from and to memory here; revoked when it is gone.
+    pub(crate) fn lease(&self) -> Result<&Lease, String> {
+        if self.lease.get().is_none() {
+            // Another one may be first.
+            let _ = self.lease.set(Lease::new()?);
+        }
+        // Whoever ends it looks for this afterwards.
+        self.lease.get().filter(|_| !self.is_gone()).ok_or_else(|| "the peer is gone".to_owned())
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -1,5 +1,5 @@
-//! Operations that devices copy from end to end. The caller's own thread gives them the copies, which
-//! takes microseconds. A waiting thread looks at the ticket, which is a load; a proxy looks for those
+//! Operations that devices or CPUs copy from end to end. The caller's own thread gives them the copies,
+//! which takes microseconds. A waiting thread looks at the ticket, which is a load; a proxy looks for those
 //! that nobody waits for. Chunks that are staged for rails: `sender/flow/device_chunks.rs` and
 //! `receiver/flow/device_chunks.rs`.
 
@@ -8,31 +8,29 @@ use std::sync::Arc;
 use polyrail_proto::wire::RefusalCode;
 
 use crate::base::error::TransferError;
-use crate::device::peer_copy::Copies;
+use polyrail_proto::{Failure, Time};
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::device::host_copy::{Begun, Order, Stop};
+use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
+use crate::memory::region_memory::RegionMemory;
+use crate::memory::tickets::Tickets;
 
 impl EngineShared {
-    /// Begins the copies of an operation.
-    pub(crate) fn post_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) {
-        match self.peer_copies.begin(copies) {
-            Ok(tickets) => {
-                op.set_copying(tickets);
-                let prepared = &op.prepared;
-                let bytes = prepared.plan.bytes();
-                prepared.peer.tally.peer_copy_bytes.add(bytes);
-                let proxy = self.watcher(&prepared.peer);
-                let command = ProxyCommand::Copying(op.clone());
-                // Whoever waits, or asks, looks for himself.
-                let is_told = op.notifies() || prepared.listener.is_some();
-                match is_told || self.bells.are_used() {
-                    true => proxy.command(command),
-                    false => proxy.leave(command),
-                }
-            }
+    /// Begins the copies of an operation. Says whether that is so, or the operation is over; if not,
+    /// it takes the rails.
+    pub(crate) fn post_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+        let device = match &copies.by {
+            Copying::Cpus => return self.post_host_copies(op, copies),
+            Copying::Device(device) => device,
+        };
+        match self.peer_copies.begin(device, &copies.parts) {
+            Ok(tickets) => self.copies_begun(op, tickets),
             Err(CopyError::RegionDropped) => {
                 let local = op.prepared.check_regions().is_err();
                 op.fail(match local {
@@ -44,6 +42,95 @@ impl EngineShared {
                 });
             }
             Err(CopyError::Device(why)) => op.fail(TransferError::Device { why }),
+        }
+        true
+    }
+
+    fn post_host_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+        let prepared = &op.prepared;
+        let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
+        let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
+        match self.host_copies.begin(order) {
+            Begun::Done => {
+                op.set_copying(Tickets::new());
+                prepared.peer.tally.peer_copy_bytes.add(bytes);
+                // With no proxy in between.
+                self.follow_copies(op, monotonic_ns());
+                true
+            }
+            Begun::UnderWay(job, ticket) => {
+                op.set_job(job);
+                self.copies_begun(op, Tickets::from_iter([ticket]));
+                true
+            }
+            // The peer refuses it, unless it is a region of this engine.
+            Begun::RegionDropped if prepared.has_ended_regions() => {
+                op.fail(TransferError::RegionDropped);
+                true
+            }
+            Begun::RegionDropped => false,
+            Begun::Impossible(why) => {
+                self.note_copy_trouble(op, &why);
+                false
+            }
+        }
+    }
+
+    /// Whoever waits, or asks, looks for himself, and a proxy for all others.
+    fn copies_begun(&self, op: &Arc<Op>, tickets: Tickets) {
+        op.set_copying(tickets);
+        let prepared = &op.prepared;
+        prepared.peer.tally.peer_copy_bytes.add(prepared.plan.bytes());
+        let proxy = self.watcher(&prepared.peer);
+        let command = ProxyCommand::Copying(op.clone());
+        let is_told = op.notifies() || prepared.listener.is_some();
+        match is_told || self.bells.are_used() {
+            true => proxy.command(command),
+            false => proxy.leave(command),
+        }
+    }
+
+    /// Goes on with an operation when all of it is copied, or can't be; says whether it is still to
+    /// be looked at. No lock of a peer may be held.
+    pub(crate) fn follow_copies(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+        if let Some(stop) = op.copy_trouble() {
+            if let Stop::Impossible(why) = &stop {
+                self.note_copy_trouble(op, why);
+            }
+            op.take_rails();
+            self.enter_late(op);
+            return false;
+        }
+        if !op.notifies() {
+            op.end_if_copied();
+            return !op.is_over();
+        }
+        if !op.is_copied() {
+            return !op.is_over();
+        }
+        let peer = &op.prepared.peer;
+        let mut tx = peer.tx();
+        // Whoever loses a peer ends what it has under way after that, with this lock.
+        if peer.is_gone() {
+            drop(tx);
+            op.fail_for(Failure::PeerLost);
+            return false;
+        }
+        tx.submit_notification(Time(now), op);
+        drop(tx);
+        self.send_soon(peer);
+        false
+    }
+
+    /// CPUs can't copy to or from the peer: from now on its rails carry what they carry.
+    fn note_copy_trouble(&self, op: &Op, why: &str) {
+        let Some(copies) = &op.prepared.copies else { return };
+        let peer = &op.prepared.peer;
+        tracing::warn!(target: "polyrail::share", peer = peer.name(), why, "no single copy");
+        for region in copies.parts.iter().flat_map(|part| [&part.from, &part.to]) {
+            if matches!(&*region.memory, RegionMemory::Foreign(_)) && !region.gate.is_closed() {
+                self.imports.give_up((region.owner, region.key), why);
+            }
         }
     }
 

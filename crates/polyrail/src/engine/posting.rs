@@ -43,8 +43,9 @@ impl EngineShared {
         prepared.check_regions()?;
         let busy = PostError::Busy { limit: self.pool.limit() };
         let op = Op::new(prepared.clone(), notification, &self.pool).ok_or_else(|| busy.clone())?;
-        if let Some(copies) = &prepared.copies {
-            self.post_copies(&op, copies);
+        if let Some(copies) = &prepared.copies
+            && self.post_copies(&op, copies)
+        {
             if self.is_closing() {
                 // Its proxies may have looked for the last time.
                 self.finish_proxies();
@@ -80,6 +81,26 @@ impl EngineShared {
         };
         self.send(peer, &announcing, small, proxies, op.posted.0);
         Ok(op)
+    }
+
+    /// An operation takes the rails that was to be copied and can't be. Its number is known to the
+    /// pool, so there is room for it.
+    pub(crate) fn enter_late(self: &Arc<Self>, op: &Arc<Op>) {
+        let peer = &op.prepared.peer;
+        if op.prepared.has_ended_regions() {
+            return op.fail(TransferError::RegionDropped);
+        }
+        match op.prepared.kind {
+            OpKind::Read => begin_read(peer, op),
+            _ if peer.posted.push(op.clone()).is_err() => return op.fail(TransferError::Cancelled),
+            _ => {}
+        }
+        if peer.is_gone() {
+            // Whoever ended its operations may have missed this one.
+            self.end_posted(peer);
+            return self.cancel_for(op, Failure::PeerLost);
+        }
+        self.send_soon(peer);
     }
 
     /// There is something to send to the peer that others than the user's thread may begin.

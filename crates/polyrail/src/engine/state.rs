@@ -17,6 +17,8 @@ use crate::base::callback::Callbacks;
 use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
+use crate::device::host_copy::HostCopier;
+use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
@@ -69,6 +71,8 @@ pub(crate) struct EngineShared {
     pub(crate) admit: Option<Arc<Hook>>,
     pub(crate) staging: Arc<Budget>,
     pub(crate) peer_copies: PeerCopyQueues,
+    pub(crate) host_copies: HostCopier,
+    pub(crate) proofs: Proofs,
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
@@ -143,6 +147,8 @@ impl EngineShared {
             joined: Awaited::new(bells.clone()),
             staging: Budget::new(config.staging_limit_bytes),
             peer_copies: PeerCopyQueues::default(),
+            host_copies: HostCopier::new(settings.cpus),
+            proofs: Proofs::default(),
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),

@@ -66,8 +66,8 @@ pub(crate) struct Distribution {
 
 const KINDS: usize = 4;
 const KIND_NAMES: [&str; KINDS] = ["write", "read", "send", "receive"];
-const PATHS: usize = 3;
-const PATH_NAMES: [&str; PATHS] = ["tcp", "shared", "peer_copy"];
+const PATHS: usize = 4;
+const PATH_NAMES: [&str; PATHS] = ["tcp", "shared", "peer_copy", "single_copy"];
 const SHARDS: usize = 8;
 
 /// The largest transfer of each class, and what to call the class.
@@ -243,6 +243,7 @@ fn place_of(path: PathKind) -> usize {
         PathKind::Tcp => 0,
         PathKind::Shared => 1,
         PathKind::PeerCopy => 2,
+        PathKind::SingleCopy => 3,
     }
 }
 

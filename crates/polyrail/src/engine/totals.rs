@@ -16,7 +16,7 @@ pub struct Totals {
     pub rx_bytes: u64,
     /// Payload that was left for peers in shared memory, in bytes.
     pub shared_bytes: u64,
-    /// Payload that devices here were given to copy from end to end, in bytes.
+    /// Payload that devices or CPUs here were given to copy from end to end, in bytes.
     pub peer_copy_bytes: u64,
     /// Payload that was read to scratch: late copies, and what was refused, in bytes.
     pub discarded_bytes: u64,

@@ -34,7 +34,7 @@ pub(crate) const NOBODY: InstanceId = InstanceId(0);
 /// (microseconds), transfers that still need it fail with a clear error, and whatever a peer sends
 /// to it later is refused. Safe to use from any thread.
 ///
-/// A region of a device that another process has opened ends when that process confirms it. A
+/// A region that another process copies from or to ends when that process confirms it. A
 /// callback ([`crate::Observer`], [`crate::OnEnd`]) does not wait for that: the engine keeps memory
 /// that it owns until then. Don't end such a region in a callback if you free the memory yourself.
 #[derive(Clone)]

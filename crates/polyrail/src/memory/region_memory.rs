@@ -1,11 +1,11 @@
-//! The bytes of a region: in the host's memory, or in a device's.
+//! The bytes of a region: in the host's memory, in a device's, or another process's.
 
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue, Ticket};
-use polyrail_sys::Memory;
+use polyrail_sys::{ForeignMemory, Memory};
 
 use crate::base::error::RegionError;
 use crate::memory::tickets::wait_all;
@@ -14,6 +14,8 @@ use crate::memory::tickets::wait_all;
 pub(crate) enum RegionMemory {
     Host(Memory),
     Device(DeviceMemory),
+    /// Host memory of another process, as it offered it.
+    Foreign(ForeignMemory),
 }
 
 /// Copies that devices make to and from a region: the last of each queue.
@@ -25,6 +27,7 @@ impl RegionMemory {
         match self {
             Self::Host(memory) => memory.len(),
             Self::Device(memory) => memory.len(),
+            Self::Foreign(memory) => memory.len(),
         }
     }
 
@@ -32,6 +35,7 @@ impl RegionMemory {
         match self {
             Self::Host(memory) => Ok(memory.read_at(offset, out)?),
             Self::Device(memory) => read_device(memory, offset, out),
+            Self::Foreign(_) => Err(RegionError::Ended),
         }
     }
 
@@ -39,6 +43,7 @@ impl RegionMemory {
         match self {
             Self::Host(memory) => Ok(memory.write_at(offset, bytes)?),
             Self::Device(memory) => write_device(memory, offset, bytes),
+            Self::Foreign(_) => Err(RegionError::Ended),
         }
     }
 
@@ -46,7 +51,7 @@ impl RegionMemory {
     pub(crate) fn host(&self) -> Option<&Memory> {
         match self {
             Self::Host(memory) => Some(memory),
-            Self::Device(_) => None,
+            Self::Device(_) | Self::Foreign(_) => None,
         }
     }
 }
@@ -55,7 +60,7 @@ impl RegionMemory {
     /// The device that the bytes are on.
     pub(crate) fn device(&self) -> Option<&Arc<dyn Device>> {
         match self {
-            Self::Host(_) => None,
+            Self::Host(_) | Self::Foreign(_) => None,
             Self::Device(memory) => Some(memory.device()),
         }
     }
@@ -124,6 +129,7 @@ impl fmt::Debug for RegionMemory {
         match self {
             Self::Host(memory) => memory.fmt(f),
             Self::Device(memory) => memory.fmt(f),
+            Self::Foreign(memory) => memory.fmt(f),
         }
     }
 }

@@ -25,17 +25,19 @@ pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: 
     true
 }
 
-/// Waits for the answer, or until the peer is gone or has had its time. A callback and whoever moves
+/// Waits for the answer, or until the peer is gone or has had its time (`limit`, and the time that it
+/// has to connect). A callback and whoever moves
 /// data don't wait, for the answer might wait for them. Says whether it may wait.
 pub(crate) fn wait_for_answer(
     engine: &Arc<EngineShared>,
     peer: &PeerShared,
+    limit: Duration,
     is_answered: impl Fn() -> bool,
     sleep: impl Fn(Duration),
 ) -> bool {
     let may_wait = !is_driving();
     if may_wait {
-        let until = Instant::now() + engine.settings.connect_timeout;
+        let until = Instant::now() + limit.min(engine.settings.connect_timeout);
         engine.wait_until(Some(until), || is_answered() || peer.is_gone(), sleep);
     }
     may_wait

@@ -8,7 +8,7 @@ use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
 use polyrail_proto::RegionKey;
 
-use crate::device::peer_copy::{Copies, CopyPart};
+use crate::device::peer_copy::{Copies, CopyPart, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
 use crate::engine::peer::PeerShared;
@@ -17,11 +17,12 @@ use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, RegionSlice, Touch};
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteSlice;
+use crate::path::host;
 use crate::path::import::import;
 use crate::path::try_shared;
 
-/// Why a request takes the rails whatever there is.
-const NO_DEVICE: &str = "neither end is a device's memory";
+/// Why no device copies the bytes of a request.
+pub(super) const NO_DEVICE: &str = "neither end is a device's memory";
 
 /// What the path of a request depends on.
 pub(crate) struct PathRequest<'a> {
@@ -39,7 +40,7 @@ pub(crate) fn choose(
 ) -> (TransferPath, Option<Copies>) {
     match engine.config.path {
         PathChoice::Shared => (forced_to_share(engine, request), None),
-        _ if !request.touches_device => (TransferPath::new(PathKind::Tcp, NO_DEVICE), None),
+        _ if !request.touches_device => host::choose(engine, request),
         PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
         PathChoice::Auto => match copies(engine, request) {
             Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
@@ -107,6 +108,7 @@ fn copies(
         return Err("the peer is on another host".into());
     }
     let near = pairs.iter().find_map(|(local, _)| local.region.memory.device());
+    let by_near = near.map(|device| Copying::Device(device.clone()));
     let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
     let here = engine_here(peer.instance());
     let mut parts = Vec::with_capacity(pairs.len());
@@ -115,7 +117,7 @@ fn copies(
         let far = match known.get(&key) {
             Some(far) => far.clone(),
             None => {
-                let far = match (&here, near) {
+                let far = match (&here, &by_near) {
                     (Some(other), _) => other.registry.region(key).ok_or("the region is gone")?,
                     (None, _) if !remote.region.is_on_device() => {
                         return Err("the other end is another process's host memory".into());
@@ -138,7 +140,8 @@ fn copies(
     must_reach_all(&device, &parts)?;
     let place = if here.is_some() { "in this process" } else { "on this host" };
     let reason = format!("both ends are {place}, copied by {}", device.identity());
-    Ok((Copies { device, parts }, reason.into()))
+    let parts = parts.into();
+    Ok((Copies { by: Copying::Device(device), parts }, reason.into()))
 }
 
 /// Whether a queue of the device can copy from and to all memory of the parts.
@@ -172,7 +175,7 @@ fn reaches(device: &Arc<dyn Device>, memory: &DeviceMemory) -> Result<bool, GpuE
 }
 
 /// A checked copy. What would be refused goes over the rails, where the peer refuses it.
-fn part(
+pub(super) fn part(
     kind: OpKind,
     local: &RegionSlice,
     remote: &RemoteSlice,

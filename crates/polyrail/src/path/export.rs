@@ -1,6 +1,6 @@
-//! Offering device memory to other processes of this host.
+//! Offering memory to other processes of this host.
 //!
-//! Whoever wants to copy from or to a peer's device memory asks the peer for it, once for a region,
+//! Whoever wants to copy from or to a peer's memory asks the peer for it, once for a region,
 //! and opens what it offers. When the owner ends the region it tells all who asked, and waits until
 //! they say that nothing of theirs touches it any more: the acknowledgement of the message says so,
 //! as it does for a cancel.
@@ -10,13 +10,16 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_gpu::DeviceMemory;
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{RegionKey, Time};
+use polyrail_sys::Memory;
 use polyrail_sys::process::namespace;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
+use crate::device::host_proof::{Lease, is_neighbour};
 use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
@@ -24,6 +27,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::keepsake::Keepsake;
 use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
+use crate::path::host::no_single_copy;
 
 /// Who was offered a region.
 pub(crate) struct Exports(Mutex<Offers>);
@@ -40,6 +44,8 @@ struct Offered {
     offer: Offer,
     /// The peer takes copies of them at any time.
     _descriptors: Vec<OwnedFd>,
+    /// The peer looks at it before it copies.
+    lease: Option<Lease>,
 }
 
 /// A peer that is to let go of a region.
@@ -69,9 +75,6 @@ fn make_offer(
         return Err("only peers of the same host may have it".into());
     }
     let region = engine.registry.region(key).ok_or("the region is gone")?;
-    let RegionMemory::Device(memory) = &*region.memory else {
-        return Err("it is host memory".into());
-    };
     let instance = peer.instance();
     if !(region.allows(Touch::Read(instance)) && region.allows(Touch::Write(instance))) {
         // Memory that another process has open is open to it for reading and writing.
@@ -81,14 +84,41 @@ fn make_offer(
     if let Some(offer) = exports.offered_to(peer) {
         return Ok(offer);
     }
+    let ((offer, _descriptors), lease) = match &*region.memory {
+        RegionMemory::Device(memory) => (device_offer(memory)?, None),
+        RegionMemory::Host(memory) => {
+            let (offer, lease) = host_offer(engine, peer, memory)?;
+            ((offer, Vec::new()), Some(lease))
+        }
+        RegionMemory::Foreign(_) => return Err("it is another process's".into()),
+    };
+    let (engine, peer) = (Arc::downgrade(engine), peer.clone());
+    exports.add(Offered { engine, peer, offer, _descriptors, lease })
+}
+
+fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> {
     let export = memory.device().export(memory).map_err(|error| error.to_string())?;
     let (export, descriptors) = export.into_parts();
     let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd() as u32).collect();
     // 0 is nobody's.
     let (process, namespace) = (std::process::id(), namespace().unwrap_or(0));
-    let offer = Offer { process, namespace, descriptors: numbers, export };
-    let (engine, peer) = (Arc::downgrade(engine), peer.clone());
-    exports.add(Offered { engine, peer, offer, _descriptors: descriptors })
+    Ok((Offer { process, namespace, descriptors: numbers, export }, descriptors))
+}
+
+/// Addresses are told to processes of the same user only, on the kernel's word: a peer can say of
+/// itself what it likes.
+fn host_offer(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    memory: &Memory,
+) -> Result<(Offer, Lease), String> {
+    if let Some(why) = no_single_copy(engine) {
+        return Err(format!("the peer: {why}"));
+    }
+    is_neighbour(peer.instance())?;
+    let (lease, of_peer) = (Lease::new()?, peer.lease()?);
+    let offer = engine.proofs.own(engine.card.instance)?.offer(memory, [&lease, of_peer])?;
+    Ok((offer, lease))
 }
 
 impl Default for Exports {
@@ -152,6 +182,8 @@ impl Exports {
         match &mut *offers {
             Offers::Ended(releases) => (releases.clone(), false),
             Offers::Open(all) => {
+                // Whoever does not hear of it finds this.
+                all.iter().filter_map(|offered| offered.lease.as_ref()).for_each(Lease::revoke);
                 let release = |offered| Arc::new(Release { offered, latch: Arc::default() });
                 let releases: Vec<_> = all.drain(..).map(release).collect();
                 *offers = Offers::Ended(releases.clone());
@@ -214,7 +246,7 @@ mod tests {
                 let file = std::fs::File::open("/dev/null").unwrap();
                 let (engine, peer) = (Weak::new(), peer.clone());
                 let _descriptors = vec![file.into()];
-                let new = Offered { engine, peer, offer: offer(), _descriptors };
+                let new = Offered { engine, peer, offer: offer(), _descriptors, lease: None };
                 assert_eq!(exports.add(new), Ok(offer()));
             }
         }
@@ -227,7 +259,7 @@ mod tests {
         one.set_gone(crate::engine::life::PeerEvent::Bye, crate::LostReason::Closed);
         let (engine, peer) = (Weak::new(), two.clone());
         let _descriptors = Vec::new();
-        exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();
+        exports.add(Offered { engine, peer, offer: offer(), _descriptors, lease: None }).unwrap();
         assert_eq!(count(&exports), 1, "a peer that is gone is forgotten");
     }
 }

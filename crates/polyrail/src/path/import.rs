@@ -1,14 +1,18 @@
-//! Asking a peer of this host for its device memory, once for a region.
+//! Asking a peer of this host for its memory, once for a region.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyrail_gpu::{Device, Export};
 use polyrail_proto::message::{Message, Offer};
+use polyrail_sys::ForeignMemory;
 use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
 
-use crate::device::imports::Import;
+use crate::device::host_proof;
+use crate::device::imports::{Import, Imports, OpenedBy};
+use crate::device::peer_copy::Copying;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
@@ -16,15 +20,25 @@ use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteRegion;
 use crate::path::asking::{ask, wait_for_answer};
 
-/// The peer's region as the device can copy from and to it, or why it can't.
+/// How long a request between host memories waits for the answer, which takes microseconds: without
+/// it the rails carry the bytes nearly as fast.
+const HOST_ANSWER: Duration = Duration::from_millis(500);
+
+/// The peer's region as `by` can copy from and to it, or why that is not possible.
 pub(crate) fn import(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
     remote: &RemoteRegion,
-    device: &Arc<dyn Device>,
+    by: &Copying,
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {
     let id = (peer.instance(), remote.key);
     let imports = &engine.imports;
+    let limit = match by {
+        Copying::Device(_) => Duration::MAX,
+        // Who did not answer in time is not waited for again.
+        Copying::Cpus if imports.is_slow(peer.instance()) => Duration::ZERO,
+        Copying::Cpus => HOST_ANSWER,
+    };
     if imports.is_first(id) {
         let is_asked = ask(engine, peer, &Message::RegionWanted { key: remote.key });
         if !is_asked {
@@ -33,22 +47,42 @@ pub(crate) fn import(
         }
     }
     let is_answered = || imports.is_answered(id);
-    let may_wait = wait_for_answer(engine, peer, is_answered, |limit| imports.sleep(id, limit));
+    let sleep = |limit| imports.sleep(id, limit);
+    let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
     let mut regions = imports.lock();
     match regions.get_mut(&id) {
-        Some(Import::Offered(offer, open)) => {
-            let uuid = device.identity().uuid;
-            if let Some((_, region)) = open.iter().find(|(known, _)| *known == uuid) {
+        Some(Import::Offered(offered)) => {
+            if let Some(why) = &offered.trouble {
+                return Err(why.clone().into());
+            }
+            let opened_by = match by {
+                Copying::Device(device) => OpenedBy::Device(device.identity().uuid),
+                Copying::Cpus => OpenedBy::Cpus,
+            };
+            if let Some((_, region)) = offered.open.iter().find(|(known, _)| *known == opened_by) {
                 return Ok(region.clone());
             }
-            let memory = open_offer(offer, device)?;
+            let memory = match by {
+                Copying::Device(device) => {
+                    RegionMemory::Device(open_offer(&offered.offer, device)?)
+                }
+                Copying::Cpus => match open_host(imports, peer, &offered.offer) {
+                    Ok(memory) => RegionMemory::Foreign(memory),
+                    Err(why) => {
+                        // Nothing that it depends on is likely to change.
+                        let name = peer.name();
+                        tracing::info!(target: "polyrail::share", peer = name, why, "no single copy");
+                        offered.trouble = Some(why.clone());
+                        return Err(why.into());
+                    }
+                },
+            };
             if memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
             }
-            let memory = RegionMemory::Device(memory);
             let region =
                 Arc::new(RegionCore::new(remote.instance, remote.key, memory, remote.access()));
-            open.push((uuid, region.clone()));
+            offered.open.push((opened_by, region.clone()));
             Ok(region)
         }
         Some(Import::Refused(why)) => Err(format!("the peer does not offer it: {why}").into()),
@@ -62,6 +96,13 @@ pub(crate) fn import(
         Some(Import::Overdue) => Err("the peer has not answered yet".into()),
         Some(Import::Ended) | None => Err("the peer is gone, or its region".into()),
     }
+}
+
+fn open_host(imports: &Imports, peer: &PeerShared, offer: &Offer) -> Result<ForeignMemory, String> {
+    let instance = peer.instance();
+    let memory = host_proof::open(instance, offer, imports.process(instance))?;
+    imports.note_process(instance, memory.process());
+    Ok(memory)
 }
 
 fn open_offer(
@@ -91,8 +132,6 @@ fn open_offer(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use polyrail_gpu::fake::FakeDevice;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_config::PathChoice;
 use polyrail_proto::Time;
@@ -50,7 +50,8 @@ pub(crate) fn is_possible(
         }
     }
     let is_answered = || !sharing.is_asked();
-    let may_wait = wait_for_answer(engine, peer, is_answered, |limit| sharing.sleep(limit));
+    let sleep = |limit| sharing.sleep(limit);
+    let may_wait = wait_for_answer(engine, peer, Duration::MAX, is_answered, sleep);
     let mut state = sharing.lock();
     if let Some(why) = state.trouble() {
         return Err(why.to_owned().into());

@@ -6,7 +6,6 @@ mod polling;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polyrail_proto::Failure;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 use socket2::Socket;
@@ -305,7 +304,7 @@ impl Core {
             pass.copiers.let_go();
         }
         self.copying.retain(|op| {
-            let stays = is_copying(op, pass);
+            let stays = pass.engine.follow_copies(op, pass.now);
             worked |= !stays;
             stays
         });
@@ -476,26 +475,4 @@ impl AnyFlow {
             Self::Rx(flow) => flow.socket(),
         }
     }
-}
-
-/// Ends the operation if devices have copied all of it; says whether they have not.
-fn is_copying(op: &Arc<Op>, pass: &mut Pass<'_>) -> bool {
-    if !op.notifies() {
-        op.end_if_copied();
-        return !op.is_over();
-    }
-    let is_copied = op.is_copied();
-    if is_copied {
-        let peer = &op.prepared.peer;
-        let mut tx = peer.tx();
-        // Whoever loses a peer ends what it has under way after that, with this lock.
-        if peer.is_gone() {
-            pass.finishes.push(Finish::Failed(op.clone(), Failure::PeerLost));
-            return false;
-        }
-        tx.submit_notification(polyrail_proto::Time(pass.now), op);
-        drop(tx);
-        pass.engine.send_soon(peer);
-    }
-    !is_copied && !op.is_over()
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use polyrail::{Engine, Peer, Region, RemoteRegion};
+use polyrail::{Engine, Peer, Region, RemoteRegion, Request};
 use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -30,13 +30,25 @@ pub(crate) struct Puppet {
     said: mpsc::Receiver<String>,
     pub(crate) metadata: Vec<u8>,
     pub(crate) region: RemoteRegion,
+    /// Of the region.
+    pub(crate) description: Vec<u8>,
 }
 
 impl Puppet {
     /// Starts the peer; `test` is the name of the calling test.
     pub(crate) fn start(test: &str, own: &Engine, settings: &[(&str, &str)]) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), test, own, settings)
+    }
+
+    /// The same by a command to which what the test harness needs is appended.
+    pub(crate) fn start_by(
+        mut command: Command,
+        test: &str,
+        own: &Engine,
+        settings: &[(&str, &str)],
+    ) -> Self {
         let joined: Vec<String> = settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(SETTINGS, joined.join(";"))
             .stdin(Stdio::piped())
@@ -57,8 +69,9 @@ impl Puppet {
         });
         let first = said.recv_timeout(LONG).expect("the child starts");
         let (metadata, region) = first.split_once(' ').unwrap();
-        let (metadata, region) = (unhex(metadata), own.import(&unhex(region)).unwrap());
-        Self { child, input, said, metadata, region }
+        let (metadata, description) = (unhex(metadata), unhex(region));
+        let region = own.import(&description).unwrap();
+        Self { child, input, said, metadata, region, description }
     }
 
     /// Gives an order and waits for the answer.
@@ -112,6 +125,11 @@ impl Drop for Puppet {
     }
 }
 
+/// Whether this is the child, which is about to play the peer.
+pub(crate) fn is_puppet() -> bool {
+    std::env::var_os(SETTINGS).is_some()
+}
+
 /// In the child: plays the peer and never returns. In the test itself: does nothing.
 pub(crate) fn play() {
     let Ok(settings) = std::env::var(SETTINGS) else { return };
@@ -149,6 +167,33 @@ pub(crate) fn play() {
                 let region = engine.register(memory).unwrap();
                 say(&hex(&region.describe()));
                 devices.push(region);
+            }
+            "write" => {
+                let (metadata, region_there) = argument.split_once(' ').unwrap();
+                let other = engine.add_peer(&unhex(metadata)).unwrap();
+                let there = engine.import(&unhex(region_there)).unwrap().all();
+                let write = Request::write(&other).segment(region.all(), there);
+                let prepared = engine.prepare(write).unwrap();
+                prepared.post().unwrap().ended().unwrap();
+                say(&prepared.path().to_string());
+            }
+            "check" => {
+                let seed = argument.parse().unwrap();
+                let told = engine.wait_notification(LONG).expect("a notification");
+                let is_there = super::bytes(&region) == pattern(PUPPET_BYTES, seed);
+                say(&format!("{} {is_there}", String::from_utf8(told.data).unwrap()));
+            }
+            "fill" => {
+                region.write_at(0, &pattern(PUPPET_BYTES, argument.parse().unwrap())).unwrap();
+                say("filled");
+            }
+            "holds" => {
+                let seed = argument.parse().unwrap();
+                say(&(super::bytes(&region) == pattern(PUPPET_BYTES, seed)).to_string());
+            }
+            "end" => {
+                region.end();
+                say("ended");
             }
             "flood" => {
                 let (engine, region, peer) = (engine.clone(), region.clone(), peer.clone());

@@ -51,6 +51,9 @@ impl PeerShared {
         };
         let first = self.lost.set(why).is_ok();
         self.enter(&mut life, state);
+        if let Some(lease) = self.lease.get() {
+            lease.revoke();
+        }
         first
     }
 

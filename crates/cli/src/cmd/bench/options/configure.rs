@@ -25,6 +25,11 @@ impl Args {
         if let Some(rails) = self.default_rails(role, given.origin("rails")) {
             builder = builder.set("rails", &rails)?;
         }
+        // It measures rails, also where both ends are here, unless another way is asked for.
+        let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
+        if !is_given("single_copy") && !is_given("path") {
+            builder = builder.set("single_copy", "off")?;
+        }
         if let Role::Listen { address: Some(address) } = role {
             builder = builder.set("listen_port", &address.port().to_string())?;
         }

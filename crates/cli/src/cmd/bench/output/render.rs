@@ -76,8 +76,9 @@ fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> Stri
     let ends = [report.memory.as_ref(), there];
     let mut text = String::new();
     let has_device = ends.into_iter().flatten().any(|memory| memory.device.is_some());
-    // Shared memory was asked for, and host memory can't have it.
-    if has_device || setting(report, "path") == "shared" {
+    let is_tcp = first.path.as_ref().is_none_or(|path| path.taken == TCP);
+    // Shared memory was asked for, and host memory can't have it; or a single copy is possible.
+    if has_device || !is_tcp || setting(report, "path") == "shared" {
         let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
         text += &format!("memory: here {here}\n        there {there}\n");
         if let Some(path) = first.path.as_ref().filter(|_| !explain_path) {

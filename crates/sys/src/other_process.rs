@@ -1,0 +1,360 @@
+//! Memory of another process of this machine, copied by the kernel: `process_vm_readv` and
+//! `process_vm_writev`.
+//!
+//! The kernel allows that to whoever may trace the process: the same user, where neither
+//! `ptrace_scope`, a seccomp filter, nor `PR_SET_DUMPABLE` forbids it; or one with `CAP_SYS_PTRACE`.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::memory::{Memory, OutOfRange};
+use crate::process::Process;
+use crate::threads::monotonic_ns;
+
+/// Pieces that one call copies.
+const PIECES: usize = 64;
+/// How old a look at the guard may be when the copy begins. Far less than anybody waits for a
+/// process that is stopped, and far more than the look takes.
+const FRESH_NS: u64 = 20_000_000;
+
+/// Another process. Only what its memory holds tells it from a later one of the same number: see
+/// [`Guard`].
+#[derive(Debug)]
+pub struct OtherProcess {
+    number: Pid,
+}
+
+/// Two words in another process that have these values as long as memory of it may be used. Their
+/// owner draws them at random, and clears them before it uses the memory for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct Guard {
+    /// Where they are in that process.
+    pub places: [u64; 2],
+    /// What they hold.
+    pub values: [u64; 2],
+}
+
+/// Bytes in another process. That process may unmap them at any time; then copies fail.
+#[derive(Clone, Debug)]
+pub struct ForeignMemory {
+    process: Arc<OtherProcess>,
+    base: u64,
+    len: u64,
+    guard: Guard,
+}
+
+/// Which way bytes are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the other process to this one.
+    FromOther,
+    /// From this process to the other one.
+    ToOther,
+}
+
+/// Pieces that one system call copies, between this process and memory of another one.
+pub struct ForeignCopy<'a> {
+    direction: Direction,
+    memory: &'a ForeignMemory,
+    local: [libc::iovec; PIECES],
+    foreign: [libc::iovec; PIECES],
+    count: usize,
+    bytes: u64,
+    /// The local memory.
+    borrowed: PhantomData<&'a Memory>,
+}
+
+impl OtherProcess {
+    /// That process. This one is refused: a copy to an address that somebody else has told must not
+    /// change what this program's own references point to.
+    pub fn open(process: Process) -> io::Result<Self> {
+        if process.number == std::process::id() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is this process"));
+        }
+        let number = i32::try_from(process.number).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(io::ErrorKind::InvalidInput)?;
+        if process.has_ended() {
+            return Err(Errno::SRCH.into());
+        }
+        Ok(Self { number })
+    }
+
+    /// `len` bytes of it from this address on, as it has told.
+    pub fn memory(
+        self: &Arc<Self>,
+        base: u64,
+        len: u64,
+        guard: Guard,
+    ) -> Result<ForeignMemory, OutOfRange> {
+        match base.checked_add(len) {
+            Some(end) if usize::try_from(end).is_ok() => {
+                Ok(ForeignMemory { process: self.clone(), base, len, guard })
+            }
+            _ => Err(OutOfRange { offset: base, len, size: u64::MAX }),
+        }
+    }
+
+    fn words(&self, places: [u64; 2]) -> io::Result<[u64; 2]> {
+        let mut words = [0_u64; 2];
+        let len = size_of::<u64>();
+        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 2 * len };
+        let foreign = places
+            .map(|at| libc::iovec { iov_base: at as usize as *mut libc::c_void, iov_len: len });
+        let number = self.number.as_raw_pid();
+        // SAFETY: the local piece is `words`, which lives here. The foreign ones are addresses of
+        // another process (`open` refuses this one), which the kernel checks.
+        let read =
+            unsafe { libc::process_vm_readv(number, &raw const local, 1, foreign.as_ptr(), 2, 0) };
+        match usize::try_from(read) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(read) if read == 2 * len => Ok(words),
+            Ok(_) => Err(Errno::FAULT.into()),
+        }
+    }
+}
+
+impl ForeignMemory {
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whose they are.
+    pub fn process(&self) -> &Arc<OtherProcess> {
+        &self.process
+    }
+
+    /// Whether they may be used now: `ESTALE` if not. What the other process is, too, is certain
+    /// then: nobody else holds these words there.
+    pub fn check(&self) -> io::Result<()> {
+        if self.process.words(self.guard.places)? == self.guard.values {
+            return Ok(());
+        }
+        Err(Errno::STALE.into())
+    }
+
+    fn address(&self, offset: u64, len: u64) -> Result<u64, OutOfRange> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.base + offset),
+            _ => Err(OutOfRange { offset, len, size: self.len }),
+        }
+    }
+}
+
+impl<'a> ForeignCopy<'a> {
+    /// No pieces yet.
+    pub fn new(direction: Direction, memory: &'a ForeignMemory) -> Self {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (local, foreign) = ([none; PIECES], [none; PIECES]);
+        Self { direction, memory, local, foreign, count: 0, bytes: 0, borrowed: PhantomData }
+    }
+
+    /// Whether there is room for one more piece of that memory.
+    pub fn takes(&self, memory: &ForeignMemory) -> bool {
+        self.count < PIECES && std::ptr::eq(self.memory, memory)
+    }
+
+    /// Adds a piece, if there is room.
+    pub fn push(
+        &mut self,
+        (local, local_offset): (&'a Memory, u64),
+        foreign_offset: u64,
+        len: u64,
+    ) -> Result<(), OutOfRange> {
+        let here = local.at(local_offset, len)?;
+        let there = self.memory.address(foreign_offset, len)?;
+        if self.count == PIECES {
+            return Err(OutOfRange { offset: PIECES as u64, len: 1, size: PIECES as u64 });
+        }
+        // Both ranges were checked, so their length fits.
+        self.local[self.count] = libc::iovec { iov_base: here.cast(), iov_len: len as usize };
+        self.foreign[self.count] =
+            libc::iovec { iov_base: there as usize as *mut libc::c_void, iov_len: len as usize };
+        self.count += 1;
+        self.bytes += len;
+        Ok(())
+    }
+
+    /// Copies all pieces, if the other memory may be used; makes sure of it before and after. A
+    /// process that is stopped in the few instructions between the look before and the copy, and
+    /// continued much later, goes unnoticed until after the copy.
+    ///
+    /// An error leaves some of the pieces copied. `ESTALE`: the memory may not be used any more;
+    /// `ESRCH`: the process has ended; `EFAULT`: it has no such memory; `EPERM`: this process may not.
+    pub fn run(&self) -> io::Result<()> {
+        let call = match self.direction {
+            Direction::FromOther => libc::process_vm_readv,
+            Direction::ToOther => libc::process_vm_writev,
+        };
+        let (number, count) = (self.memory.process.number, self.count as libc::c_ulong);
+        loop {
+            let before = monotonic_ns();
+            self.memory.check()?;
+            // A system call is where a process stops that is told to. The clock takes none.
+            if monotonic_ns() - before < FRESH_NS {
+                break;
+            }
+        }
+        // SAFETY: the local pieces were checked against memories that are borrowed for as long as
+        // this value lives, and that are only reached by copies. The foreign ones are addresses of
+        // another process (`open` refuses this one), which the kernel checks.
+        let copied = unsafe {
+            call(number.as_raw_pid(), self.local.as_ptr(), count, self.foreign.as_ptr(), count, 0)
+        };
+        match u64::try_from(copied) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(copied) if copied == self.bytes => self.memory.check(),
+            // It stops at the first page that is not there.
+            Ok(_) => Err(Errno::FAULT.into()),
+        }
+    }
+}
+
+/// Whether the kernel lets this process copy between processes at all: it tries with itself, which
+/// only a seccomp filter forbids.
+pub fn may_copy_between_processes() -> io::Result<()> {
+    let (from, mut to) = ([7_u8; 8], [0_u8; 8]);
+    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let foreign = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let own = std::process::id().cast_signed();
+    // SAFETY: both pieces are arrays that live here; the kernel only reads the foreign one.
+    let copied =
+        unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const foreign, 1, 0) };
+    if copied < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn child() -> (std::process::Child, Process) {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        (child, process)
+    }
+
+    /// Has the kernel refuse `process_vm_readv` to this process and its children for good.
+    fn forbid_copies() {
+        const LOAD_NUMBER: u16 = 0x20;
+        const JUMP_IF_EQUAL: u16 = 0x15;
+        const RETURN: u16 = 0x06;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let call = libc::SYS_process_vm_readv as u32;
+        let mut steps = [
+            step(LOAD_NUMBER, 0, 0, 0),
+            step(JUMP_IF_EQUAL, 0, 1, call),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the calls read their arguments, which live here, and change only what this thread
+        // may do from now on.
+        let results = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            ]
+        };
+        assert_eq!(results, [0, 0], "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn a_seccomp_filter_is_found_by_trying() {
+        // A thread's filter ends with the thread.
+        let forbidden = std::thread::spawn(|| {
+            may_copy_between_processes().unwrap();
+            forbid_copies();
+            may_copy_between_processes().unwrap_err()
+        });
+        let error = forbidden.join().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        may_copy_between_processes().unwrap();
+    }
+
+    #[test]
+    fn this_process_and_one_that_started_at_another_time_are_refused() {
+        let own = Process::own().unwrap();
+        let error = OtherProcess::open(own).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let (mut child, process) = child();
+        OtherProcess::open(process).unwrap();
+        let later = Process { started: process.started + 1, ..process };
+        let error = OtherProcess::open(later).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(OtherProcess::open(process).is_err());
+    }
+
+    /// Where the child's program begins, once it has begun.
+    fn program(process: Process) -> u64 {
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not begin");
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
+            // Before, it is a copy of this program.
+            let first = maps.lines().next().filter(|line| {
+                line.contains("cat") || line.contains("busybox") || line.contains("coreutils")
+            });
+            if let Some((begin, _)) = first.and_then(|line| line.split_once('-')) {
+                return u64::from_str_radix(begin, 16).unwrap();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_child_are_copied_while_its_words_are_what_they_should_be() {
+        let (mut child, process) = child();
+        let other = Arc::new(OtherProcess::open(process).unwrap());
+        let begin = program(process);
+        // The first bytes of every program are known well enough to be read first.
+        let places = [begin, begin + 8];
+        let values = other.words(places).unwrap();
+        assert_eq!(values[0].to_le_bytes()[..4], *b"\x7fELF");
+        let good = other.memory(begin, 64, Guard { places, values }).unwrap();
+        let local = Memory::from(vec![0; 4]);
+        let mut copy = ForeignCopy::new(Direction::FromOther, &good);
+        // In two pieces that come in another order.
+        copy.push((&local, 2), 2, 2).unwrap();
+        copy.push((&local, 0), 0, 2).unwrap();
+        assert!(copy.push((&local, 3), 0, 2).is_err(), "beyond the local memory");
+        assert!(copy.push((&local, 0), 63, 2).is_err(), "beyond the foreign memory");
+        copy.run().unwrap();
+        let mut magic = [0; 4];
+        local.read_at(0, &mut magic).unwrap();
+        assert_eq!(magic, *b"\x7fELF");
+
+        let code = |memory: &ForeignMemory| {
+            let mut copy = ForeignCopy::new(Direction::FromOther, memory);
+            copy.push((&local, 0), 0, 4).unwrap();
+            copy.run().unwrap_err().raw_os_error().unwrap()
+        };
+        let others = Guard { places, values: [values[0], values[1] ^ 1] };
+        let revoked = other.memory(begin, 64, others).unwrap();
+        assert_eq!(code(&revoked), Errno::STALE.raw_os_error());
+        // Nothing is mapped there.
+        let nothing = other.memory(8, 64, Guard { places, values }).unwrap();
+        assert_eq!(code(&nothing), Errno::FAULT.raw_os_error());
+        assert!(other.memory(u64::MAX, 2, others).is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(code(&good), Errno::SRCH.raw_os_error());
+        may_copy_between_processes().unwrap();
+    }
+}
