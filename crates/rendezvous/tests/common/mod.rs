@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -101,9 +102,17 @@ pub(crate) fn engine(place: &str) -> Engine {
     Engine::builder().config(config(place)).build().unwrap()
 }
 
-/// A port that nobody has now.
+/// A port that nobody has now, and that the kernel gives to nobody who asks for any: it would give a port that
+/// it has named once to the next connection.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 15_000;
+    const COUNT: u32 = 15_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    (0..COUNT)
+        .map(|_| std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed))
+        .map(|number| (FIRST + number % COUNT) as u16)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port is free")
 }
 
 /// etcd on loopback, with its data in a folder that outlives it.
