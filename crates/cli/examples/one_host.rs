@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Request};
+use polyrail_report::median_of_sorted;
 
 const BYTES: u64 = 256 << 20;
 /// How long a figure of one round is measured.
@@ -204,7 +205,8 @@ fn measure(rounds: usize) -> Result<(), Failed> {
 fn show(seconds: &mut [f64], bytes: u64) -> String {
     seconds.sort_by(f64::total_cmp);
     let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
-    let (median, last) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
+    let median = median_of_sorted(seconds).unwrap_or(f64::NAN);
+    let last = seconds[seconds.len() - 1];
     format!(
         "{:.2} us, {:.2} GB/s ({:.2} to {:.2})",
         median * 1e6,

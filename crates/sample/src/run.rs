@@ -11,7 +11,7 @@ use polyrail_host::Sysroot;
 
 use crate::error::SampleError;
 use crate::record::{End, Record};
-use crate::sampler::{Sampler, thread_cpu, unix_ms};
+use crate::sampler::{SHORTEST_INTERVAL, Sampler, thread_cpu, unix_ms};
 
 /// A sampler in a thread of its own. Dropping it without [`Attached::stop`] ends the thread within
 /// an interval, and its file has no last line.
@@ -22,7 +22,7 @@ pub struct Attached {
 }
 
 /// Writes records to `out`, the start at once, then a sample per interval until `pause` says that it
-/// is over, and the end. `name` is what errors call `out`.
+/// is over, one of the rest if that took 100 ms or more, and the end. `name` is what errors call `out`.
 ///
 /// `pause` is called with the time until the next sample; it waits that long, or says `false`
 /// earlier.
@@ -43,10 +43,17 @@ pub fn run(
         line(out, &Record::Start(sampler.start().clone()))?;
         let mut last = sampler.snapshot();
         let mut due = started + interval;
-        while pause(due.saturating_duration_since(Instant::now())) {
+        loop {
+            let goes_on = pause(due.saturating_duration_since(Instant::now()));
+            if !goes_on && last.at.elapsed() < SHORTEST_INTERVAL {
+                return Ok(());
+            }
             let next = sampler.snapshot();
             line(out, &Record::Sample(Box::new(sampler.between(&last, &next))))?;
             end.samples += 1;
+            if !goes_on {
+                return Ok(());
+            }
             last = next;
             due += interval;
             // After a halt of the machine, skip the samples that were missed.
@@ -55,7 +62,6 @@ pub fn run(
                 end.skipped += 1;
             }
         }
-        Ok(())
     })();
     end.ended_unix_ms = unix_ms();
     let cpu = thread_cpu().saturating_sub(cpu_before);
@@ -175,6 +181,32 @@ mod tests {
         assert_eq!(count as u64, end.samples);
         assert!(count >= 3, "{end:?}");
         assert!(end.peak_rss_bytes.is_some() && end.cpu_us > 0, "{end:?}");
+    }
+
+    #[test]
+    fn what_ends_within_an_interval_is_sampled_unless_it_was_too_short() {
+        let samples_after = |time: Duration| {
+            let interval = Duration::from_secs(3600);
+            let mut sampler =
+                Sampler::open(&Sysroot::live(), Options { interval, ..Options::default() });
+            let mut out = Vec::new();
+            let end = run(sampler.as_mut().unwrap(), &mut out, "memory", |_| {
+                // It stands for what is sampled.
+                thread::sleep(time);
+                false
+            });
+            let of_lines = out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let records = of_lines.map(|line| serde_json::from_slice(line).unwrap());
+            let samples = records.filter_map(|record| match record {
+                Record::Sample(sample) => Some(sample.seconds),
+                _ => None,
+            });
+            (end.unwrap().samples, samples.collect::<Vec<f64>>())
+        };
+        assert!(matches!(&samples_after(Duration::from_millis(150)), (1, one) if one[0] >= 0.15));
+        // On a loaded machine that may take the 100 ms.
+        let quick = (0..20).map(|_| samples_after(Duration::ZERO));
+        assert!(quick.into_iter().any(|(samples, all)| samples == 0 && all.is_empty()));
     }
 
     #[test]

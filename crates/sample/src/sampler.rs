@@ -73,7 +73,7 @@ impl Sampler {
     /// [`SampleError`]: no account of CPU time, an interval out of range, an interface or process
     /// that is not there.
     pub fn open(root: &Sysroot, options: Options) -> Result<Self, SampleError> {
-        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&options.interval) {
+        if !(SHORTEST_INTERVAL..=Duration::from_secs(3600)).contains(&options.interval) {
             return Err(SampleError::Interval { given_ms: options.interval.as_millis() });
         }
         if let Some(&pid) = options.pids.iter().find(|pid| !root.exists(format!("/proc/{pid}"))) {
@@ -249,6 +249,8 @@ impl Sampler {
     }
 }
 
+/// The kernel counts CPU time in ticks of up to 10 ms: less time would tell little.
+pub(crate) const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const STAT: &str = "/proc/stat";
 /// How many samples pass between two looks for processes by name; each look reads a file per process.
 const LOOK_EVERY: u64 = 30;

@@ -229,7 +229,6 @@ fn samples_of_a_bench_fit() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (bench, samples) = (at("bench.json"), at("samples.jsonl"));
-    // Longer than an interval of the sampler, which is a second.
     let short = ["--sizes", "8", "--time", "2s", "--rounds", "2", "--warmup", "5ms"];
     printed(&[&["bench", "--json", &bench, "--sample", &samples], &short[..]].concat());
     let read = |path: &str| fs::read_to_string(path).unwrap();

@@ -54,6 +54,7 @@ pub(crate) enum State {
 pub(crate) struct Needs {
     pub(crate) rss_kib: u64,
     pub(crate) descriptors: u64,
+    /// Without those that copy within the host, which begin when they are first needed.
     pub(crate) threads: u64,
 }
 
@@ -152,7 +153,15 @@ impl Worker {
             line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
         };
         let descriptors = std::fs::read_dir(folder.join("fd"))?.count() as u64;
-        Ok(Needs { rss_kib: number("VmRSS:"), descriptors, threads: number("Threads:") })
+        let copies = |task: &PathBuf| {
+            // A thread may end meanwhile.
+            let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+            name.starts_with("pr-copy")
+        };
+        let tasks = std::fs::read_dir(folder.join("task"))?;
+        let tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
+        let threads = tasks.filter(|task| !copies(task)).count() as u64;
+        Ok(Needs { rss_kib: number("VmRSS:"), descriptors, threads })
     }
 
     /// Its address space, in bytes.
