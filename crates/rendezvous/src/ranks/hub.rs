@@ -73,9 +73,13 @@ impl Hub {
         let name = name.as_str();
         let is_taken = self.entries.get(name).is_some_and(|entry| entry.metadata.is_some());
         // One that connects again, for instance after it was silent, has its name yet.
-        let is_own = self.members.get(&peer.instance()).is_some_and(|it| it.name == name);
-        if is_taken && !is_own {
+        let own_name = self.members.get(&peer.instance()).map(|it| it.name.as_str());
+        if is_taken && own_name != Some(name) {
             return Err(format!("the name `{name}` is taken by another rank"));
+        }
+        // Otherwise its first name would stay for ever.
+        if let Some(own_name) = own_name.filter(|own_name| *own_name != name) {
+            return Err(format!("this rank is `{own_name}` already, and can't be `{name}`, too"));
         }
         let watch = self.small.engine.watch(peer);
         let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
@@ -156,5 +160,34 @@ impl Backend for Hub {
 
     fn grace(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_has_one_name() {
+        let job = Job { rank: 0, size: 3, host: "127.0.0.1".to_owned(), port: 0, is_local: true };
+        let start = || Small::start(&Config::default(), &job, "127.0.0.1", None).unwrap();
+        let (small, other) = (start(), start());
+        let peer = small.engine.add_peer(&other.engine.metadata()).unwrap();
+        let own = Own { name: "rank-0".parse().unwrap(), metadata: Vec::new().into() };
+        let mut hub = Hub::new(small, &"g".parse().unwrap(), &job, own);
+        let enter = |name: &str| Message::Enter {
+            group: "g".to_owned(),
+            size: 3,
+            name: name.to_owned(),
+            metadata: String::new(),
+        };
+        assert!(hub.admit(&peer, enter("rank-1")).unwrap().is_some());
+        assert!(hub.admit(&peer, enter("rank-1")).unwrap().is_some(), "it may connect again");
+        let why = hub.admit(&peer, enter("rank-2")).err().unwrap();
+        assert_eq!(why, "this rank is `rank-1` already, and can't be `rank-2`, too");
+        let why = hub.admit(&peer, enter("rank-0")).err().unwrap();
+        assert!(why.contains("is taken"), "{why}");
     }
 }

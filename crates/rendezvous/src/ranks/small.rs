@@ -111,13 +111,16 @@ impl Small {
         Ok(Self { engine, heard })
     }
 
-    /// Says something; waits while too much is being said.
+    /// Says something; waits while too much is being said. Whoever leaves waits for nobody.
     pub(super) fn say(&self, to: &Peer, message: &Message, stop: &Stop) {
         // It has texts, numbers and lists only.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
         while let Err(PostError::Busy { .. }) =
             self.engine.notify(to, &bytes).map(|transfer| transfer.detach())
         {
+            if stop.is_set() {
+                return;
+            }
             stop.sleep(FULL_AGAIN);
         }
     }
