@@ -29,6 +29,8 @@ pub(super) enum Message {
     Enter { group: String, size: usize, name: String, metadata: String },
     /// From rank 0: these have changed. The entry of who hears it is among the first.
     Entries(Vec<Entry>),
+    /// From rank 0: no. The name is taken, perhaps by one that has died: it may be free soon.
+    Taken { why: String },
     /// From rank 0: no.
     Refused { why: String },
     /// From rank 0: it leaves, and nobody hears any more of the others.
