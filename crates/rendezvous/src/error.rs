@@ -130,6 +130,14 @@ impl RendezvousError {
                 "see that it runs, and that host, port and firewall are right".to_owned()
             }
             Self::Refused { help, .. } | Self::Environment { help, .. } => help.clone(),
+            Self::File { source, .. }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                "make room on its file system, or name a folder on another one".to_owned()
+            }
             Self::File { what, .. } => {
                 format!("see that the {what} is there and belongs to the user of this process")
             }
@@ -163,6 +171,16 @@ impl RendezvousError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_matter_of_owners() {
+        let of = |kind: io::ErrorKind| {
+            let (what, path) = ("file of this engine", "/shared/g/a.polyrail".to_owned());
+            RendezvousError::File { what, path, source: kind.into() }.help().unwrap()
+        };
+        assert!(of(io::ErrorKind::StorageFull).starts_with("make room"));
+        assert!(of(io::ErrorKind::PermissionDenied).contains("belongs to the user"));
+    }
 
     #[test]
     fn a_port_of_rank_0_that_is_taken_is_no_matter_of_listen_port() {

@@ -149,7 +149,7 @@ impl Spoke {
             metadata: text_of(&own.metadata),
         };
         link.small.say(&link.peer, &message, stop);
-        let noticed = Duration::from_millis(self.config.peer_timeout_ms.into()) + NOTICED;
+        let noticed = Duration::from_millis(self.config.peer_timeout_ms) + NOTICED;
         let until_free = Instant::now() + noticed;
         let until = until.max(until_free);
         let mut table = BTreeMap::new();
