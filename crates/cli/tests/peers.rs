@@ -10,7 +10,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Far more than anything takes here, also on a machine that is busy otherwise.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Nobody tells when a file appears or another process ends.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 fn peers(folder: &Path, query: &str, arguments: &[&str]) -> Child {
@@ -30,6 +29,7 @@ fn ends(child: &mut Child) -> ExitStatus {
             child.kill().unwrap();
             panic!("it does not end");
         }
+        // A process that ends tells its parent by a signal only.
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -45,6 +45,7 @@ fn a_signal_ends_who_waits_for_a_name() {
     let begin = Instant::now();
     while !group.join(".lock").exists() {
         assert!(begin.elapsed() < DEADLINE, "it does not begin to join");
+        // Nobody tells when a file appears.
         std::thread::sleep(LOOK_EVERY);
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
