@@ -187,6 +187,8 @@ mod tests {
         // the system, and formats nothing.
         unsafe { command.pre_exec(leave) };
         let mut child = command.spawn().unwrap();
+        // To wait would end it.
+        let stdin = child.stdin.take();
         child.wait().unwrap();
         let own = format!("polyrail-test-own-{}", std::process::id());
         let badge = Badge::take(&own).unwrap();
@@ -199,8 +201,8 @@ mod tests {
         drop(badge);
         let error = Bearer::of(&name).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
-        // Its standard input ends, and it with it.
-        drop(child.stdin.take());
+        // `cat` ends with its standard input.
+        drop(stdin);
     }
 
     #[test]
