@@ -195,6 +195,7 @@ impl Dir {
             }
             Err(error) => return Err(failed(error)),
         };
+        let owner = fs::metadata(&self.folder).map_err(failed)?.uid();
         for entry in entries {
             let file_name = entry.map_err(failed)?.file_name();
             let Some(name) = file_name.to_str().and_then(|name| name.strip_suffix(ENDING)) else {
@@ -210,7 +211,7 @@ impl Dir {
             let mut one = match before {
                 Some(one) if one.state == state => one,
                 before => {
-                    let found = read(&path);
+                    let found = read(&path, owner);
                     let known = before.and_then(|one| one.found.err());
                     if let Err(why) = &found
                         && known.as_ref() != Some(why)
@@ -294,7 +295,15 @@ impl Holder {
     }
 }
 
-fn read(path: &Path) -> Result<Found, String> {
+/// What a file says, if it is of whoever has the folder: others may have put one there.
+fn read(path: &Path, owner: u32) -> Result<Found, String> {
+    match fs::metadata(path).map(|metadata| metadata.uid()) {
+        Ok(user) if user != owner => {
+            return Err(format!("it belongs to user {user}, and the folder to user {owner}"));
+        }
+        Ok(_) => {}
+        Err(error) => return Err(error.to_string()),
+    }
     match read_published(path) {
         Ok(Some(found)) => Ok(Found::Metadata(Arc::from(found.metadata))),
         Ok(None) => Err("it is gone".to_owned()),

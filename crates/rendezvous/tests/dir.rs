@@ -184,6 +184,33 @@ fn files_of_others_are_left_out_and_one_that_is_removed_comes_back() {
 }
 
 #[test]
+fn the_file_of_another_user_makes_nobody_a_member() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "only root can give a file to another user",
+            "sudo -E cargo test -p polyrail-rendezvous --test dir",
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}", folder.path().display());
+    let own = engine(&place);
+    let group = enter(&own, "observer");
+    // Both are there whole when the group looks: they get their names by renaming.
+    let at = |name: &str| folder.path().join("g").join(name);
+    let (evil, good) = (engine(&place), engine(&place));
+    for (engine, name) in [(&evil, "evil"), (&good, "good")] {
+        engine.publish(&at(name)).unwrap();
+    }
+    std::os::unix::fs::chown(at("evil"), Some(65_534), None).unwrap();
+    for name in ["evil", "good"] {
+        fs::rename(at(name), at(&format!("{name}.polyrail"))).unwrap();
+    }
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+good"));
+    fs::remove_file(at("good.polyrail")).unwrap();
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-good"));
+}
+
+#[test]
 fn a_folder_that_can_not_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

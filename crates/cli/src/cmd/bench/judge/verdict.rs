@@ -253,7 +253,8 @@ fn peer(evidence: &Evidence) -> Vec<Candidate> {
         cpus(&evidence.peer, LimitKind::Peer, "the process there", "the machine there")
     };
     if evidence.peer.away_share > evidence.local.away_share {
-        candidates.insert(0, away(&evidence.peer, LimitKind::Peer, "the process at the other side"));
+        candidates
+            .insert(0, away(&evidence.peer, LimitKind::Peer, "the process at the other side"));
     }
     candidates.extend(hot(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates.extend(thread(&evidence.peer, LimitKind::Peer, "at the other side"));
