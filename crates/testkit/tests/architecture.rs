@@ -26,6 +26,7 @@ const RULES: &[Rule] = &[
             "analyze",
             "config",
             "doctor",
+            "experiment",
             "gpu",
             "host",
             "lab",
@@ -79,6 +80,13 @@ const RULES: &[Rule] = &[
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", below: &["netlink", "sys"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
+    // Plans and judges; the command runs the cells.
+    Rule {
+        name: "experiment",
+        below: &["config", "report", "yaml"],
+        is_pure: true,
+        ..Rule::ORDINARY
+    },
     // Pure data; of the system it uses files.
     Rule { name: "profile", below: &["report", "yaml"], ..Rule::ORDINARY },
     // Its tests use a device that needs no GPU, which is behind a feature.

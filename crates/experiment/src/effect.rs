@@ -1,0 +1,230 @@
+//! The effect of each level, and the verdict on it.
+
+use serde::Serialize;
+
+use crate::plan::{Comparison, Plan};
+use crate::ranks::{self, Interval};
+
+/// Which figures are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// A rate.
+    Higher,
+    /// A time.
+    Lower,
+}
+
+/// What one level does to the figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Effect {
+    /// The factor.
+    pub factor: String,
+    /// The level.
+    pub level: String,
+    /// The level that it is compared with.
+    pub baseline: String,
+    /// How much the figure is above that of the baseline, in percent; `null` without a whole block.
+    pub percent: Option<f64>,
+    /// The lower end of the interval, in percent; `null` if there are too few blocks for one.
+    pub low_percent: Option<f64>,
+    /// The upper end.
+    pub high_percent: Option<f64>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The verdict in words.
+    pub words: String,
+}
+
+/// What is known of an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It makes the figure better.
+    Better,
+    /// It makes the figure worse.
+    Worse,
+    /// If it has an effect, the effect is smaller than what the experiment asks about.
+    NoEffect,
+    /// The interval holds zero and is wider than asked for.
+    Undecided,
+}
+
+impl Verdict {
+    /// Whether an effect was found.
+    pub fn is_effect(self) -> bool {
+        matches!(self, Self::Better | Self::Worse)
+    }
+}
+
+/// How results are judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rule {
+    /// Which figures are good.
+    pub better: Better,
+    /// Half the width of an interval that is narrow enough, as a share: 0.02 is 2 %.
+    pub precision: f64,
+    /// The probability of a miss of each interval.
+    pub miss: f64,
+}
+
+impl Rule {
+    /// The effects that these whole blocks show; a block has the figure of each cell, above zero.
+    pub fn effects(&self, plan: &Plan, blocks: &[Vec<f64>]) -> Vec<Effect> {
+        plan.comparisons().into_iter().map(|one| self.effect(plan, one, blocks)).collect()
+    }
+
+    /// Whether every interval is as narrow as asked for.
+    pub fn is_narrow(&self, effects: &[Effect]) -> bool {
+        effects
+            .iter()
+            .all(|effect| half_percent(effect).is_some_and(|half| half <= self.precision * 100.0))
+    }
+
+    fn effect(&self, plan: &Plan, comparison: Comparison, blocks: &[Vec<f64>]) -> Effect {
+        let pairs = plan.pairs(comparison);
+        let difference = |block: &Vec<f64>| {
+            let logs = pairs.iter().map(|(one, other)| (block[*one] / block[*other]).ln());
+            logs.sum::<f64>() / pairs.len() as f64
+        };
+        let differences: Vec<f64> = blocks.iter().map(difference).collect();
+        let interval = ranks::interval(&differences, self.miss);
+        let middle = polyrail_report::median(differences.iter().copied());
+        let factor = &plan.factors[comparison.factor];
+        let mut effect = Effect {
+            factor: factor.name.clone(),
+            level: factor.levels[comparison.level].clone(),
+            baseline: factor.levels[factor.baseline].clone(),
+            percent: interval.map(|one| one.estimate).or(middle).map(percent),
+            low_percent: interval.map(|one| percent(one.low)),
+            high_percent: interval.map(|one| percent(one.high)),
+            verdict: self.verdict(interval),
+            words: String::new(),
+        };
+        effect.words = words(&effect);
+        effect
+    }
+
+    fn verdict(&self, interval: Option<Interval>) -> Verdict {
+        let Some(Interval { low, high, .. }) = interval else { return Verdict::Undecided };
+        let (good, bad) = match self.better {
+            Better::Higher => (low > 0.0, high < 0.0),
+            Better::Lower => (high < 0.0, low > 0.0),
+        };
+        match (good, bad) {
+            (true, _) => Verdict::Better,
+            (_, true) => Verdict::Worse,
+            _ if (percent(high) - percent(low)) / 2.0 <= self.precision * 100.0 => {
+                Verdict::NoEffect
+            }
+            _ => Verdict::Undecided,
+        }
+    }
+}
+
+/// A difference of logarithms as percent.
+pub(crate) fn percent(log: f64) -> f64 {
+    log.exp_m1() * 100.0
+}
+
+/// Half the width of the interval, the `±` of reports.
+pub fn half_percent(effect: &Effect) -> Option<f64> {
+    Some((effect.high_percent? - effect.low_percent?) / 2.0)
+}
+
+/// `+18.2 % ± 2.1 %`, or what is known.
+pub fn show(effect: &Effect) -> String {
+    match (effect.percent, half_percent(effect)) {
+        (Some(percent), Some(half)) => format!("{} % ± {half:.1} %", signed(percent)),
+        (Some(percent), None) => format!("{} %, no interval yet", signed(percent)),
+        _ => "not measured".to_owned(),
+    }
+}
+
+/// With a real minus, and no sign before a zero.
+fn signed(percent: f64) -> String {
+    let text = format!("{:.1}", percent.abs());
+    match percent {
+        _ if text == "0.0" => text,
+        _ if percent < 0.0 => format!("−{text}"),
+        _ => format!("+{text}"),
+    }
+}
+
+fn words(effect: &Effect) -> String {
+    let figures = show(effect);
+    match (effect.verdict, effect.low_percent, effect.high_percent) {
+        (Verdict::Better, ..) => format!("{figures}, better"),
+        (Verdict::Worse, ..) => format!("{figures}, worse"),
+        (Verdict::NoEffect, Some(low), Some(high)) => {
+            format!("{figures}, no effect (at most {:.1} %)", low.abs().max(high.abs()))
+        }
+        (_, Some(low), Some(high)) => {
+            format!("{figures}, undecided (from {} to {} %)", signed(low), signed(high))
+        }
+        _ => format!("{figures}, undecided (too few blocks)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Design, Factor, Kind};
+
+    fn plan() -> Plan {
+        let factor = Factor {
+            name: "irq".to_owned(),
+            kind: Kind::Irq,
+            levels: vec!["default".to_owned(), "matched".to_owned()],
+            baseline: 0,
+        };
+        Plan::new(vec![factor], Design::Grid, 1, |_| true).unwrap()
+    }
+
+    fn judged(better: Better, ratios: &[f64]) -> Effect {
+        // The machine drifts by a factor of two, which the pairs cancel.
+        let drift = |at: usize| 10.0 * (1.0 + at as f64 / ratios.len() as f64);
+        let blocks: Vec<Vec<f64>> = ratios
+            .iter()
+            .enumerate()
+            .map(|(at, ratio)| vec![drift(at), drift(at) * ratio])
+            .collect();
+        let rule = Rule { better, precision: 0.02, miss: 0.05 };
+        rule.effects(&plan(), &blocks).remove(0)
+    }
+
+    #[test]
+    fn an_effect_is_named_with_its_interval_and_its_sense() {
+        let ratios = [1.17, 1.18, 1.19, 1.18, 1.17, 1.19, 1.18, 1.20];
+        let effect = judged(Better::Higher, &ratios);
+        assert_eq!(effect.verdict, Verdict::Better);
+        assert!(
+            effect.words.starts_with("+18.") && effect.words.ends_with("%, better"),
+            "{}",
+            effect.words
+        );
+        assert_eq!(judged(Better::Lower, &ratios).verdict, Verdict::Worse);
+        let slower: Vec<f64> = ratios.iter().map(|ratio| 1.0 / ratio).collect();
+        assert_eq!(judged(Better::Lower, &slower).verdict, Verdict::Better);
+    }
+
+    #[test]
+    fn no_effect_is_said_as_plainly_as_an_effect() {
+        let effect = judged(Better::Higher, &[0.99, 1.005, 1.01, 0.995, 0.99, 1.0, 1.004, 0.998]);
+        assert_eq!(effect.verdict, Verdict::NoEffect);
+        assert!(effect.words.contains(" %, no effect (at most 0."), "{}", effect.words);
+        let none = judged(Better::Higher, &[1.0; 6]);
+        assert_eq!(none.words, "0.0 % ± 0.0 %, no effect (at most 0.0 %)");
+    }
+
+    #[test]
+    fn what_is_not_known_is_called_undecided() {
+        let wide = judged(Better::Higher, &[0.8, 1.3, 0.9, 1.2, 0.7, 1.4]);
+        assert_eq!(wide.verdict, Verdict::Undecided);
+        assert!(wide.words.contains("undecided (from −"), "{}", wide.words);
+        let few = judged(Better::Higher, &[1.5, 1.5]);
+        assert_eq!(few.verdict, Verdict::Undecided);
+        assert_eq!(few.words, "+50.0 %, no interval yet, undecided (too few blocks)");
+        assert_eq!(judged(Better::Higher, &[]).words, "not measured, undecided (too few blocks)");
+    }
+}

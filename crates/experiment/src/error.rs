@@ -1,0 +1,73 @@
+//! What is wrong with an experiment.
+
+use polyrail_config::ConfigError;
+
+/// Why an experiment can't be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The file has a fault.
+    #[error("{file}:{line}:{column}: {fault}")]
+    File {
+        /// Its name.
+        file: String,
+        /// The line.
+        line: usize,
+        /// The character in the line.
+        column: usize,
+        /// What is wrong, and what is allowed.
+        fault: String,
+        /// What to do about it.
+        help: Option<String>,
+    },
+    /// Levels that are right alone and wrong together.
+    #[error("{file}: the cell {cell} can't be: {conflict}")]
+    Conflict {
+        /// The file.
+        file: String,
+        /// The cell for people.
+        cell: String,
+        /// What the settings say.
+        conflict: Box<ConfigError>,
+    },
+    /// More cells than an experiment may have.
+    #[error("{file}: the factors make {count} cells; allowed: {most} at most")]
+    TooMany {
+        /// The file.
+        file: String,
+        /// How many.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Too few blocks for any verdict.
+    #[error(
+        "{file}: blocks = `{blocks}` is too few for {comparisons} comparisons; allowed: {fewest} to {most}"
+    )]
+    FewBlocks {
+        /// The file.
+        file: String,
+        /// As given.
+        blocks: usize,
+        /// How many levels are compared.
+        comparisons: usize,
+        /// The fewest that can decide anything.
+        fewest: usize,
+        /// The most.
+        most: usize,
+    },
+}
+
+impl ExperimentError {
+    /// What to do about it.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::File { help, .. } => help.clone(),
+            Self::Conflict { conflict, .. } => {
+                conflict.help().or_else(|| Some("take one of the levels out".to_owned()))
+            }
+            Self::TooMany { .. } => Some("use `design: one-at-a-time`, or fewer levels".to_owned()),
+            Self::FewBlocks { .. } => Some("raise `blocks`, or compare fewer levels".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the figure of a cell is in what its command prints.
+
+use regex_lite::Regex;
+use serde::{Serialize, Serializer};
+
+/// A place in JSON, or a pattern.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    text: String,
+    pattern: Option<Regex>,
+}
+
+impl Figure {
+    /// The rate of the first size of `polyrail bench`.
+    pub fn of_bench() -> Self {
+        Self { text: "/results/0/gb_per_s".to_owned(), pattern: None }
+    }
+
+    /// A JSON pointer, which begins with `/`, or a pattern with one group.
+    ///
+    /// # Errors
+    /// What is wrong, as a phrase that follows the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('/') {
+            return Ok(Self { text: text.to_owned(), pattern: None });
+        }
+        let pattern = Regex::new(text).map_err(|error| {
+            format!("is no pattern ({error}); allowed: a JSON pointer such as /rate, or a pattern")
+        })?;
+        match pattern.captures_len() {
+            2 => Ok(Self { text: text.to_owned(), pattern: Some(pattern) }),
+            groups => Err(format!(
+                "has {} groups; allowed: a pattern with one, around the number, such as 'rate: ([0-9.]+)'",
+                groups - 1
+            )),
+        }
+    }
+
+    /// As it was given.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The figure in this output, which must be above zero: effects are ratios. Of several matches
+    /// of a pattern it is the last.
+    ///
+    /// # Errors
+    /// What is wrong, as a sentence.
+    pub fn find(&self, output: &str) -> Result<f64, String> {
+        let number = match &self.pattern {
+            None => self.in_json(output)?,
+            Some(pattern) => {
+                let found = pattern.captures_iter(output).last().and_then(|found| found.get(1));
+                let text = found
+                    .ok_or_else(|| format!("nothing that it prints matches `{}`", self.text))?;
+                let number = text.as_str().trim().parse::<f64>();
+                number.map_err(|_| {
+                    format!("`{}` at `{}` is no number", cut(text.as_str()), self.text)
+                })?
+            }
+        };
+        match number.is_finite() && number > 0.0 {
+            true => Ok(number),
+            false => Err(format!("the figure at `{}` is {number}; it must be above 0", self.text)),
+        }
+    }
+
+    fn in_json(&self, output: &str) -> Result<f64, String> {
+        let document: serde_json::Value = serde_json::from_str(output)
+            .map_err(|error| format!("what it prints is no JSON: {error}"))?;
+        let value = document.pointer(&self.text);
+        let value = value
+            .ok_or_else(|| format!("the JSON that it prints has nothing at `{}`", self.text))?;
+        value
+            .as_f64()
+            .ok_or_else(|| format!("`{}` at `{}` is no number", cut(&value.to_string()), self.text))
+    }
+}
+
+impl PartialEq for Figure {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Serialize for Figure {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.text)
+    }
+}
+
+fn cut(text: &str) -> String {
+    polyrail_yaml::excerpt(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_in_json_and_in_text() {
+        let bench = r#"{"results": [{"gb_per_s": 3.5}]}"#;
+        assert_eq!(Figure::of_bench().find(bench), Ok(3.5));
+        let pattern = Figure::parse("rate: ([0-9.]+) GB").unwrap();
+        assert_eq!(pattern.find("rate: 1.5 GB\nrate: 2.25 GB\n"), Ok(2.25));
+    }
+
+    #[test]
+    fn what_is_no_figure_is_refused_with_the_place() {
+        let at =
+            |figure: &str, output: &str| Figure::parse(figure).unwrap().find(output).unwrap_err();
+        assert!(at("/a", "x").contains("no JSON"));
+        assert!(at("/a", r#"{"b": 1}"#).contains("nothing at `/a`"));
+        assert!(at("/a", r#"{"a": "x"}"#).contains("is no number"));
+        assert!(at("/a", r#"{"a": 0}"#).contains("above 0"));
+        assert!(at("a(.)", "b").contains("nothing that it prints matches"));
+        assert!(at("a(.)", "ab").contains("`b` at `a(.)` is no number"));
+        assert!(Figure::parse("rate").unwrap_err().contains("has 0 groups"));
+        assert!(Figure::parse("(").unwrap_err().contains("no pattern"));
+    }
+}

@@ -1,0 +1,92 @@
+//! The report as a page of Markdown.
+
+use std::fmt::Write as _;
+
+use super::Report;
+use super::text::{notes, show_figure, summary};
+use crate::spec::Measure;
+
+pub(super) fn markdown(report: &Report) -> String {
+    let mut page = format!("# {}\n\n", escape(&report.name));
+    if !report.about.is_empty() {
+        let _ = writeln!(page, "{}\n", escape(&report.about));
+    }
+    let _ = writeln!(page, "{}.\n", escape(&summary(report)));
+    page.push_str("| level | against | effect |\n|---|---|---|\n");
+    for effect in &report.effects {
+        let level = format!("{}={}", effect.factor, effect.level);
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} |",
+            escape(&level),
+            escape(&effect.baseline),
+            escape(&effect.words)
+        );
+    }
+    page.push_str("\n| cell | median | least | most |\n|---|--:|--:|--:|\n");
+    for cell in &report.cells {
+        let figures = cell.figure.map(|one| [one.median, one.min, one.max].map(show_figure));
+        let [median, min, max] = figures.unwrap_or_else(|| ["-"; 3].map(str::to_owned));
+        let _ = writeln!(page, "| {} | {median} | {min} | {max} |", escape(&cell.label));
+    }
+    page.push('\n');
+    for note in notes(report) {
+        let _ = writeln!(page, "- {}", escape(&note));
+    }
+    let (what, words) = match &report.measure {
+        Measure::Bench(words) => ("polyrail bench", words),
+        Measure::Command(words) => ("", words),
+    };
+    let command = format!("{what} {}", words.join(" "));
+    let _ = writeln!(
+        page,
+        "- measured by `{}`, figure `{}`",
+        code(command.trim()),
+        code(report.figure.text())
+    );
+    let host = &report.host;
+    let cpu = host.cpu_model.as_deref().unwrap_or("unknown CPU");
+    let _ = writeln!(
+        page,
+        "- machine: {}, Linux {}, {} CPUs ({}); polyrail {}; seed {}",
+        escape(&host.hostname),
+        escape(&host.kernel),
+        host.cpus,
+        escape(cpu),
+        escape(&report.version),
+        report.seed,
+    );
+    page
+}
+
+/// Text that Markdown shows as it is, in one line.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for one in text.chars() {
+        match one {
+            '|' | '*' | '_' | '`' | '<' | '>' | '[' | ']' | '\\' | '#' => {
+                out.push('\\');
+                out.push(one);
+            }
+            '\n' | '\r' => out.push(' '),
+            _ => out.push(one),
+        }
+    }
+    out
+}
+
+/// Text for a span of code, which knows no escape.
+fn code(text: &str) -> String {
+    text.replace(['`', '\n', '\r'], "'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_a_file_ends_no_cell_and_no_span() {
+        assert_eq!(escape("a|b\n*c*"), "a\\|b \\*c\\*");
+        assert_eq!(code("a`b"), "a'b");
+    }
+}

@@ -1,0 +1,145 @@
+//! What an experiment is, as its file says.
+
+mod read;
+
+use std::time::Duration;
+
+use polyrail_config::Config;
+use serde::Serialize;
+
+use crate::effect::Better;
+use crate::error::ExperimentError;
+use crate::figure::Figure;
+use crate::plan::{CELLS_MAX, Design, Factor, Kind, Looks, Plan};
+use crate::ranks::DIFFERENCES_MAX;
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Experiment {
+    /// The file that it was read from, as messages call it.
+    #[serde(skip)]
+    pub file: String,
+    /// Its name.
+    pub name: String,
+    /// What it is for; may be empty.
+    pub about: String,
+    /// What measures a cell.
+    pub measure: Measure,
+    /// Where the figure is in what that prints.
+    pub figure: Figure,
+    /// Which figures are good.
+    pub better: Better,
+    /// What is varied.
+    pub factors: Vec<Factor>,
+    /// Settings of every cell.
+    pub settings: Vec<(String, String)>,
+    /// The interfaces that the factors of the host concern; all if empty.
+    pub nics: Vec<String>,
+    /// Which cells there are.
+    pub design: Design,
+    /// The most blocks.
+    pub blocks: usize,
+    /// The most time; a block that would end later does not begin.
+    #[serde(serialize_with = "seconds")]
+    pub time: Duration,
+    /// Half the width of an interval that is narrow enough, as a share.
+    pub precision: f64,
+    /// Where the order comes from.
+    pub seed: u64,
+}
+
+/// What measures a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// `polyrail bench` with these options.
+    Bench(Vec<String>),
+    /// The user's own command.
+    Command(Vec<String>),
+}
+
+impl Measure {
+    /// The words, in which `{factor}` stands for the factor's level.
+    pub fn words(&self) -> &[String] {
+        match self {
+            Self::Bench(words) | Self::Command(words) => words,
+        }
+    }
+}
+
+impl Experiment {
+    /// Reads a file; `file` is what messages call it.
+    ///
+    /// # Errors
+    /// [`ExperimentError`] names the place and the fault.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ExperimentError> {
+        read::experiment(text, file)
+    }
+
+    /// The plan and its looks. `runs` says which cells can be measured here.
+    ///
+    /// # Errors
+    /// Cells that conflict, that are too many, or that the blocks can't tell apart.
+    pub fn plan(&self, runs: impl Fn(&[usize]) -> bool) -> Result<(Plan, Looks), ExperimentError> {
+        let file = || self.file.clone();
+        let plan = Plan::new(self.factors.clone(), self.design, self.seed, runs)
+            .map_err(|count| ExperimentError::TooMany { file: file(), count, most: CELLS_MAX })?;
+        for cell in 0..plan.cells.len() {
+            self.config(&plan, cell).map_err(|conflict| ExperimentError::Conflict {
+                file: file(),
+                cell: plan.label(cell),
+                conflict: Box::new(conflict),
+            })?;
+        }
+        let comparisons = plan.comparisons().len();
+        let looks = Looks::new(comparisons, self.blocks).map_err(|fewest| {
+            let (blocks, most) = (self.blocks, DIFFERENCES_MAX);
+            ExperimentError::FewBlocks { file: file(), blocks, comparisons, fewest, most }
+        })?;
+        Ok((plan, looks))
+    }
+
+    /// The settings that a cell is measured with.
+    pub fn settings_of(&self, plan: &Plan, cell: usize) -> Vec<(String, String)> {
+        let levels = self.factors.iter().zip(&plan.cells[cell]);
+        let of_factors = levels
+            .filter(|(factor, _)| factor.kind == Kind::Setting)
+            .map(|(factor, level)| (factor.name.clone(), factor.levels[*level].clone()));
+        // A factor wins over what is given for every cell.
+        self.settings.iter().cloned().chain(of_factors).collect()
+    }
+
+    /// The command of a cell, with its levels in place.
+    pub fn words_of(&self, plan: &Plan, cell: usize) -> Vec<String> {
+        let levels = plan.levels(cell);
+        let filled = |word: &String| {
+            levels.iter().fold(word.clone(), |word, (name, level)| {
+                word.replace(&format!("{{{name}}}"), level)
+            })
+        };
+        self.measure.words().iter().map(filled).collect()
+    }
+
+    /// The settings of a cell, checked against each other.
+    fn config(&self, plan: &Plan, cell: usize) -> Result<Config, polyrail_config::ConfigError> {
+        let settings = self.settings_of(plan, cell).into_iter();
+        let mut settings = settings;
+        settings.try_fold(Config::builder(), |all, (name, value)| all.set(&name, &value))?.build()
+    }
+
+    /// What a cell's settings must be, by name, as the JSON of `bench` has them.
+    pub fn expected(&self, plan: &Plan, cell: usize) -> Vec<(String, serde_json::Value)> {
+        let Ok(config) = self.config(plan, cell) else { return Vec::new() };
+        let mut given: Vec<String> =
+            self.settings_of(plan, cell).into_iter().map(|(name, _)| name).collect();
+        given.dedup();
+        let rows =
+            config.rows().into_iter().filter(|row| given.iter().any(|name| name == row.name));
+        rows.map(|row| (row.name.to_owned(), serde_json::to_value(&row.raw).unwrap_or_default()))
+            .collect()
+    }
+}
+
+fn seconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
+}
