@@ -28,6 +28,8 @@ struct Cli {
 enum Command {
     /// Read a profile: figures, models of links, comparisons, inputs for simulators, a report.
     Analyze(Box<cmd::analyze::Args>),
+    /// Find the settings that are best for a workload, or say that the default is.
+    Autotune(Box<cmd::sweep::AutotuneArgs>),
     /// Measure how fast memory moves between two processes, and what keeps it from being faster.
     Bench(Box<cmd::bench::Args>),
     /// Choose which CPUs the threads of each interface run on, and check such choices.
@@ -38,6 +40,8 @@ enum Command {
     Config(cmd::config::Args),
     /// Find what is wrong with this host for fast TCP, and what mends it.
     Doctor(Box<cmd::doctor::Args>),
+    /// Find out which settings change a figure, by how much, and how sure that is.
+    Experiment(Box<cmd::experiment::Args>),
     /// Serve the metrics of all engines of this host to Prometheus.
     Exporter(cmd::exporter::Args),
     /// Show and choose which CPUs the interrupts of network interfaces go to.
@@ -60,6 +64,8 @@ enum Command {
     Sample(cmd::sample::Args),
     /// Make a secret that lets engines connect to each other by address alone.
     Secret(cmd::secret::Args),
+    /// Measure many combinations of settings: the best one, heat maps, and how much each setting matters.
+    Sweep(Box<cmd::sweep::SweepArgs>),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
     Topo(cmd::topo::Args),
     /// Settings for fast TCP, by profile, with a way back.
@@ -88,11 +94,13 @@ pub fn main() -> ExitCode {
     };
     match cli.command {
         Command::Analyze(args) => cmd::analyze::run(&args),
+        Command::Autotune(args) => cmd::sweep::autotune(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Completions(args) => cmd::completions::run(&args, command()),
         Command::Config(args) => cmd::config::run(args),
         Command::Doctor(args) => cmd::doctor::run(&args),
+        Command::Experiment(args) => cmd::experiment::run(&args),
         Command::Exporter(args) => cmd::exporter::run(&args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
@@ -104,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Profile(args) => cmd::profile::run(&args),
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Secret(args) => cmd::secret::run(&args),
+        Command::Sweep(args) => cmd::sweep::sweep(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
     }

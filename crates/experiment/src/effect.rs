@@ -81,6 +81,12 @@ impl Rule {
             .all(|effect| half_percent(effect).is_some_and(|half| half <= self.precision * 100.0))
     }
 
+    /// The effect of one cell against another: pairs of figures, of which each was measured in one block.
+    pub fn against(&self, name: &str, baseline: &str, pairs: &[(f64, f64)]) -> Effect {
+        let differences: Vec<f64> = pairs.iter().map(|(one, other)| (one / other).ln()).collect();
+        self.judge([name, "", baseline], &differences)
+    }
+
     fn effect(&self, plan: &Plan, comparison: Comparison, blocks: &[Vec<f64>]) -> Effect {
         let pairs = plan.pairs(comparison);
         let difference = |block: &Vec<f64>| {
@@ -88,13 +94,18 @@ impl Rule {
             logs.sum::<f64>() / pairs.len() as f64
         };
         let differences: Vec<f64> = blocks.iter().map(difference).collect();
-        let interval = ranks::interval(&differences, self.miss);
-        let middle = polyrail_report::median(differences.iter().copied());
         let factor = &plan.factors[comparison.factor];
+        let (level, baseline) = (&factor.levels[comparison.level], &factor.levels[factor.baseline]);
+        self.judge([&factor.name, level, baseline], &differences)
+    }
+
+    fn judge(&self, [factor, level, baseline]: [&str; 3], differences: &[f64]) -> Effect {
+        let interval = ranks::interval(differences, self.miss);
+        let middle = polyrail_report::median(differences.iter().copied());
         let mut effect = Effect {
-            factor: factor.name.clone(),
-            level: factor.levels[comparison.level].clone(),
-            baseline: factor.levels[factor.baseline].clone(),
+            factor: factor.to_owned(),
+            level: level.to_owned(),
+            baseline: baseline.to_owned(),
             percent: interval.map(|one| one.estimate).or(middle).map(percent),
             low_percent: interval.map(|one| percent(one.low)),
             high_percent: interval.map(|one| percent(one.high)),

@@ -85,7 +85,7 @@ impl Experiment {
         let plan = Plan::new(self.factors.clone(), self.design, self.seed, runs)
             .map_err(|count| ExperimentError::TooMany { file: file(), count, most: CELLS_MAX })?;
         for cell in 0..plan.cells.len() {
-            self.config(&plan, cell).map_err(|conflict| ExperimentError::Conflict {
+            self.config(&plan.cells[cell]).map_err(|conflict| ExperimentError::Conflict {
                 file: file(),
                 cell: plan.label(cell),
                 conflict: Box::new(conflict),
@@ -99,9 +99,24 @@ impl Experiment {
         Ok((plan, looks))
     }
 
+    /// The plan of a sweep: every cell whose settings go together.
+    ///
+    /// # Errors
+    /// Cells that are too many.
+    pub fn sweep(&self) -> Result<Plan, ExperimentError> {
+        let goes = |cell: &[usize]| self.config(cell).is_ok();
+        let (file, most) = (self.file.clone(), CELLS_MAX);
+        Plan::new(self.factors.clone(), self.design, self.seed, goes)
+            .map_err(|count| ExperimentError::TooMany { file, count, most })
+    }
+
     /// The settings that a cell is measured with.
     pub fn settings_of(&self, plan: &Plan, cell: usize) -> Vec<(String, String)> {
-        let levels = self.factors.iter().zip(&plan.cells[cell]);
+        self.settings_at(&plan.cells[cell])
+    }
+
+    fn settings_at(&self, cell: &[usize]) -> Vec<(String, String)> {
+        let levels = self.factors.iter().zip(cell);
         let of_factors = levels
             .filter(|(factor, _)| factor.kind == Kind::Setting)
             .map(|(factor, level)| (factor.name.clone(), factor.levels[*level].clone()));
@@ -121,15 +136,14 @@ impl Experiment {
     }
 
     /// The settings of a cell, checked against each other.
-    fn config(&self, plan: &Plan, cell: usize) -> Result<Config, polyrail_config::ConfigError> {
-        let settings = self.settings_of(plan, cell).into_iter();
-        let mut settings = settings;
+    fn config(&self, cell: &[usize]) -> Result<Config, polyrail_config::ConfigError> {
+        let mut settings = self.settings_at(cell).into_iter();
         settings.try_fold(Config::builder(), |all, (name, value)| all.set(&name, &value))?.build()
     }
 
     /// What a cell's settings must be, by name, as the JSON of `bench` has them.
     pub fn expected(&self, plan: &Plan, cell: usize) -> Vec<(String, serde_json::Value)> {
-        let Ok(config) = self.config(plan, cell) else { return Vec::new() };
+        let Ok(config) = self.config(&plan.cells[cell]) else { return Vec::new() };
         let mut given: Vec<String> =
             self.settings_of(plan, cell).into_iter().map(|(name, _)| name).collect();
         given.dedup();

@@ -33,6 +33,7 @@ const SCHEMAS: &[&str] = &[
     "doctor",
     "doctor-fleet",
     "doctor-list",
+    "experiment",
     "irq-show",
     "irq-watch",
     "lab-ls",
@@ -46,6 +47,7 @@ const SCHEMAS: &[&str] = &[
     "restored",
     "sample",
     "stats",
+    "sweep",
     "topo",
     "verified",
 ];
@@ -124,6 +126,32 @@ fn who_is_in_a_group_fits() {
     fits("peers-watch", &left, "one that left");
     assert!(printed(&["peers", "--group", "h", "--set", &place]).contains("group h"));
     group.leave();
+}
+
+#[test]
+fn what_an_experiment_found_out_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let text =
+        "command: echo 1{kind}\nfigure: '([0-9]+)'\nbetter: lower\nfactors:\n  kind: [0, 1]\n";
+    for (name, more) in [("enough", "blocks: 8\n"), ("short", "time: 0s\n"), ("one", "time: 1ms\n")]
+    {
+        fs::write(at(name), format!("{text}{more}")).unwrap();
+        prints(
+            "experiment",
+            &["experiment", &at(name), "--json", "--out", &at(&format!("{name}-out"))],
+        );
+    }
+}
+
+#[test]
+fn what_a_sweep_found_fits() {
+    let bench = "--sizes 64KiB --iters 4 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
+    let over = ["--over", "channels=1,2", "--over", "chunk_bytes=256KiB"];
+    let words = [&["sweep", "--rounds", "1", "--json", "--bench", bench][..], &over].concat();
+    prints("sweep", &words);
+    let words = [&["autotune", "--budget", "1ms", "--json", "--bench", bench][..], &over].concat();
+    prints("sweep", &words);
 }
 
 #[test]

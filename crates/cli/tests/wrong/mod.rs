@@ -65,6 +65,7 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("", &["--state-dir", "FOLDER"], NEW_FOLDER),
     ("profile", &["--out"], NEW_FOLDER),
     ("analyze", &["--out"], NEW_FOLDER),
+    ("experiment", &["--out"], NEW_FOLDER),
     ("man", &["DIR"], NEW_FOLDER),
     ("nixl", &["--folder"], NEW_FOLDER),
     // A file name may have spaces.

@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn figures_have_four_digits_that_count() {
-        let shown = [3.141, 0.0123456, 123_456.7, 99.999].map(show_figure);
-        assert_eq!(shown, ["3.141", "0.01235", "123457", "100.00"]);
+        let shown = [3.456, 0.0123456, 123_456.7, 99.999].map(show_figure);
+        assert_eq!(shown, ["3.456", "0.01235", "123457", "100.00"]);
     }
 }

@@ -41,6 +41,8 @@ const IRQ_LEVELS: &[&str] =
 
 /// The longest file.
 const BYTES_MAX: usize = 1 << 20;
+/// What measures a cell if the file does not say: one size, for a second.
+const BENCH: &[&str] = &["--sizes", "16MiB", "--time", "1s"];
 const BLOCKS: usize = 64;
 const TIME: Duration = Duration::from_secs(600);
 const PRECISION: f64 = 0.02;
@@ -179,7 +181,7 @@ fn measure(bench: Option<&Entry>, command: Option<&Entry>) -> Result<Measure, Wr
         (Some(_), Some(command)) => {
             Err(wrong(command.at, "`command` stands beside `bench`; allowed: one of the two"))
         }
-        (None, None) => Ok(Measure::Bench(Vec::new())),
+        (None, None) => Ok(Measure::Bench(BENCH.iter().map(ToString::to_string).collect())),
         (Some(bench), None) => Ok(Measure::Bench(words(&bench.node, "bench")?)),
         (None, Some(command)) => {
             let words = words(&command.node, "command")?;

@@ -1,0 +1,149 @@
+//! `polyrail experiment`: which setting changes a figure, by how much, and how sure that is.
+//!
+//! The crate `experiment` plans and judges; here the cells are run:
+//!
+//! 1. [`run`]: the blocks, one after the other, until the intervals are narrow or the time is up.
+//! 2. [`cell`]: one cell: its command, its figure, its settings read back.
+//! 3. [`host`]: factors of the host: applied, verified and undone, with a journal in the results folder.
+//! 4. [`folder`]: the results folder, in which each measured cell is a line.
+//! 5. [`error`]: why a run ended early.
+
+pub(super) mod cell;
+pub(super) mod error;
+mod folder;
+mod host;
+mod run;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use polyrail_experiment::{Experiment, Report};
+use polyrail_report::exit;
+
+use self::error::RunError;
+use self::folder::Folder;
+use self::host::HostFactors;
+use self::run::Run;
+use crate::machine_args::MachineCopy;
+use crate::stdout::{print, refuse, tell};
+use crate::values::{file_to_read, folder_to_write};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    running: Running,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Undo what an experiment that was killed changed on this host.
+    Undo {
+        /// The results folder of the experiment.
+        #[arg(value_name = "FOLDER", value_parser = folder_to_write())]
+        folder: PathBuf,
+
+        /// As for the run.
+        #[arg(long, hide = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+        sysroot: Option<MachineCopy>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Running {
+    /// The experiment: factors, their levels, and what measures a cell (docs/experiments.md).
+    #[arg(value_name = "EXPERIMENT", required = true, value_parser = file_to_read())]
+    file: Option<PathBuf>,
+
+    /// The folder for results [default: NAME-results here, with the experiment's name].
+    #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
+    out: Option<PathBuf>,
+
+    /// Go on with the results that the folder has.
+    #[arg(long)]
+    resume: bool,
+
+    /// Measure the cells that can be measured here, and leave the others out.
+    #[arg(long)]
+    partial: bool,
+
+    /// Print the cells, the order of the first block and when results are looked at; measure nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Apply factors of the host below this folder, which holds copies of /proc and /sys.
+    #[arg(long, hide = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    sysroot: Option<MachineCopy>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let done = match (&args.command, &args.running.file) {
+        (Some(Command::Undo { folder, sysroot }), _) => undo(folder, sysroot.as_ref()),
+        (None, Some(file)) => execute(&args.running, file),
+        // clap asks for the file.
+        (None, None) => Ok(ExitCode::from(exit::USAGE)),
+    };
+    done.unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+}
+
+fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
+    let undone = host::undo_open(&folder.join(host::FOLDER), sysroot)?;
+    if undone == 0 {
+        tell!("polyrail: nothing to undo");
+    }
+    Ok(ExitCode::from(exit::OK))
+}
+
+fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
+    let text = fs::read_to_string(file).map_err(|source| RunError::io("read", file, source))?;
+    let experiment = Experiment::parse(&text, &file.display().to_string())?;
+    cell::check_command(&experiment)?;
+    let folder = args
+        .out
+        .clone()
+        .unwrap_or_else(|| format!("{}-results", file_word(&experiment.name)).into());
+    let host_folder = folder.join(host::FOLDER);
+    // What a killed run left would be taken for the host's own state.
+    host::undo_open(&host_folder, args.sysroot.as_ref())?;
+    let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;
+    let (plan, looks, left_out) = host.cells_that_run(&experiment, args.partial || args.dry_run)?;
+    if args.dry_run {
+        return Ok(print(&run::describe(&experiment, &plan, &looks, &left_out), exit::OK));
+    }
+    let folder = Folder::open(&folder, &experiment, &plan, args.resume)?;
+    let mut run = Run::new(&experiment, &plan, &looks, folder, host)?;
+    run.left_out = left_out;
+    let (report, failed) = run.go()?;
+    show(&report, args.json, failed)
+}
+
+/// Prints the report; a cell that failed decides the exit code.
+fn show(report: &Report, as_json: bool, failed: Option<RunError>) -> Result<ExitCode, RunError> {
+    let text = if as_json { folder::json(report) } else { report.text() };
+    let code = match report.stopped {
+        polyrail_experiment::Stopped::Interrupted => exit::INTERRUPTED,
+        _ => exit::OK,
+    };
+    let printed = print(&text, code);
+    failed.map_or(Ok(printed), Err)
+}
+
+/// A name as part of a file's name.
+fn file_word(name: &str) -> String {
+    let word: String = name
+        .chars()
+        .map(|one| if one.is_alphanumeric() || "-_.".contains(one) { one } else { '-' })
+        .collect();
+    word.trim_start_matches(['.', '-']).chars().take(100).collect()
+}

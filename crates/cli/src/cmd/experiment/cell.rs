@@ -1,0 +1,363 @@
+//! One cell: its command, its figure, and its settings read back.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_experiment::{Experiment, Kind, Measure, Plan, Verified};
+use polyrail_host::bindings::{self, Options, Suggestion};
+use polyrail_host::{Sysroot, Topology};
+use polyrail_report::exit;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::error::RunError;
+use crate::stdout::excerpt;
+
+/// How often to look whether the command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a command has to end after SIGTERM.
+const TERM_PATIENCE: Duration = Duration::from_secs(5);
+/// More output than any report has. What is beyond is read and dropped, so that the command can end.
+const OUTPUT_MAX: usize = 16 << 20;
+
+/// A flag that Ctrl-C and SIGTERM raise. The second one does not end the process: what a cell has applied must be
+/// undone first, which takes moments.
+pub(in crate::cmd) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stop))
+            .map_err(|source| RunError::io("catch signals of", "this process".as_ref(), source))?;
+    }
+    Ok(stop)
+}
+
+/// What a cell's command said.
+pub(in crate::cmd) struct Outcome {
+    pub(in crate::cmd) figure: f64,
+    pub(in crate::cmd) verified: Verified,
+}
+
+/// Why a cell has no figure.
+pub(in crate::cmd) enum Failure {
+    /// Somebody asked the run to end.
+    Interrupted,
+    /// A sentence, a remedy, and the exit code.
+    Fault(String, Option<String>, u8),
+}
+
+/// Makes the commands of cells.
+pub(in crate::cmd) struct Runner<'a> {
+    experiment: &'a Experiment,
+    plan: &'a Plan,
+    program: PathBuf,
+    /// For the level `matched` of bindings.
+    matched: Option<Suggestion>,
+}
+
+/// Refuses options of `bench` that there are not, before anything runs.
+pub(in crate::cmd) fn check_command(experiment: &Experiment) -> Result<(), RunError> {
+    let Measure::Bench(_) = &experiment.measure else { return Ok(()) };
+    let fault = |fault: String, help: Option<String>| RunError::Command {
+        file: experiment.file.clone(),
+        fault,
+        help,
+    };
+    let (plan, _) = experiment.plan(|_| true)?;
+    for cell in 0..plan.cells.len() {
+        let words = experiment.words_of(&plan, cell);
+        if let Some(word) = words.iter().find(|word| OURS.iter().any(|own| is_option(word, own))) {
+            let allowed = "options of `polyrail bench` but --json, --csv, --listen and --why";
+            return Err(fault(format!("bench = `{}`; allowed: {allowed}", excerpt(word)), None));
+        }
+        let words: Vec<OsString> = std::iter::once("bench")
+            .chain(words.iter().map(String::as_str))
+            .map(OsString::from)
+            .collect();
+        crate::check(&words).map_err(|message| {
+            let (first, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
+            let help = (!help.is_empty()).then(|| help.to_owned());
+            fault(format!("bench of the cell {}: {first}", plan.label(cell)), help)
+        })?;
+    }
+    Ok(())
+}
+
+/// Options that a cell may not have: the first two are added here.
+const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
+
+fn is_option(word: &str, option: &str) -> bool {
+    word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+impl<'a> Runner<'a> {
+    pub(in crate::cmd) fn new(
+        experiment: &'a Experiment,
+        plan: &'a Plan,
+    ) -> Result<Self, RunError> {
+        let program = std::env::current_exe()
+            .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
+        let matched = matched_bindings(experiment)?;
+        Ok(Self { experiment, plan, program, matched })
+    }
+
+    /// Runs a cell's command and reads its figure. `interrupted` is asked all the time.
+    pub(in crate::cmd) fn measure(
+        &self,
+        cell: usize,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Outcome, Failure> {
+        let mut command = self.command(cell);
+        let name = command.get_program().to_string_lossy().into_owned();
+        let said = run(&mut command, self.experiment.time, interrupted).map_err(|error| {
+            fault(format!("`{}` can't be started: {error}", excerpt(&name)), exit::ENVIRONMENT)
+        })?;
+        let Some(said) = said else { return Err(Failure::Interrupted) };
+        if said.timed_out {
+            let limit = self.experiment.time.as_secs_f64();
+            return Err(fault(
+                format!(
+                    "its command was still running after {limit} s, the time of the whole experiment"
+                ),
+                exit::ENVIRONMENT,
+            ));
+        }
+        if !said.status.success() {
+            return Err(self.refused(&said));
+        }
+        let figure = self
+            .experiment
+            .figure
+            .find(&said.stdout)
+            .map_err(|words| fault(words, exit::ENVIRONMENT))?;
+        let verified =
+            self.verify(cell, &said.stdout).map_err(|words| fault(words, exit::ENVIRONMENT))?;
+        Ok(Outcome { figure, verified })
+    }
+
+    fn command(&self, cell: usize) -> Command {
+        let words = self.experiment.words_of(self.plan, cell);
+        let settings = self.experiment.settings_of(self.plan, cell);
+        let bindings = self.bindings(cell);
+        let mut command = match &self.experiment.measure {
+            Measure::Bench(_) => {
+                let mut command = Command::new(&self.program);
+                command.arg("bench").args(&words).args(["--json", "-"]);
+                for (name, value) in settings.iter().chain(&bindings) {
+                    command.arg("--set").arg(format!("{name}={value}"));
+                }
+                if self.has_bindings() && bindings.is_empty() {
+                    // Else bench places threads by itself.
+                    command.args(["--place", "none"]);
+                }
+                command
+            }
+            Measure::Command(_) => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                for (name, value) in settings.iter().chain(&bindings) {
+                    command.env(format!("POLYRAIL_{}", name.to_uppercase()), value);
+                }
+                command
+            }
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C of a terminal reaches a whole group. The command hears of it from here, in order.
+        command.process_group(0);
+        command
+    }
+
+    fn has_bindings(&self) -> bool {
+        self.experiment.factors.iter().any(|factor| factor.kind == Kind::Bindings)
+    }
+
+    /// The settings that the level of bindings stands for; none for the level `none`.
+    fn bindings(&self, cell: usize) -> Vec<(String, String)> {
+        let factors = self.experiment.factors.iter().zip(&self.plan.cells[cell]);
+        let level = factors.clone().find(|(factor, _)| factor.kind == Kind::Bindings);
+        let Some((factor, level)) = level else { return Vec::new() };
+        let (tx, rx) = match (factor.levels[*level].as_str(), &self.matched) {
+            ("none", _) => return Vec::new(),
+            ("matched", Some(matched)) => (matched.tx.to_string(), matched.rx.to_string()),
+            (text, _) => (text.to_owned(), text.to_owned()),
+        };
+        vec![("tx_bindings".to_owned(), tx), ("rx_bindings".to_owned(), rx)]
+    }
+
+    /// Compares the settings that the command reports with those that it should have had.
+    fn verify(&self, cell: usize, output: &str) -> Result<Verified, String> {
+        let mut expected = self.experiment.expected(self.plan, cell);
+        expected.extend(
+            self.bindings(cell).into_iter().map(|(name, value)| (name, Value::from(value))),
+        );
+        let report: Option<Value> = serde_json::from_str(output).ok();
+        let mut all_reported = true;
+        for (name, wanted) in &expected {
+            let at = |side: &str| {
+                let report = report.as_ref()?;
+                report.pointer(&format!("{side}/config/{name}/value"))
+            };
+            match at("") {
+                None => all_reported = false,
+                Some(found) if found == wanted => {}
+                Some(found) => {
+                    return Err(format!("its command ran with {name} = `{found}`, not `{wanted}`"));
+                }
+            }
+        }
+        if let Some(report) = &report
+            && !self.bindings(cell).is_empty()
+        {
+            check_threads(report)?;
+        }
+        let has_words = self.experiment.factors.iter().any(|factor| factor.kind == Kind::Word);
+        Ok(if all_reported && !has_words { Verified::ReadBack } else { Verified::NotReported })
+    }
+
+    fn refused(&self, said: &Said) -> Failure {
+        let lines = || said.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+        let remedy = lines().filter_map(|line| line.strip_prefix("help: ")).next_back();
+        let mut message = lines().rfind(|line| !line.starts_with("help: ")).unwrap_or_default();
+        message = message.strip_prefix("polyrail: ").unwrap_or(message);
+        let end = match (said.status.code(), said.status.signal()) {
+            (Some(code), _) => format!("ended with exit code {code}"),
+            (None, Some(signal)) => format!("was ended by signal {signal}"),
+            (None, None) => "ended".to_owned(),
+        };
+        let said_what = if message.is_empty() {
+            "it said nothing".to_owned()
+        } else {
+            format!("it said: {message}")
+        };
+        let code = match (&self.experiment.measure, said.status.code()) {
+            (Measure::Bench(_), Some(code @ 2..=5)) => code as u8,
+            _ => exit::ENVIRONMENT,
+        };
+        Failure::Fault(format!("its command {end}; {said_what}"), remedy.map(str::to_owned), code)
+    }
+}
+
+/// Each thread that was bound must run where it should.
+fn check_threads(report: &Value) -> Result<(), String> {
+    let threads = report.pointer("/placement/threads").and_then(Value::as_array);
+    for thread in threads.into_iter().flatten() {
+        let text = |key: &str| thread[key].as_str().unwrap_or_default();
+        let (expected, actual) = (text("expected"), text("actual"));
+        if !expected.is_empty() && !actual.is_empty() && expected != actual {
+            return Err(format!(
+                "its thread {} runs on CPUs {actual}, not {expected}",
+                excerpt(text("name"))
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn matched_bindings(experiment: &Experiment) -> Result<Option<Suggestion>, RunError> {
+    let wants = |factor: &&polyrail_experiment::Factor| {
+        factor.kind == Kind::Bindings && factor.levels.iter().any(|level| level == "matched")
+    };
+    let Some(factor) = experiment.factors.iter().find(wants) else { return Ok(None) };
+    let topology = Topology::read(&Sysroot::live()).map_err(polyrail_tune::TuneError::from)?;
+    let options = Options { interfaces: experiment.nics.clone(), ..Options::default() };
+    let suggestion = bindings::suggest(&topology, &options);
+    if suggestion.tx.is_empty() {
+        return Err(RunError::Level {
+            factor: factor.name.clone(),
+            level: "matched".to_owned(),
+            reason: suggestion.notes.join("; "),
+        });
+    }
+    Ok(Some(suggestion))
+}
+
+fn fault(words: String, code: u8) -> Failure {
+    Failure::Fault(words, None, code)
+}
+
+/// What a command left.
+struct Said {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+    timed_out: bool,
+}
+
+/// Runs a command to its end; `None` if it was interrupted, and then the command has ended, too.
+fn run(
+    command: &mut Command,
+    limit: Duration,
+    interrupted: &dyn Fn() -> bool,
+) -> io::Result<Option<Said>> {
+    let begin = Instant::now();
+    let mut child = command.spawn()?;
+    let stdout = child.stdout.take().map(collect);
+    let stderr = child.stderr.take().map(collect);
+    let mut timed_out = false;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        timed_out = begin.elapsed() > limit;
+        if timed_out || interrupted() {
+            let status = end(&mut child)?;
+            if !timed_out {
+                return Ok(None);
+            }
+            break status;
+        }
+        thread::sleep(LOOK_EVERY);
+    };
+    // A signal to the terminal's group may have ended the command before this process heard of it.
+    if interrupted() && !status.success() {
+        return Ok(None);
+    }
+    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
+        let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    // What the command started and left behind would keep the pipes open.
+    let _ = signal(&child, Signal::KILL);
+    Ok(Some(Said { status, stdout: text(stdout), stderr: text(stderr), timed_out }))
+}
+
+/// Ends a command and all that it started.
+fn end(child: &mut Child) -> io::Result<ExitStatus> {
+    let _ = signal(child, Signal::TERM);
+    let asked = Instant::now();
+    while asked.elapsed() < TERM_PATIENCE {
+        if let Some(status) = child.try_wait()? {
+            let _ = signal(child, Signal::KILL);
+            return Ok(status);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    let _ = signal(child, Signal::KILL);
+    child.wait()
+}
+
+/// To the command and its children, which are a group of their own.
+fn signal(child: &Child, signal: Signal) -> rustix::io::Result<()> {
+    match Pid::from_raw(child.id() as i32) {
+        Some(group) => kill_process_group(group, signal),
+        None => Ok(()),
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A pipe that breaks ends like one that is closed.
+        let _ = from.by_ref().take(OUTPUT_MAX as u64).read_to_end(&mut bytes);
+        let _ = io::copy(&mut from, &mut io::sink());
+        bytes
+    })
+}

@@ -1,0 +1,87 @@
+//! Why an experiment did not begin, or ended early.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use polyrail_experiment::ExperimentError;
+use polyrail_report::exit;
+use polyrail_tune::{Blame, TuneError};
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cmd) enum RunError {
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    /// A change to the host did not happen.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    #[error("can't {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// The command of every cell is wrong.
+    #[error("{file}: {fault}")]
+    Command { file: String, fault: String, help: Option<String> },
+    /// The results folder can't be used.
+    #[error("the results folder {} {fault}", path.display())]
+    Folder { path: PathBuf, fault: String, help: &'static str },
+    /// Some cells can't be measured here.
+    #[error("{} of the cells can't be measured here: {}", cells.len(), shown(cells))]
+    CannotRun { cells: Vec<String> },
+    /// The baseline can't be measured, so nothing can be compared with it.
+    #[error("the baseline can't be measured here: {reason}")]
+    NoBaseline { reason: String },
+    /// A level of the host can't be what it says.
+    #[error("the level {factor}={level} can't be applied: {reason}")]
+    Level { factor: String, level: String, reason: String },
+    /// A cell was measured and has no figure, or other settings than its own.
+    #[error("the cell {cell}, block {block}: {fault}")]
+    Cell { cell: String, block: u64, fault: String, help: Option<String>, code: u8 },
+}
+
+impl RunError {
+    pub(in crate::cmd) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { action, path: path.to_owned(), source }
+    }
+
+    pub(in crate::cmd) fn help(&self) -> Option<String> {
+        match self {
+            Self::Experiment(error) => error.help(),
+            Self::Tune(error) => error.help(),
+            Self::Io { .. } => None,
+            Self::Command { help, .. } | Self::Cell { help, .. } => help.clone(),
+            Self::Folder { help, .. } => Some((*help).to_owned()),
+            Self::CannotRun { .. } => {
+                Some("run it as root, or measure the other cells with --partial".to_owned())
+            }
+            Self::NoBaseline { .. } => {
+                Some("choose a `baseline` that needs no right that you lack".to_owned())
+            }
+            Self::Level { .. } => Some("take the level out, or choose another one".to_owned()),
+        }
+    }
+
+    pub(in crate::cmd) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Experiment(_)
+            | Self::Command { .. }
+            | Self::Folder { .. }
+            | Self::Level { .. } => exit::USAGE,
+            Self::Tune(error) => match error.blame() {
+                Blame::Input => exit::USAGE,
+                Blame::Environment => exit::ENVIRONMENT,
+                Blame::Stop => exit::INTERRUPTED,
+            },
+            Self::Io { .. } | Self::CannotRun { .. } | Self::NoBaseline { .. } => exit::ENVIRONMENT,
+            Self::Cell { code, .. } => *code,
+        }
+    }
+}
+
+/// The first few.
+fn shown(cells: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let mut text = cells.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    if cells.len() > SHOWN {
+        text.push_str("; …");
+    }
+    text
+}

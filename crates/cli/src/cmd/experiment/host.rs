@@ -1,0 +1,317 @@
+//! Factors of the host: each level is a plan of the crate `tune`, which is applied before a cell, read back before and
+//! after its measurement, and undone. The sessions' journals are in the results folder, so what a killed
+//! run left behind can be undone from there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use polyrail_experiment::{Experiment, Factor, Kind, Looks, Plan};
+use polyrail_host::Topology;
+use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions};
+use polyrail_tune::profile::{self, Profile};
+use polyrail_tune::{
+    ApplyOptions, Effect, Machine, Meaning, Plan as HostPlan, Reach, RealDisk, State, StateDir,
+    SysMachine, TuneError, Which, apply, refuse_disruptive, reset, verify,
+};
+
+use super::error::RunError;
+use crate::cmd::changes::ssh_interface;
+use crate::machine_args::MachineCopy;
+use crate::stdout::tell;
+
+/// The journals, below the results folder.
+pub(super) const FOLDER: &str = "host";
+/// How long interrupts have to come to their new CPUs; in a copy of a machine none comes.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// What each level of each factor of the host changes.
+pub(super) struct HostFactors {
+    machine: SysMachine,
+    state: StateDir,
+    /// By factor and level; `None` where the level changes nothing.
+    plans: Vec<Vec<Option<HostPlan>>>,
+    /// Why a level can't be applied, by factor and level.
+    denied: Vec<Vec<Option<String>>>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A cell's changes while they hold. [`Applied::undo`] undoes them; a panic does, too.
+pub(super) struct Applied<'a> {
+    host: &'a mut HostFactors,
+    sessions: Vec<String>,
+    cell: Vec<usize>,
+}
+
+/// Undoes every session below this folder that still holds, the last one first. Returns how many values were put
+/// back.
+pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<usize, RunError> {
+    let state = StateDir::new(folder);
+    let open: Vec<String> = state
+        .sessions()?
+        .into_iter()
+        .filter(|session| session.is_open())
+        .map(|session| session.id)
+        .collect();
+    if open.is_empty() {
+        return Ok(0);
+    }
+    let mut machine = SysMachine::new(MachineCopy::root(sysroot));
+    let mut values = 0;
+    for id in open.into_iter().rev() {
+        values += put_back(&mut machine, &state, id)?;
+    }
+    tell!("polyrail: undid what an experiment that was killed left: {values} values");
+    Ok(values)
+}
+
+fn put_back(machine: &mut SysMachine, state: &StateDir, id: String) -> Result<usize, TuneError> {
+    let restored = reset(machine, &mut RealDisk, state, "", &Which::Id(id), false)?;
+    let failures: Vec<String> = restored.iter().filter_map(|one| one.failure.clone()).collect();
+    match failures.is_empty() {
+        true => Ok(restored.len()),
+        false => Err(TuneError::HalfDone { cause: Box::new(TuneError::Stopped), failures }),
+    }
+}
+
+impl HostFactors {
+    /// Makes a plan for each level, and changes nothing.
+    pub(super) fn plan(
+        experiment: &Experiment,
+        state: PathBuf,
+        file: &Path,
+        sysroot: Option<&MachineCopy>,
+    ) -> Result<Self, RunError> {
+        let mut host = Self {
+            machine: SysMachine::new(MachineCopy::root(sysroot)),
+            state: StateDir::new(state),
+            plans: Vec::new(),
+            denied: Vec::new(),
+            notes: Vec::new(),
+        };
+        if experiment.factors.iter().any(|factor| factor.kind.is_of_host()) {
+            MachineCopy::require_writable(sysroot)?;
+        }
+        for factor in &experiment.factors {
+            let (mut plans, mut denied) = (Vec::new(), Vec::new());
+            for level in &factor.levels {
+                let plan = host.plan_of(experiment, factor, level, file)?;
+                denied.push(plan.as_ref().and_then(|plan| host.missing_right(plan)));
+                plans.push(plan);
+            }
+            host.plans.push(plans);
+            host.denied.push(denied);
+        }
+        Ok(host)
+    }
+
+    fn plan_of(
+        &mut self,
+        experiment: &Experiment,
+        factor: &Factor,
+        level: &str,
+        file: &Path,
+    ) -> Result<Option<HostPlan>, RunError> {
+        if !factor.kind.is_of_host() || matches!(level, "default" | "none") {
+            return Ok(None);
+        }
+        let topology = Topology::read(self.machine.root()).map_err(TuneError::from)?;
+        let plan = match factor.kind {
+            Kind::Irq => self.irq_plan(&topology, experiment, level, file)?,
+            _ => {
+                let profile = profile_of(level, file)?;
+                profile::plan(&mut self.machine, &topology, &profile, &experiment.nics)?
+            }
+        };
+        let reach = Reach::read(
+            self.machine.root(),
+            match self.machine.root().is_live() {
+                true => ssh_interface(self.machine.root()),
+                false => None,
+            },
+        )?;
+        refuse_disruptive(&plan, &reach, false)?;
+        if plan.changes.is_empty() {
+            self.notes.push(format!(
+                "{}={level} changes nothing on this host: every value is so already",
+                factor.name
+            ));
+            return Ok(None);
+        }
+        for warning in &plan.warnings {
+            let note = format!("{}={level}: {warning}", factor.name);
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+        Ok(Some(plan))
+    }
+
+    fn irq_plan(
+        &mut self,
+        topology: &Topology,
+        experiment: &Experiment,
+        level: &str,
+        file: &Path,
+    ) -> Result<HostPlan, TuneError> {
+        let mut plan = match level.strip_prefix("map:") {
+            Some(map) => {
+                let path = beside(file, map);
+                let name = path.display().to_string();
+                let text = fs::read_to_string(&path).map_err(|error| TuneError::Argument {
+                    field: "irq",
+                    value: name.clone(),
+                    fault: format!("can't be read: {error}; allowed: a map of `polyrail irq`"),
+                })?;
+                irq::plan_from_map(
+                    &mut self.machine,
+                    topology,
+                    &IrqMap::parse(&text, &name)?,
+                    false,
+                )?
+            }
+            None => {
+                // `matched`: each queue has a core of its own on the node of its interface.
+                let found = Policy::ALL.iter().find(|(word, _)| *word == level);
+                let policy = found.map_or(Policy::Split, |(_, policy)| *policy);
+                let options =
+                    PolicyOptions { nics: experiment.nics.clone(), ..PolicyOptions::default() };
+                irq::plan(&mut self.machine, topology, policy, &options)?
+            }
+        };
+        plan.warn_of_rivals(self.machine.root());
+        Ok(plan)
+    }
+
+    /// The right that this user lacks for a plan.
+    fn missing_right(&mut self, plan: &HostPlan) -> Option<String> {
+        plan.changes.iter().find_map(|change| match self.machine.try_open(&change.target) {
+            Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
+                Some(fault.to_string())
+            }
+            _ => None,
+        })
+    }
+
+    /// The plan of the cells that can be measured here, and those that can't.
+    pub(super) fn cells_that_run(
+        &self,
+        experiment: &Experiment,
+        partial: bool,
+    ) -> Result<(Plan, Looks, Vec<String>), RunError> {
+        let (all, looks) = experiment.plan(|_| true)?;
+        let reason = |cell: &[usize]| {
+            let levels = cell.iter().zip(&self.denied);
+            levels.filter_map(|(level, denied)| denied[*level].clone()).next()
+        };
+        if let Some(reason) = reason(&all.cells[0]) {
+            return Err(RunError::NoBaseline { reason });
+        }
+        let left_out: Vec<String> = (0..all.cells.len())
+            .filter_map(|cell| Some(format!("{}: {}", all.label(cell), reason(&all.cells[cell])?)))
+            .collect();
+        if left_out.is_empty() {
+            return Ok((all, looks, left_out));
+        }
+        if !partial {
+            return Err(RunError::CannotRun { cells: left_out });
+        }
+        let (plan, looks) = experiment.plan(|cell| reason(cell).is_none())?;
+        Ok((plan, looks, left_out))
+    }
+
+    /// Applies what a cell changes and reads it back. `stop` ends it between two writes, and nothing stays.
+    pub(super) fn apply(
+        &mut self,
+        cell: &[usize],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Applied<'_>, RunError> {
+        let mut applied = Applied { host: self, sessions: Vec::new(), cell: cell.to_vec() };
+        for (factor, level) in cell.iter().enumerate() {
+            let host = &mut *applied.host;
+            let Some(plan) = &host.plans[factor][*level] else { continue };
+            let settle = if host.machine.root().is_live() { SETTLE } else { Duration::ZERO };
+            let options = ApplyOptions { settle, stop, ..ApplyOptions::default() };
+            // What was applied before is undone when `applied` is dropped.
+            let done = apply(&mut host.machine, &mut RealDisk, &host.state, plan, &options)?;
+            for outcome in &done.outcomes {
+                let why = match outcome.effect {
+                    Effect::Ok | Effect::Pending => continue,
+                    Effect::Managed => "the kernel places it itself",
+                    Effect::Refused => "the driver refused it",
+                    Effect::Missing => "it does not exist",
+                };
+                let note = format!("{} was left alone: {why}", outcome.change.what);
+                if !host.notes.contains(&note) {
+                    host.notes.push(note);
+                }
+            }
+            applied.sessions.extend(done.session);
+        }
+        Ok(applied)
+    }
+}
+
+impl Applied<'_> {
+    /// Reads everything back; a sentence on the first value that is not in force.
+    pub(super) fn check(&mut self) -> Result<Option<String>, RunError> {
+        let host = &mut *self.host;
+        let sessions = host.state.sessions()?;
+        let managed: Vec<_> = sessions.into_iter().flat_map(|session| session.managed).collect();
+        for (factor, level) in self.cell.iter().enumerate() {
+            let Some(plan) = &host.plans[factor][*level] else { continue };
+            let checked = verify(&mut host.machine, plan, &managed, Duration::ZERO)?;
+            let off = checked.iter().find(|one| matches!(one.state, State::Drift | State::Missing));
+            if let Some(one) = off {
+                let found = one.found.as_deref().unwrap_or("nothing");
+                return Ok(Some(format!(
+                    "{} is {found}, not {}; somebody else changed it",
+                    one.what, one.wanted
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts every value back.
+    pub(super) fn undo(mut self) -> Result<(), RunError> {
+        while let Some(id) = self.sessions.pop() {
+            put_back(&mut self.host.machine, &self.host.state, id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Applied<'_> {
+    fn drop(&mut self) {
+        while let Some(id) = self.sessions.pop() {
+            if let Err(error) = put_back(&mut self.host.machine, &self.host.state, id) {
+                tell!("polyrail: {error}");
+                tell!("help: `polyrail experiment undo` with the results folder tries again");
+            }
+        }
+    }
+}
+
+fn profile_of(level: &str, file: &Path) -> Result<Profile, TuneError> {
+    if !level.contains('/') && !level.ends_with(".yaml") && !level.ends_with(".yml") {
+        return Profile::named(level);
+    }
+    let path = beside(file, level);
+    let name = path.display().to_string();
+    let text = fs::read_to_string(&path).map_err(|error| TuneError::Argument {
+        field: "host_profile",
+        value: name.clone(),
+        fault: format!(
+            "can't be read: {error}; allowed: a profile of `polyrail tune list`, or a file"
+        ),
+    })?;
+    let stem =
+        path.file_stem().map_or_else(|| name.clone(), |stem| stem.to_string_lossy().into_owned());
+    Profile::parse(&text, &stem, &name)
+}
+
+/// A file that the experiment names is beside the experiment.
+fn beside(file: &Path, name: &str) -> PathBuf {
+    file.parent().map_or_else(|| PathBuf::from(name), |folder| folder.join(name))
+}

@@ -1,0 +1,222 @@
+//! The blocks of an experiment, one after the other.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopped, whole_blocks};
+use polyrail_report::exit;
+
+use super::cell::{Failure, Outcome, Runner, stop_flag};
+use super::error::RunError;
+use super::folder::Folder;
+use super::host::HostFactors;
+use crate::host;
+use crate::progress::Progress;
+use crate::stdout::tell;
+
+/// A run of an experiment.
+pub(super) struct Run<'a> {
+    experiment: &'a Experiment,
+    plan: &'a Plan,
+    looks: &'a Looks,
+    folder: Folder,
+    host: HostFactors,
+    runner: Runner<'a>,
+    stop: Arc<AtomicBool>,
+    pub(super) left_out: Vec<String>,
+}
+
+/// Why a block has no figures.
+enum Ended {
+    Interrupted,
+    Failed(RunError),
+}
+
+impl From<RunError> for Ended {
+    fn from(error: RunError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        experiment: &'a Experiment,
+        plan: &'a Plan,
+        looks: &'a Looks,
+        folder: Folder,
+        host: HostFactors,
+    ) -> Result<Self, RunError> {
+        let stop = stop_flag()?;
+        let runner = Runner::new(experiment, plan)?;
+        Ok(Self { experiment, plan, looks, folder, host, runner, stop, left_out: Vec::new() })
+    }
+
+    /// Measures until an end, and writes the report. A cell that failed is beside the report of what was
+    /// measured before it.
+    pub(super) fn go(mut self) -> Result<(Report, Option<RunError>), RunError> {
+        let begin = Instant::now();
+        let progress = Progress::new();
+        let mut failed = None;
+        let mut longest = 0.0_f64;
+        let mut blocks = whole_blocks(&self.folder.measured, self.plan.cells.len()).len();
+        let first = blocks;
+        let stopped = loop {
+            if let Some(stopped) = self.is_over(blocks) {
+                break stopped;
+            }
+            let left = self.experiment.time.as_secs_f64() - begin.elapsed().as_secs_f64();
+            if blocks > first && left < longest || left <= 0.0 {
+                break Stopped::Time;
+            }
+            let share = (begin.elapsed().as_secs_f64() / self.experiment.time.as_secs_f64())
+                .max(blocks as f64 / self.looks.most() as f64);
+            progress.show(
+                share.min(1.0),
+                &format!("block {} of at most {}", blocks + 1, self.looks.most()),
+            );
+            let begun = Instant::now();
+            match self.block(blocks as u64) {
+                Ok(()) => blocks += 1,
+                Err(Ended::Interrupted) => break Stopped::Interrupted,
+                Err(Ended::Failed(error)) => {
+                    failed = Some(error);
+                    break Stopped::Failed;
+                }
+            }
+            longest = longest.max(begun.elapsed().as_secs_f64());
+            if blocks == first + 1 {
+                self.foretell(first, longest);
+            }
+        };
+        drop(progress);
+        let machine = (host::describe(), env!("CARGO_PKG_VERSION").to_owned());
+        let measured = &self.folder.measured;
+        let mut report = Report::new(
+            self.experiment,
+            self.plan,
+            self.looks,
+            measured,
+            stopped,
+            self.folder.ends,
+            machine,
+        );
+        report.left_out = std::mem::take(&mut self.left_out);
+        report.notes.append(&mut self.host.notes);
+        if !self.looks.is_due(blocks) && blocks > 0 {
+            self.folder.end(blocks)?;
+        }
+        self.folder.write(&report)?;
+        tell!("polyrail: results are in {}", self.folder.path().display());
+        Ok((report, failed))
+    }
+
+    /// Looks at the results if a look is due.
+    fn is_over(&self, blocks: usize) -> Option<Stopped> {
+        if !self.looks.is_due(blocks) {
+            return None;
+        }
+        let figures = whole_blocks(&self.folder.measured, self.plan.cells.len());
+        let rule = Rule {
+            better: self.experiment.better,
+            precision: self.experiment.precision,
+            miss: self.looks.miss,
+        };
+        match rule.is_narrow(&rule.effects(self.plan, &figures)) {
+            true => Some(Stopped::Narrow),
+            false => (blocks >= self.looks.most()).then_some(Stopped::Blocks),
+        }
+    }
+
+    /// Says early if the time will not do.
+    fn foretell(&self, before: usize, block_s: f64) {
+        let fit = before + (self.experiment.time.as_secs_f64() / block_s) as usize;
+        let needed = self.looks.after[0];
+        if fit < needed {
+            tell!(
+                "polyrail: a block takes {block_s:.1} s, so {fit} fit into the time; {needed} are needed for a first verdict"
+            );
+        }
+    }
+
+    fn block(&mut self, block: u64) -> Result<(), Ended> {
+        for (position, cell) in self.plan.block(block).into_iter().enumerate() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Ended::Interrupted);
+            }
+            let started_unix_ms = host::unix_ms();
+            let begun = Instant::now();
+            let Outcome { figure, verified } = self.cell(cell, block)?;
+            let levels = self.plan.levels(cell).into_iter();
+            self.folder.add(Measured {
+                block,
+                position,
+                cell,
+                levels: levels.map(|(name, level)| (name.to_owned(), level.to_owned())).collect(),
+                figure,
+                verified,
+                started_unix_ms,
+                seconds: begun.elapsed().as_secs_f64(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Applies, verifies, measures, verifies again, undoes.
+    fn cell(&mut self, cell: usize, block: u64) -> Result<Outcome, Ended> {
+        let label = self.plan.label(cell);
+        let failed = |fault: String, help: Option<String>, code: u8| {
+            Ended::Failed(RunError::Cell { cell: label.clone(), block, fault, help, code })
+        };
+        let stop = Arc::clone(&self.stop);
+        let is_stopped = move || stop.load(Ordering::Relaxed);
+        let mut applied = match self.host.apply(&self.plan.cells[cell], &is_stopped) {
+            Ok(applied) => applied,
+            Err(_) if is_stopped() => return Err(Ended::Interrupted),
+            Err(error) => return Err(error.into()),
+        };
+        let before = applied.check()?;
+        let outcome = self.runner.measure(cell, &is_stopped);
+        let after = applied.check()?;
+        applied.undo()?;
+        if let Some(fault) = before.or(after) {
+            return Err(failed(fault, None, exit::ENVIRONMENT));
+        }
+        outcome.map_err(|failure| match failure {
+            Failure::Interrupted => Ended::Interrupted,
+            Failure::Fault(fault, help, code) => failed(fault, help, code),
+        })
+    }
+}
+
+/// What would be measured.
+pub(super) fn describe(
+    experiment: &Experiment,
+    plan: &Plan,
+    looks: &Looks,
+    left_out: &[String],
+) -> String {
+    let mut text = format!(
+        "{}: {} cells, {} comparisons, at most {} blocks and {:.0} s\n",
+        experiment.name,
+        plan.cells.len(),
+        plan.comparisons().len(),
+        looks.most(),
+        experiment.time.as_secs_f64(),
+    );
+    let after: Vec<String> = looks.after.iter().map(ToString::to_string).collect();
+    let _ = writeln!(text, "results are looked at after {} blocks", after.join(", "));
+    let order: Vec<String> = plan.block(0).iter().map(|cell| (cell + 1).to_string()).collect();
+    let _ = writeln!(text, "order of the first block: {}", order.join(" "));
+    for cell in 0..plan.cells.len() {
+        let levels: Vec<String> =
+            plan.levels(cell).into_iter().map(|(name, level)| format!("{name}={level}")).collect();
+        let mark = if cell == 0 { "  (baseline)" } else { "" };
+        let _ = writeln!(text, "{:>4}  {}{mark}", cell + 1, levels.join(" "));
+    }
+    for cell in left_out {
+        let _ = writeln!(text, "left out: {cell}");
+    }
+    text
+}

@@ -1,0 +1,51 @@
+//! `polyrail sweep` and `polyrail autotune`: the best of many configurations, and whether it is better than the default.
+//!
+//! A search measures cells as an experiment does and finds the best one. The best of many looks better than it is, so a
+//! fresh run then compares it with the default in pairs; only what wins there by more than its noise is recommended.
+
+mod args;
+mod output;
+mod search;
+
+use std::fs;
+use std::process::ExitCode;
+
+use polyrail_report::exit;
+
+use self::args::Wanted;
+pub(crate) use self::args::{AutotuneArgs, SweepArgs};
+use self::output::SweepReport;
+use crate::cmd::experiment::error::RunError;
+use crate::stdout::{print, refuse, tell};
+
+/// Runs `sweep`.
+pub(crate) fn sweep(args: &SweepArgs) -> ExitCode {
+    finish(&args.wanted())
+}
+
+/// Runs `autotune`.
+pub(crate) fn autotune(args: &AutotuneArgs) -> ExitCode {
+    finish(&args.wanted())
+}
+
+fn finish(wanted: &Wanted) -> ExitCode {
+    execute(wanted).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+}
+
+fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
+    let report = search::run(wanted)?;
+    let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
+    if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {
+        fs::write(path, text).map_err(|source| RunError::io("write", path, source))?;
+        tell!("polyrail: wrote {}; use it with --config, or as POLYRAIL_CONFIG", path.display());
+    }
+    Ok(print(&shown(&report, wanted.json), code))
+}
+
+fn shown(report: &SweepReport, as_json: bool) -> String {
+    match as_json {
+        // Numbers and text of a report always have a JSON form.
+        true => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
+        false => report.text(),
+    }
+}

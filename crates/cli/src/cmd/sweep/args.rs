@@ -1,0 +1,177 @@
+//! The options of `sweep` and `autotune`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use polyrail_config::Config;
+use polyrail_experiment::Design;
+
+use crate::values::{Refusal, file_to_write, number_within, time};
+
+/// Short, because each cell is measured many times.
+const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
+
+/// What is varied if nothing is named.
+const OVER: &[(&str, &[&str])] = &[
+    ("chunk_bytes", &["256KiB", "512KiB", "1MiB", "2MiB"]),
+    ("window_chunks", &["8", "16", "32"]),
+    ("channels", &["1", "2", "4"]),
+    ("sockets", &["1", "2"]),
+];
+
+/// Arguments of `sweep`.
+#[derive(clap::Args)]
+pub(crate) struct SweepArgs {
+    /// Measure every cell so often; not with --budget.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number_within(1, 100), conflicts_with = "budget")]
+    rounds: u64,
+
+    /// Find the best cell in about this time: the slower half of the cells leaves again and again. Without
+    /// it every cell is measured --rounds times.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    budget: Option<Duration>,
+
+    /// Which cells there are.
+    #[arg(long, value_enum, default_value = "grid")]
+    design: DesignWord,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `autotune`.
+#[derive(clap::Args)]
+pub(crate) struct AutotuneArgs {
+    /// How long to search and to confirm, about.
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    budget: Duration,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Vary a setting, like chunk_bytes=512KiB,1MiB; may be repeated [default: chunk_bytes, window_chunks, channels
+    /// and sockets]. Its default is always among the values.
+    #[arg(long, value_name = "NAME=A,B", value_parser = over)]
+    over: Vec<Over>,
+
+    /// The workload: options of `polyrail bench`, as one text. With --latency among them lower is better.
+    #[arg(long, value_name = "OPTIONS", default_value = BENCH, value_parser = bench, allow_hyphen_values = true)]
+    bench: Bench,
+
+    /// Write the best configuration as YAML, if it is better than the default.
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
+    output: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum DesignWord {
+    /// Each value with each of the others.
+    Grid,
+    /// Each value alone, with the defaults of the others.
+    OneAtATime,
+}
+
+/// A setting and its values.
+#[derive(Clone, Debug)]
+pub(super) struct Over {
+    pub(super) name: String,
+    pub(super) values: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Bench(Vec<String>);
+
+/// What both commands want.
+pub(super) struct Wanted {
+    pub(super) name: &'static str,
+    pub(super) over: Vec<Over>,
+    pub(super) bench: Vec<String>,
+    pub(super) output: Option<PathBuf>,
+    pub(super) json: bool,
+    pub(super) design: Design,
+    pub(super) rounds: usize,
+    pub(super) budget: Option<Duration>,
+}
+
+impl SweepArgs {
+    pub(super) fn wanted(&self) -> Wanted {
+        let design = match self.design {
+            DesignWord::Grid => Design::Grid,
+            DesignWord::OneAtATime => Design::OneAtATime,
+        };
+        Wanted { design, rounds: self.rounds as usize, ..self.common.wanted("sweep", self.budget) }
+    }
+}
+
+impl AutotuneArgs {
+    pub(super) fn wanted(&self) -> Wanted {
+        self.common.wanted("autotune", Some(self.budget))
+    }
+}
+
+impl Common {
+    fn wanted(&self, name: &'static str, budget: Option<Duration>) -> Wanted {
+        let built_in = OVER.iter().map(|(name, values)| Over {
+            name: (*name).to_owned(),
+            values: values.iter().map(ToString::to_string).collect(),
+        });
+        Wanted {
+            name,
+            over: if self.over.is_empty() { built_in.collect() } else { self.over.clone() },
+            bench: self.bench.0.clone(),
+            output: self.output.clone(),
+            json: self.json,
+            design: Design::Grid,
+            rounds: 1,
+            budget,
+        }
+    }
+}
+
+fn over(text: &str) -> Result<Over, Refusal> {
+    let allowed = "NAME=A,B: a setting and its values, such as chunk_bytes=512KiB,1MiB";
+    let (name, values) = text.split_once('=').ok_or_else(|| {
+        Refusal::new("has no `=`", allowed).with_help("`polyrail config show` lists all settings")
+    })?;
+    let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+    for value in &values {
+        Config::builder().set(name, value)?;
+    }
+    Ok(Over { name: name.to_owned(), values })
+}
+
+/// Refuses what `bench` would refuse.
+fn bench(text: &str) -> Result<Bench, Refusal> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let all: Vec<OsString> = std::iter::once("bench")
+        .chain(words.iter().map(String::as_str))
+        .map(OsString::from)
+        .collect();
+    let refused = |fault: &str| {
+        Refusal::new(fault, "options of `polyrail bench`, but --json, --csv, --listen and --why")
+            .with_help("`polyrail bench --help` lists them")
+    };
+    if text.chars().any(char::is_control) {
+        return Err(refused("has a control character"));
+    }
+    let ours = ["--json", "--csv", "--listen", "--why"];
+    if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
+        return Err(refused("has an option that this command gives itself"));
+    }
+    match crate::check(&all) {
+        Ok(()) => Ok(Bench(words)),
+        Err(message) => {
+            let first = message.lines().next().unwrap_or_default();
+            let fault = first.split("; allowed: ").next().unwrap_or_default();
+            Err(refused(&format!("is refused by bench ({fault})")))
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What a sweep found, as text, JSON and YAML.
+
+use std::collections::BTreeMap;
+
+use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity};
+use polyrail_report::{Align, Host, Spread, Table};
+use serde::Serialize;
+
+/// The version of [`SweepReport`]; raised when a field changes its meaning or goes away.
+pub(super) const SCHEMA_VERSION: u32 = 1;
+
+/// What a sweep found.
+#[derive(Serialize)]
+pub(super) struct SweepReport {
+    pub(super) schema_version: u32,
+    pub(super) command: String,
+    pub(super) version: String,
+    pub(super) host: Host,
+    pub(super) bench: Vec<String>,
+    pub(super) figure: String,
+    pub(super) better: Better,
+    pub(super) blocks: u64,
+    pub(super) elapsed_s: f64,
+    pub(super) sensitivity: Vec<Sensitivity>,
+    pub(super) heat_maps: Vec<HeatMap>,
+    pub(super) best: Best,
+    pub(super) proof: Option<Effect>,
+    pub(super) keep_default: bool,
+    pub(super) cells: Vec<SweptCell>,
+    pub(super) interrupted: bool,
+    pub(super) notes: Vec<String>,
+}
+
+/// The best cell of the search.
+#[derive(Serialize)]
+pub(super) struct Best {
+    pub(super) is_default: bool,
+    pub(super) levels: BTreeMap<String, String>,
+    /// Those that differ from the default.
+    pub(super) settings: BTreeMap<String, String>,
+}
+
+/// A cell and its figures.
+#[derive(Serialize)]
+pub(super) struct SweptCell {
+    pub(super) levels: BTreeMap<String, String>,
+    pub(super) measured: usize,
+    pub(super) figure: Option<Spread>,
+}
+
+impl SweepReport {
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "{}: {} cells, {} blocks in {:.0} s\n\n",
+            self.command,
+            self.cells.len(),
+            self.blocks,
+            self.elapsed_s
+        );
+        let mut table = Table::default()
+            .column("setting", Align::Left)
+            .column("matters", Align::Right)
+            .column("highest at", Align::Left)
+            .column("lowest at", Align::Left);
+        for one in &self.sensitivity {
+            let matters = format!("{:.1} %", one.percent);
+            table.row([one.factor.clone(), matters, one.highest.clone(), one.lowest.clone()]);
+        }
+        text.push_str(&table.to_string());
+        if let Some(map) = self.map_of_the_two_that_matter() {
+            text.push_str(&format!(
+                "\n{} (down) by {} (across), {}\n{}",
+                map.row_factor,
+                map.column_factor,
+                self.figure,
+                heat(map)
+            ));
+        }
+        text.push_str(&format!("\n{}\n", self.verdict()));
+        for note in &self.notes {
+            text.push_str(&format!("note: {note}\n"));
+        }
+        text
+    }
+
+    /// The best configuration as YAML, with its machine and its proof; `None` to keep the default.
+    pub(super) fn yaml(&self) -> Option<String> {
+        let proof = self.proof.as_ref().filter(|_| !self.keep_default)?;
+        let host = &self.host;
+        let mut text = format!(
+            "# Found by polyrail {} {} on {}: Linux {}, {} CPUs.\n# Workload: polyrail bench {}\n# Against the default, in a fresh run of pairs: {}.\n",
+            self.command,
+            self.version,
+            line(&host.hostname),
+            line(&host.kernel),
+            host.cpus,
+            line(&self.bench.join(" ")),
+            proof.words
+        );
+        for (name, value) in &self.best.settings {
+            // JSON's quotes mean the same in YAML.
+            text.push_str(&format!("{name}: {}\n", serde_json::Value::from(value.as_str())));
+        }
+        Some(text)
+    }
+
+    fn verdict(&self) -> String {
+        let settings: Vec<String> =
+            self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        match (&self.proof, self.best.is_default) {
+            (_, true) => "keep the default: no cell was faster".to_owned(),
+            (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
+            (Some(proof), false) if self.keep_default => {
+                format!("keep the default: {} against it: {}", settings.join(" "), proof.words)
+            }
+            (Some(proof), false) => {
+                format!("best: {}; against the default: {}", settings.join(" "), proof.words)
+            }
+        }
+    }
+
+    fn map_of_the_two_that_matter(&self) -> Option<&HeatMap> {
+        let names = [self.sensitivity.first()?, self.sensitivity.get(1)?].map(|one| &one.factor);
+        self.heat_maps
+            .iter()
+            .find(|map| names.contains(&&map.row_factor) && names.contains(&&map.column_factor))
+    }
+}
+
+/// Figures with bars: a terminal has no colours that everybody can tell apart.
+fn heat(map: &HeatMap) -> String {
+    let all = || map.figures.iter().flatten().flatten().copied();
+    let most = all().fold(f64::MIN, f64::max);
+    let least = all().fold(f64::MAX, f64::min);
+    let mut table = Table::default().column("", Align::Left);
+    for column in &map.columns {
+        table = table.column(column.clone(), Align::Right);
+    }
+    for (row, figures) in map.rows.iter().zip(&map.figures) {
+        let cell = |figure: &Option<f64>| match figure {
+            Some(figure) => {
+                let share = if most > least { (figure - least) / (most - least) } else { 1.0 };
+                format!("{figure:.3} {}", BARS[(share * (BARS.len() - 1) as f64).round() as usize])
+            }
+            None => "-".to_owned(),
+        };
+        table.row([row.clone()].into_iter().chain(figures.iter().map(cell)));
+    }
+    table.to_string()
+}
+
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Text that can't end a comment.
+fn line(text: &str) -> String {
+    text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_config::Config;
+    use polyrail_experiment::Rule;
+
+    use super::*;
+
+    fn report(pairs: &[(f64, f64)]) -> SweepReport {
+        let rule = Rule { better: Better::Higher, precision: 0.01, miss: 0.05 };
+        let proof = rule.against("best", "default", pairs);
+        let settings = [("chunk_bytes", "1MiB"), ("congestion", "cubic")];
+        let settings: BTreeMap<String, String> =
+            settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        SweepReport {
+            schema_version: SCHEMA_VERSION,
+            command: "sweep".to_owned(),
+            version: "0.1.0".to_owned(),
+            host: Host { hostname: "node\nchannels: 9".to_owned(), ..crate::host::describe() },
+            bench: vec!["--sizes".to_owned(), "8".to_owned()],
+            figure: "/results/0/gb_per_s".to_owned(),
+            better: Better::Higher,
+            blocks: 3,
+            elapsed_s: 1.0,
+            sensitivity: Vec::new(),
+            heat_maps: Vec::new(),
+            best: Best { is_default: false, levels: settings.clone(), settings },
+            keep_default: proof.verdict != polyrail_experiment::Verdict::Better,
+            proof: Some(proof),
+            cells: Vec::new(),
+            interrupted: false,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_wins_is_a_file_that_settings_are_read_from_and_what_does_not_win_is_none() {
+        let wins = report(&[(12.0, 10.0); 8]);
+        let text = wins.yaml().unwrap();
+        let config = Config::builder().yaml(&text, "best.yml").unwrap().build().unwrap();
+        assert_eq!((config.chunk_bytes, config.channels), (1 << 20, Config::default().channels));
+        assert!(text.contains("pairs: +20.0 % ± 0.0 %, better.\n"), "{text}");
+        assert!(
+            wins.text()
+                .contains("best: chunk_bytes=1MiB congestion=cubic; against the default: +20.0 %")
+        );
+        let none = report(&[(10.0, 10.0); 8]);
+        assert_eq!(none.yaml(), None);
+        assert!(
+            none.text()
+                .contains("keep the default: chunk_bytes=1MiB congestion=cubic against it: 0.0 %")
+        );
+        let few = report(&[(12.0, 10.0); 3]);
+        assert_eq!(few.yaml(), None, "three pairs prove nothing");
+    }
+
+    #[test]
+    fn a_map_shows_its_figures_with_bars_and_a_gap_where_nothing_was_measured() {
+        let map = HeatMap {
+            row_factor: "a".to_owned(),
+            column_factor: "b".to_owned(),
+            rows: vec!["1".to_owned(), "2".to_owned()],
+            columns: vec!["x".to_owned(), "y".to_owned()],
+            figures: vec![vec![Some(1.0), Some(2.0)], vec![None, Some(1.5)]],
+        };
+        let text = heat(&map);
+        assert!(text.contains("1.000 ▁  2.000 █") && text.contains("-  1.500 ▅"), "{text}");
+    }
+}

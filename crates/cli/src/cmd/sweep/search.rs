@@ -1,0 +1,292 @@
+//! Searches, and confirms what it found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail_config::Config;
+use polyrail_experiment::{
+    Better, Dice, Effect, Experiment, Factor, Figure, Kind, Looks, Measure, Plan, Rule, Search,
+    heat_map, sensitivity,
+};
+use polyrail_report::Spread;
+
+use super::args::Wanted;
+use super::output::{Best, SweepReport, SweptCell};
+use crate::cmd::experiment::cell::{Failure, Runner, stop_flag};
+use crate::cmd::experiment::error::RunError;
+use crate::host;
+use crate::progress::Progress;
+
+const SEED: u64 = 42;
+/// The part of a budget that the search has; confirming has the rest.
+const SEARCH_SHARE: f64 = 0.6;
+/// Pairs of the default and the best at most.
+const PAIRS_MAX: usize = 32;
+/// A difference below this is not worth another file.
+const PRECISION: f64 = 0.01;
+/// How long one cell may take.
+const CELL_TIME: Duration = Duration::from_secs(600);
+
+/// What measures, and when it ends.
+struct Bench<'a> {
+    runner: Runner<'a>,
+    plan: &'a Plan,
+    stop: Arc<AtomicBool>,
+    begin: Instant,
+    notes: Vec<String>,
+}
+
+/// Why there is no figure.
+enum Ended {
+    Interrupted,
+    Fault(String, Option<String>, u8),
+}
+
+/// Runs the whole sweep.
+pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
+    let experiment = experiment(wanted)?;
+    let plan = experiment.sweep()?;
+    let cells = plan.cells.len();
+    let mut search = match wanted.budget {
+        Some(_) => Search::halving(cells, 0, experiment.better, SEED),
+        None => Search::whole(cells, 0, experiment.better, SEED, wanted.rounds),
+    };
+    let runner = Runner::new(&experiment, &plan)?;
+    let mut bench =
+        Bench { runner, plan: &plan, stop: stop_flag()?, begin: Instant::now(), notes: Vec::new() };
+    let progress = Progress::new();
+    let finished = bench.search(&mut search, wanted.budget, &progress)?;
+    let best = search.best();
+    let proof = match finished && best != 0 {
+        true => bench.confirm(best, wanted.budget, experiment.better, &progress)?,
+        false => None,
+    };
+    drop(progress);
+    let figures = search.first_figures();
+    let factors = plan.factors.len();
+    let pairs = (0..factors).flat_map(|row| (row + 1..factors).map(move |column| (row, column)));
+    let swept = |cell: usize| SweptCell {
+        levels: levels(&plan, cell),
+        measured: search.figures(cell).len(),
+        figure: Spread::of(search.figures(cell)),
+    };
+    let settings = experiment.settings_of(&plan, best);
+    let has_preset = plan.factors.iter().any(|factor| factor.name == "preset");
+    Ok(SweepReport {
+        schema_version: super::output::SCHEMA_VERSION,
+        command: wanted.name.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host::describe(),
+        bench: wanted.bench.clone(),
+        figure: experiment.figure.text().to_owned(),
+        better: experiment.better,
+        blocks: search.blocks(),
+        elapsed_s: bench.begin.elapsed().as_secs_f64(),
+        sensitivity: sensitivity(&plan, &figures),
+        heat_maps: pairs.map(|(row, column)| heat_map(&plan, &figures, row, column)).collect(),
+        best: Best {
+            is_default: best == 0,
+            levels: levels(&plan, best),
+            // A value that is the default must stand there if a preset would give another one.
+            settings: settings
+                .into_iter()
+                .filter(|(name, value)| has_preset || !is_default(name, value))
+                .collect(),
+        },
+        keep_default: !proof
+            .as_ref()
+            .is_some_and(|proof| proof.verdict == polyrail_experiment::Verdict::Better),
+        proof,
+        cells: (0..cells).map(swept).collect(),
+        interrupted: bench.stop.load(Ordering::Relaxed),
+        notes: bench.notes,
+    })
+}
+
+impl Bench<'_> {
+    /// Whether the search came to an end of its own or of its time.
+    fn search(
+        &mut self,
+        search: &mut Search,
+        budget: Option<Duration>,
+        progress: &Progress,
+    ) -> Result<bool, RunError> {
+        let limit = budget.map(|budget| budget.as_secs_f64() * SEARCH_SHARE);
+        while let Some(order) = search.next_block() {
+            let count = order.len();
+            let mut figures = Vec::with_capacity(count);
+            for (at, cell) in order.into_iter().enumerate() {
+                if limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= limit) {
+                    self.notes.push(match search.blocks() {
+                        0 => "the time was up before every cell was measured once; give more --budget".to_owned(),
+                        _ => "the search ended because its time was up".to_owned(),
+                    });
+                    if search.blocks() == 0 {
+                        search.take(&figures);
+                    }
+                    return Ok(true);
+                }
+                progress.say(format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1));
+                match self.measure(cell) {
+                    Ok(figure) => figures.push((cell, figure)),
+                    Err(Ended::Interrupted) => return Ok(false),
+                    Err(Ended::Fault(fault, help, code)) if cell == 0 => {
+                        return Err(RunError::Cell {
+                            cell: "default".to_owned(),
+                            block: search.blocks(),
+                            fault,
+                            help,
+                            code,
+                        });
+                    }
+                    Err(Ended::Fault(fault, ..)) => {
+                        self.notes.push(format!("left out: {}: {fault}", self.plan.label(cell)));
+                        search.leave(cell);
+                    }
+                }
+            }
+            search.take(&figures);
+        }
+        Ok(true)
+    }
+
+    /// Compares the best cell with the default in pairs, in random order. `None` if it was interrupted.
+    fn confirm(
+        &mut self,
+        best: usize,
+        budget: Option<Duration>,
+        better: Better,
+        progress: &Progress,
+    ) -> Result<Option<Effect>, RunError> {
+        // One comparison and so many blocks always have looks.
+        let Ok(looks) = Looks::new(1, PAIRS_MAX) else { return Ok(None) };
+        let mut pairs: Vec<(f64, f64)> = Vec::new();
+        let judged = |pairs: &[(f64, f64)], miss: f64| {
+            let rule = Rule { better, precision: PRECISION, miss };
+            let effect = rule.against("best", "default", pairs);
+            let is_narrow = rule.is_narrow(std::slice::from_ref(&effect));
+            (effect, is_narrow)
+        };
+        loop {
+            if looks.is_due(pairs.len()) {
+                let (effect, is_narrow) = judged(&pairs, looks.miss);
+                if is_narrow || pairs.len() == looks.most() {
+                    return Ok(Some(effect));
+                }
+            }
+            let is_late = budget.is_some_and(|budget| self.begin.elapsed() >= budget);
+            // The first look is worth some more time than was asked for: without it nothing is confirmed.
+            if is_late && pairs.len() > looks.after[0] {
+                return Ok(Some(judged(&pairs, looks.miss_between(0)).0));
+            }
+            if is_late && pairs.len() == looks.after[0] {
+                return Ok(Some(judged(&pairs, looks.miss).0));
+            }
+            progress.say(format!(
+                "confirming: pair {} of at most {}",
+                pairs.len() + 1,
+                looks.most()
+            ));
+            let mut order = [best, 0];
+            Dice::of_part(SEED + 1, pairs.len() as u64).shuffle(&mut order);
+            let mut figures = [0.0; 2];
+            for cell in order {
+                figures[usize::from(cell == 0)] = match self.measure(cell) {
+                    Ok(figure) => figure,
+                    Err(Ended::Interrupted) => return Ok(None),
+                    Err(Ended::Fault(fault, help, code)) => {
+                        let block = pairs.len() as u64;
+                        return Err(RunError::Cell {
+                            cell: self.plan.label(cell),
+                            block,
+                            fault,
+                            help,
+                            code,
+                        });
+                    }
+                };
+            }
+            pairs.push((figures[0], figures[1]));
+        }
+    }
+
+    fn measure(&self, cell: usize) -> Result<f64, Ended> {
+        let is_stopped = || self.stop.load(Ordering::Relaxed);
+        if is_stopped() {
+            return Err(Ended::Interrupted);
+        }
+        match self.runner.measure(cell, &is_stopped) {
+            Ok(outcome) => Ok(outcome.figure),
+            Err(Failure::Interrupted) => Err(Ended::Interrupted),
+            Err(Failure::Fault(fault, help, code)) => Err(Ended::Fault(fault, help, code)),
+        }
+    }
+}
+
+/// The sweep as an experiment whose baseline has every setting at its default.
+fn experiment(wanted: &Wanted) -> Result<Experiment, RunError> {
+    let rows = Config::default().rows();
+    let factor = |over: &super::args::Over| {
+        let default = rows
+            .iter()
+            .find(|row| row.name == over.name)
+            .map(|row| row.value.clone())
+            .unwrap_or_default();
+        let mut levels = vec![default];
+        for value in &over.values {
+            if !is_default(&over.name, value) && !levels.contains(value) {
+                levels.push(value.clone());
+            }
+        }
+        Factor { name: over.name.clone(), kind: Kind::Setting, levels, baseline: 0 }
+    };
+    let mut factors: Vec<Factor> = Vec::new();
+    for over in &wanted.over {
+        if factors.iter().any(|factor| factor.name == over.name) {
+            return Err(RunError::Command {
+                file: "--over".to_owned(),
+                fault: format!("`{}` is there twice; allowed: each setting once", over.name),
+                help: Some("give all its values at once, separated by commas".to_owned()),
+            });
+        }
+        factors.push(factor(over));
+    }
+    let is_latency = wanted.bench.iter().any(|word| word == "--latency");
+    let (figure, better) = match is_latency {
+        true => (Figure::parse("/results/0/latency_us/p50"), Better::Lower),
+        false => (Ok(Figure::of_bench()), Better::Higher),
+    };
+    let figure = figure.map_err(|fault| RunError::Command {
+        file: wanted.name.to_owned(),
+        fault,
+        help: None,
+    })?;
+    Ok(Experiment {
+        file: wanted.name.to_owned(),
+        name: wanted.name.to_owned(),
+        about: String::new(),
+        measure: Measure::Bench(wanted.bench.clone()),
+        figure,
+        better,
+        factors,
+        settings: Vec::new(),
+        nics: Vec::new(),
+        design: wanted.design,
+        blocks: PAIRS_MAX,
+        time: CELL_TIME,
+        precision: PRECISION,
+        seed: SEED,
+    })
+}
+
+/// Whether the value means the default.
+fn is_default(name: &str, value: &str) -> bool {
+    let config = Config::builder().set(name, value).and_then(polyrail_config::ConfigBuilder::build);
+    let Ok(config) = config else { return false };
+    config.rows().iter().any(|row| row.name == name && !row.is_changed())
+}
+
+fn levels(plan: &Plan, cell: usize) -> std::collections::BTreeMap<String, String> {
+    plan.levels(cell).into_iter().map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
+}

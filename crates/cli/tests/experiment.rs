@@ -1,0 +1,386 @@
+//! `polyrail experiment` as people call it, with commands whose figures are known.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_host::fixtures;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Far more than any wait here takes, also on a machine that is busy otherwise.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A folder with an experiment.
+struct Case {
+    folder: TempDir,
+}
+
+impl Case {
+    fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("x.yml"), text).unwrap();
+        Self { folder }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.arg("experiment").args(words).current_dir(self.folder.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Runs to a good end.
+    fn good(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        stderr
+    }
+
+    fn lines(&self, folder: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.at(folder).join("cells.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// A command whose figure is known: 10 with a, 12 with b, and a little noise that `$RANDOM` would make is left
+/// out, so that the verdicts are certain.
+const KNOWN: &str = "name: known\ncommand: [sh, -c, 'if [ {kind} = b ]; then echo rate 12; else echo rate 10; fi; \
+                     echo {colour} >/dev/null']\nfigure: 'rate ([0-9]+)'\nbetter: higher\nfactors:\n  kind: [a, b]\n  \
+                     colour: [red, green]\nblocks: 10\nseed: 1\n";
+
+#[test]
+fn a_planted_effect_and_none_are_told_apart_in_text_json_and_markdown() {
+    let case = Case::new(KNOWN);
+    let text = case.good(&["x.yml"]);
+    let row = |start: &str| {
+        text.lines()
+            .find(|line| line.starts_with(start))
+            .unwrap_or_else(|| panic!("{start}: {text}"))
+            .to_owned()
+    };
+    assert!(row("kind=b").contains("+20.0 % ± 0.0 %  better"), "{text}");
+    assert!(row("colour=green").contains("no effect (at most 0.0 %)"), "{text}");
+    assert!(text.contains("it ended because every interval is at most ± 2.0 %"), "{text}");
+    let json: Value =
+        serde_json::from_slice(&fs::read(case.at("known-results/report.json")).unwrap()).unwrap();
+    assert_eq!(json["effects"][0]["verdict"], "better");
+    assert_eq!(json["effects"][1]["verdict"], "no_effect");
+    assert_eq!(json["stopped"], "narrow");
+    assert_eq!(json["cells"].as_array().unwrap().len(), 4);
+    let page = fs::read_to_string(case.at("known-results/report.md")).unwrap();
+    assert!(page.contains("| kind=b | a | +20.0 % ± 0.0 %, better |"), "{page}");
+    let lines = case.lines("known-results");
+    assert_eq!(lines.len(), 1 + 4 * json["blocks"].as_u64().unwrap() as usize);
+    assert_eq!(lines[1]["block"], 0);
+    assert!(lines[1]["levels"]["kind"].is_string());
+}
+
+#[test]
+fn the_order_is_that_of_the_plan_and_nothing_runs_in_a_dry_run() {
+    let case = Case::new(KNOWN);
+    let text = case.good(&["x.yml", "--dry-run"]);
+    assert!(text.contains("known: 4 cells, 2 comparisons, at most 10 blocks"), "{text}");
+    assert!(text.contains("kind=a colour=red  (baseline)"), "{text}");
+    assert!(!case.at("known-results").exists());
+    let order =
+        text.lines().find_map(|line| line.strip_prefix("order of the first block: ")).unwrap();
+    let planned: Vec<u64> = order.split(' ').map(|cell| cell.parse().unwrap()).collect();
+    case.good(&["x.yml"]);
+    let ran: Vec<u64> = case.lines("known-results")[1..5]
+        .iter()
+        .map(|line| line["cell"].as_u64().unwrap() + 1)
+        .collect();
+    assert_eq!(ran, planned);
+}
+
+/// Each run of its command leaves a byte in `count`; the 14th, in the middle of the fourth block, fails.
+const FAILS_ONCE: &str = "name: once\ncommand: [sh, -c, 'printf x >>count; if [ $(wc -c <count) = 14 ]; then echo no \
+                          luck >&2; exit 7; fi; echo 1{kind}']\nfigure: '([0-9]+)'\nbetter: higher\nfactors:\n  \
+                          kind: [0, 1, 2, 3]\nblocks: 10\n";
+
+#[test]
+fn a_cell_that_fails_ends_the_run_by_name_and_resume_measures_its_block_anew() {
+    let case = Case::new(FAILS_ONCE);
+    let stderr = case.refused(&["x.yml"], 3);
+    assert!(
+        stderr.contains("block 3: its command ended with exit code 7; it said: no luck"),
+        "{stderr}"
+    );
+    let kept = case.lines("once-results").len();
+    assert_eq!(kept, 1 + 13 + 1, "the cells, and that somebody saw the results");
+    let stderr = case.refused(&["x.yml"], 2);
+    assert!(stderr.contains("has results") && stderr.contains("--resume"), "{stderr}");
+    let text = case.good(&["x.yml", "--resume"]);
+    assert!(text.contains("once: 10 blocks of 4 cells"), "{text}");
+    // Three whole blocks, two cells of the fourth (one failed), and seven blocks.
+    assert_eq!(fs::read(case.at("count")).unwrap().len(), 14 + 7 * 4);
+    let again = case.good(&["x.yml", "--resume", "--json"]);
+    let json: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(json["blocks"], 10);
+    assert_eq!(
+        fs::read(case.at("count")).unwrap().len(),
+        14 + 7 * 4,
+        "nothing was left to measure"
+    );
+}
+
+#[test]
+fn results_of_another_experiment_are_not_continued_and_a_torn_line_is() {
+    let case = Case::new(FAILS_ONCE);
+    case.refused(&["x.yml"], 3);
+    let file = case.at("once-results/cells.jsonl");
+    let mut torn = fs::read_to_string(&file).unwrap();
+    torn.push_str("{\"block\": 3, \"posi");
+    fs::write(&file, torn).unwrap();
+    case.good(&["x.yml", "--resume"]);
+    fs::write(case.at("x.yml"), FAILS_ONCE.replace("blocks: 10", "blocks: 12")).unwrap();
+    let stderr = case.refused(&["x.yml", "--resume"], 2);
+    assert!(stderr.contains("is of another experiment"), "{stderr}");
+    let stderr = case.refused(&["x.yml", "--resume", "--out", "new"], 2);
+    assert!(stderr.contains("no results to go on with"), "{stderr}");
+    assert!(!case.at("new").exists());
+}
+
+#[test]
+fn what_is_wrong_is_named_before_anything_runs() {
+    for (text, words) in [
+        ("factors:\n  chanels: [1, 2]\n", "x.yml:2:3: the factor `chanels` is not known"),
+        ("factors:\n  irq: [default, best]\n", "no level `best`; allowed: default, matched"),
+        ("factors:\n  channels: [1, many]\n", "channels = `many`"),
+        ("bench: --size 8\nfactors:\n  channels: [1, 2]\n", "x.yml: bench of the cell baseline: "),
+        ("bench: --json x\nfactors:\n  channels: [1, 2]\n", "bench = `--json`; allowed"),
+        ("factors:\n  host_profile: [none, fast]\n", "fast"),
+    ] {
+        let case = Case::new(text);
+        let stderr = case.refused(&["x.yml"], 2);
+        assert!(stderr.contains(words), "{text}: {stderr}");
+        assert!(!case.at("x-results").exists(), "{text}");
+    }
+}
+
+#[test]
+fn a_figure_that_is_missing_is_named_with_its_cell() {
+    let case = Case::new(&KNOWN.replace("rate ([0-9]+)", "speed ([0-9]+)"));
+    let stderr = case.refused(&["x.yml"], 3);
+    assert!(
+        stderr.contains("block 0: nothing that it prints matches `speed ([0-9]+)`"),
+        "{stderr}"
+    );
+    let case = Case::new(&KNOWN.replace("[sh, -c,", "[/no/such/program,"));
+    let stderr = case.refused(&["x.yml"], 3);
+    assert!(stderr.contains("`/no/such/program` can't be started"), "{stderr}");
+}
+
+#[test]
+fn a_command_that_reports_other_settings_than_its_own_is_refused() {
+    let lies = "name: lies\ncommand: [echo, '{\"rate\": 1, \"config\": {\"channels\": {\"value\": 4}}}']\nfigure: \
+                /rate\nbetter: higher\nfactors:\n  channels: [4, 2]\nblocks: 8\nseed: 3\n";
+    let case = Case::new(lies);
+    let stderr = case.refused(&["x.yml"], 3);
+    assert!(
+        stderr
+            .contains("the cell channels=2, block 0: its command ran with channels = `4`, not `2`"),
+        "{stderr}"
+    );
+    let script = "echo \"{\\\"rate\\\": 1, \\\"config\\\": {\\\"channels\\\": {\\\"value\\\": $POLYRAIL_CHANNELS}}}\"\n";
+    let case = Case::new(
+        "command: [sh, honest]\nfigure: /rate\nbetter: higher\nfactors:\n  channels: [4, 2]\nblocks: 8\n",
+    );
+    fs::write(case.at("honest"), script).unwrap();
+    let json: Value = serde_json::from_str(&case.good(&["x.yml", "--json"])).unwrap();
+    assert!(
+        json["cells"].as_array().unwrap().iter().all(|cell| cell["verified"] == "read_back"),
+        "{json}"
+    );
+}
+
+/// Every file below a folder, with its text.
+fn everything_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match fs::symlink_metadata(&path).unwrap() {
+            found if found.is_dir() => all.extend(everything_below(&path)),
+            found if found.is_file() => all.push((path.clone(), fs::read(&path).unwrap())),
+            _ => {}
+        }
+    }
+    all.sort();
+    all
+}
+
+/// An experiment whose command prints 5 while interrupts are as at first. While they are moved it does what `moved`
+/// says, which prints 6.
+fn irq_case(root: &Path, moved: &str) -> Case {
+    let case = Case::new(
+        "name: irq\ncommand: [sh, measure]\nfigure: '([0-9])'\nbetter: higher\nfactors:\n  irq: [default, matched]\n\
+         blocks: 8\nseed: 5\n",
+    );
+    let state = format!("cat {}/proc/irq/*/smp_affinity_list | cksum", root.display());
+    let first = Command::new("sh").args(["-c", &state]).output().unwrap();
+    let script = format!(
+        "if [ \"$({state})\" = '{}' ]; then echo 5; else {moved}; fi\n",
+        String::from_utf8(first.stdout).unwrap().trim()
+    );
+    fs::write(case.at("measure"), script).unwrap();
+    case
+}
+
+/// What a cell with moved interrupts does until the test has seen it.
+const WAITS: &str = "echo $$ >pid; mv pid running; exec sleep 100";
+
+/// Starts the experiment, and waits until its interrupts are moved.
+fn start_and_wait(case: &Case, root: &str) -> (Child, String) {
+    let mut command = case.command(&["x.yml", "--sysroot", root]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    loop {
+        if let Ok(pid) = fs::read_to_string(case.at("running")) {
+            return (child, pid.trim().to_owned());
+        }
+        assert!(begin.elapsed() < DEADLINE, "no cell moved interrupts");
+        // The file is made by a process of which nobody tells the test.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(signal: &str, pid: &str) {
+    assert!(
+        Command::new("kill").args([signal, pid]).status().unwrap().success(),
+        "kill {signal} {pid}"
+    );
+}
+
+#[test]
+fn interrupts_are_moved_for_their_cells_alone_and_are_as_before_at_the_end() {
+    let machine = fixtures::mlx5_four_nodes();
+    let before = everything_below(machine.path());
+    let case = irq_case(machine.path(), "echo 6");
+    let text = case.good(&["x.yml", "--sysroot", machine.path().to_str().unwrap()]);
+    let row = text.lines().find(|line| line.starts_with("irq=matched"));
+    assert!(row.is_some_and(|row| row.contains("+20.0 % ± 0.0 %  better")), "{text}");
+    assert!(
+        everything_below(machine.path()) == before,
+        "something stayed as the experiment had it"
+    );
+    assert!(case.good(&["undo", "irq-results"]).is_empty(), "nothing is left to undo");
+}
+
+#[test]
+fn after_a_kill_undo_puts_the_host_back_and_so_does_the_next_start() {
+    for undo_by_start in [false, true] {
+        let machine = fixtures::mlx5_four_nodes();
+        let root = machine.path().to_str().unwrap();
+        let before = everything_below(machine.path());
+        let case = irq_case(machine.path(), WAITS);
+        let (mut child, sleeper) = start_and_wait(&case, root);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kill("-9", &sleeper);
+        assert!(everything_below(machine.path()) != before, "the kill undid it");
+        if undo_by_start {
+            let stderr = case.refused(&["x.yml", "--sysroot", root], 2);
+            assert!(stderr.contains("undid what an experiment that was killed left"), "{stderr}");
+        } else {
+            case.good(&["undo", "irq-results", "--sysroot", root]);
+        }
+        assert!(everything_below(machine.path()) == before, "undo left something");
+    }
+}
+
+#[test]
+fn ctrl_c_undoes_keeps_what_was_measured_and_the_run_can_go_on() {
+    let machine = fixtures::mlx5_four_nodes();
+    let root = machine.path().to_str().unwrap();
+    let before = everything_below(machine.path());
+    for signal in ["-INT", "-TERM"] {
+        let case = irq_case(machine.path(), WAITS);
+        let (mut child, _) = start_and_wait(&case, root);
+        kill(signal, &child.id().to_string());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(everything_below(machine.path()) == before, "{signal} left something");
+        let json: Value =
+            serde_json::from_slice(&fs::read(case.at("irq-results/report.json")).unwrap()).unwrap();
+        assert_eq!(json["stopped"], "interrupted");
+        let script = fs::read_to_string(case.at("measure")).unwrap().replace(WAITS, "echo 6");
+        fs::write(case.at("measure"), script).unwrap();
+        let text = case.good(&["x.yml", "--resume", "--sysroot", root]);
+        assert!(text.contains("irq: 8 blocks of 2 cells"), "{text}");
+    }
+    assert!(everything_below(machine.path()) == before);
+}
+
+#[test]
+fn somebody_who_changes_the_host_meanwhile_is_noticed() {
+    let machine = fixtures::mlx5_four_nodes();
+    let file =
+        format!("$(ls {}/proc/irq/*/smp_affinity_list | tail -n 1)", machine.path().display());
+    let case = irq_case(
+        machine.path(),
+        &format!(
+            "for one in {}/proc/irq/*/smp_affinity_list; do echo 0 >$one; done; echo 6; : {file}",
+            machine.path().display()
+        ),
+    );
+    let stderr = case.refused(&["x.yml", "--sysroot", machine.path().to_str().unwrap()], 3);
+    assert!(stderr.contains("somebody else changed it"), "{stderr}");
+}
+
+/// A real one: two settings over loopback, read back from the report of `bench`.
+#[test]
+fn bench_is_measured_with_the_settings_of_each_cell() {
+    let case = Case::new(
+        "name: real\nbench: --sizes 64KiB --iters 4 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1\nfactors:\n  channels: [1, 2]\n  \
+         chunk_bytes: [256KiB, 1MiB]\ndesign: one-at-a-time\nblocks: 8\nprecision: 50 %\n",
+    );
+    let json: Value = serde_json::from_str(&case.good(&["x.yml", "--json"])).unwrap();
+    assert_eq!(json["blocks"], 8);
+    let cells = json["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3);
+    for cell in cells {
+        assert_eq!(cell["verified"], "read_back", "{cell}");
+        assert!(cell["figure"]["median"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_named_by_the_first_cell() {
+    let case = Case::new("bench: --connect 127.0.0.1:1/pr2-x\nfactors:\n  channels: [1, 2]\n");
+    let output = case.run(&["x.yml"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(matches!(output.status.code(), Some(2..=4)), "{stderr}");
+    assert!(stderr.contains("the cell ") || stderr.contains("bench of the cell"), "{stderr}");
+    assert!(stderr.contains("--connect") || stderr.contains("127.0.0.1:1"), "{stderr}");
+}
+
+#[test]
+fn the_experiment_that_ships_has_the_cells_that_it_promises() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/irq-bindings.yml");
+    let text = fs::read_to_string(file).unwrap();
+    let experiment = polyrail_experiment::Experiment::parse(&text, "irq-bindings.yml").unwrap();
+    let (plan, looks) = experiment.plan(|_| true).unwrap();
+    assert_eq!(plan.cells.len(), 12);
+    assert_eq!(plan.comparisons().len(), 4);
+    assert_eq!(looks.most(), 40);
+    let baseline = [("irq", "default"), ("bindings", "none"), ("channels", "1")];
+    assert_eq!(plan.levels(0), baseline);
+}

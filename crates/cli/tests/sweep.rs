@@ -1,0 +1,128 @@
+//! `polyrail sweep` and `polyrail autotune` as people call them, over short runs of `bench`.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use polyrail_config::Config;
+use serde_json::Value;
+
+/// As short as a bench can be: what it measures is of no interest here.
+const BENCH: &str =
+    "--sizes 64KiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
+
+fn polyrail(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_polyrail")).args(words).output().unwrap()
+}
+
+fn good(words: &[&str]) -> String {
+    let output = polyrail(words);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
+    let words = [
+        "sweep",
+        "--bench",
+        BENCH,
+        "--over",
+        "channels=1,2",
+        "--over",
+        "chunk_bytes=256KiB",
+        "--rounds",
+        "2",
+        "--json",
+    ];
+    let json: Value = serde_json::from_str(&good(&words)).unwrap();
+    let cells = json["cells"].as_array().unwrap();
+    // The defaults join the values that were named.
+    let channels = cells.iter().map(|cell| cell["levels"]["channels"].as_str().unwrap());
+    let mut channels: Vec<&str> = channels.collect();
+    channels.sort_unstable();
+    channels.dedup();
+    assert_eq!(cells.len(), 2 * channels.len(), "{json:#}");
+    assert!(cells.iter().all(|cell| cell["measured"] == 2), "{json:#}");
+    assert_eq!(json["heat_maps"].as_array().unwrap().len(), 1);
+    assert_eq!(json["sensitivity"].as_array().unwrap().len(), 2);
+    let is_default = json["best"]["is_default"].as_bool().unwrap();
+    assert_eq!(json["proof"].is_null(), is_default, "{json:#}");
+}
+
+/// Settings that make every transfer wait: nothing could be plainer.
+#[test]
+fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("best.yml");
+    // 16 MiB in chunks of 4 KiB cost far more calls than those of the default.
+    let bench = "--sizes 16MiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
+    let text = good(&[
+        "sweep",
+        "--bench",
+        bench,
+        "--over",
+        "chunk_bytes=4KiB",
+        "--rounds",
+        "3",
+        "--output",
+        file.to_str().unwrap(),
+    ]);
+    assert!(text.contains("keep the default"), "{text}");
+    assert!(!file.exists());
+}
+
+#[test]
+fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("best.yml");
+    // The default sleeps between short messages; who polls answers at once, and the caller drives by itself.
+    let words = [
+        "autotune",
+        "--budget",
+        "20s",
+        "--bench",
+        "--sizes 8 --latency --time 60ms --warmup 20ms --rounds 1 --rails 1 --verify off",
+        "--over",
+        "preset=latency",
+        "--output",
+        file.to_str().unwrap(),
+        "--json",
+    ];
+    let json: Value = serde_json::from_str(&good(&words)).unwrap();
+    assert_eq!(json["better"], "lower");
+    assert_eq!(json["figure"], "/results/0/latency_us/p50");
+    match json["keep_default"].as_bool().unwrap() {
+        true => assert!(!file.exists(), "{json:#}"),
+        false => {
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(
+                text.contains("# Against the default, in a fresh run of pairs: −")
+                    && text.contains("better"),
+                "{text}"
+            );
+            let config = Config::builder().yaml(&text, "best.yml").unwrap().build().unwrap();
+            assert_eq!(config.preset.name(), "latency");
+            good(&["config", "show", "--config", file.to_str().unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
+    for (words, fault) in [
+        (&["sweep", "--over", "chanels=1"][..], "chanels"),
+        (&["sweep", "--over", "channels"], "has no `=`"),
+        (&["sweep", "--over", "chunk_bytes=1"], "`chunk_bytes=1`"),
+        (&["sweep", "--bench", "--size 8"], "is refused by bench"),
+        (&["sweep", "--bench", "--json x"], "gives itself"),
+        (&["sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
+        (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
+        (&["autotune", "--budget", "5 parsecs"], "--budget"),
+    ] {
+        let output = polyrail(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
+        assert!(stderr.contains(fault), "{words:?}: {stderr}");
+    }
+}
