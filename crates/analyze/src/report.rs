@@ -24,7 +24,8 @@ pub fn html(analysis: &Analysis) -> String {
     )
 }
 
-const STYLE: &str = include_str!("report/style.css");
+/// The style of reports: colours for light and dark, tables, drawings.
+pub const STYLE: &str = include_str!("report/style.css");
 const CHARTS: &str = include_str!("report/charts.js");
 const PAGE: &str = include_str!("report/page.js");
 

@@ -172,3 +172,50 @@ fn docs_prints_the_committed_page() {
     let committed = std::fs::read_to_string(page).unwrap();
     assert!(stdout(&output) == committed, "run: cargo run -- config docs > docs/config.md");
 }
+
+#[test]
+fn a_file_that_nobody_names_is_found_and_the_origin_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".config/polyrail");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (user, named, option) =
+        (folder.join("config.yml"), home.path().join("named.yml"), home.path().join("option.yml"));
+    std::fs::write(&user, "channels: 3\n").unwrap();
+    std::fs::write(&named, "channels: 5\nsockets: 2\n").unwrap();
+    std::fs::write(&option, "channels: 7\n").unwrap();
+    let row = |named: Option<&str>, args: &[&str], setting: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args(["config", "show", "--origin"]).args(args);
+        command
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("POLYRAIL_CONFIG");
+        if let Some(named) = named {
+            command.env("POLYRAIL_CONFIG", named);
+        }
+        let output = command.output().unwrap();
+        let all = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        all.lines()
+            .find(|line| line.trim_start_matches(['*', ' ']).starts_with(setting))
+            .unwrap_or(&all)
+            .to_owned()
+    };
+    let name = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let found = row(None, &[], "channels ");
+    assert!(found.contains(" 3 ") && found.contains(&format!("file {}:1", name(&user))), "{found}");
+    let found = row(Some(&name(&named)), &[], "channels ");
+    assert!(
+        found.contains(" 5 ") && found.contains(&format!("file {}:1", name(&named))),
+        "{found}"
+    );
+    let on_top = ["--config", &name(&option)];
+    assert!(row(Some(&name(&named)), &on_top, "channels ").contains(&name(&option)));
+    assert!(row(Some(&name(&named)), &on_top, "sockets ").contains(&name(&named)));
+    assert!(row(Some(""), &[], "channels ").ends_with("default"), "an empty name means no file");
+    let missing = row(Some("/no/such/file.yml"), &[], "polyrail: ");
+    assert!(missing.contains("can't read the config file /no/such/file.yml"), "{missing}");
+}

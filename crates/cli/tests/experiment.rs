@@ -88,6 +88,14 @@ fn a_planted_effect_and_none_are_told_apart_in_text_json_and_markdown() {
     assert_eq!(json["cells"].as_array().unwrap().len(), 4);
     let page = fs::read_to_string(case.at("known-results/report.md")).unwrap();
     assert!(page.contains("| kind=b | a | +20.0 % ± 0.0 %, better |"), "{page}");
+    let html = fs::read_to_string(case.at("known-results/report.html")).unwrap();
+    assert!(
+        html.contains(
+            "<td>kind=b</td><td>a</td><td>+20.0 % ± 0.0 %</td><td class=\"good\">better</td>"
+        ),
+        "{html}"
+    );
+    assert!(html.starts_with("<!doctype html>") && !html.contains("<script"), "{html}");
     let lines = case.lines("known-results");
     assert_eq!(lines.len(), 1 + 4 * json["blocks"].as_u64().unwrap() as usize);
     assert_eq!(lines[1]["block"], 0);
@@ -248,14 +256,17 @@ fn irq_case(root: &Path, moved: &str) -> Case {
 /// What a cell with moved interrupts does until the test has seen it.
 const WAITS: &str = "echo $$ >pid; mv pid running; exec sleep 100";
 
-/// Starts the experiment, and waits until its interrupts are moved.
-fn start_and_wait(case: &Case, root: &str) -> (Child, String) {
+fn start(case: &Case, root: &str) -> Child {
     let mut command = case.command(&["x.yml", "--sysroot", root]);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until interrupts are moved; the process that waits then.
+fn moved(case: &Case) -> String {
     let begin = Instant::now();
     loop {
         if let Ok(pid) = fs::read_to_string(case.at("running")) {
-            return (child, pid.trim().to_owned());
+            return pid.trim().to_owned();
         }
         assert!(begin.elapsed() < DEADLINE, "no cell moved interrupts");
         // The file is made by a process of which nobody tells the test.
@@ -292,7 +303,8 @@ fn after_a_kill_undo_puts_the_host_back_and_so_does_the_next_start() {
         let root = machine.path().to_str().unwrap();
         let before = everything_below(machine.path());
         let case = irq_case(machine.path(), WAITS);
-        let (mut child, sleeper) = start_and_wait(&case, root);
+        let mut child = start(&case, root);
+        let sleeper = moved(&case);
         child.kill().unwrap();
         child.wait().unwrap();
         kill("-9", &sleeper);
@@ -314,7 +326,20 @@ fn ctrl_c_undoes_keeps_what_was_measured_and_the_run_can_go_on() {
     let before = everything_below(machine.path());
     for signal in ["-INT", "-TERM"] {
         let case = irq_case(machine.path(), WAITS);
-        let (mut child, _) = start_and_wait(&case, root);
+        let mut child = start(&case, root);
+        moved(&case);
+        let now = everything_below(machine.path());
+        for words in [
+            &["undo", "irq-results", "--sysroot", root][..],
+            &["x.yml", "--resume", "--sysroot", root],
+        ] {
+            let stderr = case.refused(words, 2);
+            assert!(stderr.contains("is in use by another experiment"), "{stderr}");
+        }
+        assert!(
+            everything_below(machine.path()) == now,
+            "another process undid what is being measured"
+        );
         kill(signal, &child.id().to_string());
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert!(everything_below(machine.path()) == before, "{signal} left something");

@@ -11,6 +11,7 @@ use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
 use crate::config::{Config, Origin};
 use crate::conflict;
+use crate::discovery;
 use crate::error::{BadValue, ConfigError};
 use crate::kind::Invalid;
 use crate::preset;
@@ -20,7 +21,7 @@ use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
 
 /// Variables with our prefix that are not settings: they stand for options of commands.
-const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR"];
+const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR", discovery::VARIABLE];
 
 /// Collects values; [`ConfigBuilder::build`] resolves them.
 ///
@@ -50,6 +51,7 @@ struct Given {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
     Proposal,
+    FoundFile,
     File,
     AliasEnv,
     OwnEnv,
@@ -105,9 +107,35 @@ impl ConfigBuilder {
         Ok(self)
     }
 
-    /// Reads the environment of the process: `POLYRAIL_*` and the aliases. [`ConfigBuilder::build`]
-    /// reports what is wrong there.
-    pub fn env(mut self) -> Self {
+    /// Reads the environment of the process: `POLYRAIL_*` and the aliases; and the file of settings that
+    /// `POLYRAIL_CONFIG` names, else `~/.config/polyrail/config.yml`, else `/etc/polyrail/config.yml`, below the files that
+    /// are read by name. [`ConfigBuilder::build`] reports what is wrong there.
+    pub fn env(self) -> Self {
+        self.found_file().env_variables()
+    }
+
+    /// The file that nobody named here.
+    fn found_file(mut self) -> Self {
+        let found = discovery::find(&|name| std::env::var_os(name), Path::new(discovery::OF_HOST));
+        for warning in found.warnings {
+            self.warn(warning);
+        }
+        let Some(path) = found.file else { return self };
+        match self.clone().file(&path) {
+            Ok(mut with_file) => {
+                for given in &mut with_file.given[self.given.len()..] {
+                    given.layer = Layer::FoundFile;
+                }
+                with_file
+            }
+            Err(error) => {
+                self.defer(error);
+                self
+            }
+        }
+    }
+
+    fn env_variables(mut self) -> Self {
         let mut variables = Vec::new();
         for (name, value) in std::env::vars_os() {
             // Variables of other programs need not be UTF-8.

@@ -85,7 +85,8 @@ later one overrides an earlier one:
 
 1. the default;
 2. a preset;
-3. a YAML file: `--config FILE`;
+3. a YAML file: the one that `POLYRAIL_CONFIG` names, else `~/.config/polyrail/config.yml`, else
+   `/etc/polyrail/config.yml`; on top of it `--config FILE`;
 4. environment names of NCCL, RCCL and UCCL that mean the same;
 5. the environment: `POLYRAIL_` and the name in capitals, like `POLYRAIL_CHUNK_BYTES=1MiB`;
 6. the command line, `--set chunk_bytes=1MiB`, and what a program sets itself.

@@ -33,6 +33,7 @@ mod choices;
 mod config;
 mod conflict;
 mod cpus;
+mod discovery;
 mod docs;
 mod error;
 mod file_name;

@@ -1,5 +1,6 @@
 //! Everything that an experiment found out.
 
+mod html;
 mod markdown;
 mod text;
 
@@ -155,6 +156,11 @@ impl Report {
     /// For a terminal.
     pub fn text(&self) -> String {
         text::text(self)
+    }
+
+    /// As one HTML file with this style.
+    pub fn html(&self, style: &str) -> String {
+        html::html(self, style)
     }
 
     /// As a page.

@@ -98,6 +98,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
+    folder::refuse_if_in_use(folder)?;
     let undone = host::undo_open(&folder.join(host::FOLDER), sysroot)?;
     if undone == 0 {
         tell!("polyrail: nothing to undo");
@@ -114,8 +115,11 @@ fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
         .clone()
         .unwrap_or_else(|| format!("{}-results", file_word(&experiment.name)).into());
     let host_folder = folder.join(host::FOLDER);
-    // What a killed run left would be taken for the host's own state.
-    host::undo_open(&host_folder, args.sysroot.as_ref())?;
+    if !args.dry_run {
+        folder::refuse_if_in_use(&folder)?;
+        // What a killed run left would be taken for the host's own state.
+        host::undo_open(&host_folder, args.sysroot.as_ref())?;
+    }
     let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;
     let (plan, looks, left_out) = host.cells_that_run(&experiment, args.partial || args.dry_run)?;
     if args.dry_run {

@@ -70,12 +70,7 @@ impl Folder {
         let failed = |source| RunError::io("open", &file, source);
         let cells =
             OpenOptions::new().read(true).append(true).create(true).open(&file).map_err(failed)?;
-        flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            fault(
-                "is in use by another experiment",
-                "wait for its end, or name another folder with --out",
-            )
-        })?;
+        flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))?;
         let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
         let first = first_line(experiment, plan);
         if has_results {
@@ -152,7 +147,10 @@ impl Folder {
 
     /// Writes the report in all its forms.
     pub(super) fn write(&self, report: &Report) -> Result<(), RunError> {
-        for (name, text) in [("report.json", json(report)), ("report.md", report.markdown())] {
+        let html = report.html(polyrail_analyze::STYLE);
+        for (name, text) in
+            [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
+        {
             let path = self.path.join(name);
             fs::write(&path, text).map_err(|source| RunError::io("write", &path, source))?;
         }
@@ -170,6 +168,21 @@ impl Folder {
         };
         let path = self.path.join(CELLS);
         written(&mut self.cells).map_err(|source| RunError::io("write", &path, source))
+    }
+}
+
+/// Refuses a folder whose run is under way: what it changed on the host is no remainder.
+pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
+    // Without the file nothing runs there.
+    let Ok(cells) = File::open(path.join(CELLS)) else { return Ok(()) };
+    flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))
+}
+
+fn in_use(path: &Path) -> RunError {
+    RunError::Folder {
+        path: path.to_owned(),
+        fault: "is in use by another experiment".to_owned(),
+        help: "wait for its end, or name another folder with --out",
     }
 }
 

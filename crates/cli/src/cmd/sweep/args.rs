@@ -159,6 +159,9 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
         Refusal::new(fault, "options of `polyrail bench`, but --json, --csv, --listen and --why")
             .with_help("`polyrail bench --help` lists them")
     };
+    if words.is_empty() {
+        return Err(refused("is empty"));
+    }
     if text.chars().any(char::is_control) {
         return Err(refused("has a control character"));
     }

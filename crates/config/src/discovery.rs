@@ -1,0 +1,76 @@
+//! Finds the file of settings that applies where nobody names one.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Names the file; an empty value means that there is none.
+pub(crate) const VARIABLE: &str = "POLYRAIL_CONFIG";
+
+/// The file of the host.
+pub(crate) const OF_HOST: &str = "/etc/polyrail/config.yml";
+
+/// The file of the user, below their folder of configurations.
+const OF_USER: &str = "polyrail/config.yml";
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The first file that there is. One that the user names need not be there yet: reading it then says so.
+pub(crate) fn find(variable: &dyn Fn(&str) -> Option<OsString>, of_host: &Path) -> Found {
+    if let Some(named) = variable(VARIABLE) {
+        let file = (!named.is_empty()).then(|| PathBuf::from(named));
+        return Found { file, warnings: Vec::new() };
+    }
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_user = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
+    let mut found = Found::default();
+    for path in of_user.map(|folder| folder.join(OF_USER)).into_iter().chain([of_host.to_owned()]) {
+        match fs::metadata(&path) {
+            Ok(_) => {
+                found.file = Some(path);
+                break;
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            // A service may run with the HOME of somebody else.
+            Err(error) => {
+                found
+                    .warnings
+                    .push(format!("{} can't be looked at and is ignored: {error}", path.display()));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_file_comes_first_then_the_users_then_that_of_the_host() {
+        let host = Path::new("/proc/version");
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs: Vec<(String, OsString)> = pairs
+                .iter()
+                .map(|(name, value)| (name.to_string(), OsString::from(value)))
+                .collect();
+            let get = move |wanted: &str| {
+                pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
+            };
+            find(&get, host).file
+        };
+        assert_eq!(of(&[]), Some(host.to_owned()));
+        assert_eq!(of(&[("HOME", "/no/such/home")]), Some(host.to_owned()));
+        assert_eq!(of(&[("POLYRAIL_CONFIG", "/not/there")]), Some(PathBuf::from("/not/there")));
+        assert_eq!(of(&[("POLYRAIL_CONFIG", "")]), None);
+        let none = find(&|_| None, Path::new("/no/such/file"));
+        assert_eq!(none, Found::default());
+    }
+}
