@@ -34,7 +34,7 @@ use polyrail_report::exit;
 use self::error::BenchError;
 use self::memory::Bank;
 use self::options::Role;
-pub(crate) use self::options::{Args, place_together};
+pub(crate) use self::options::{Args, check_options, place_together};
 use crate::config_args::print_warnings;
 use crate::stdout::{refuse, tell};
 

@@ -2,6 +2,7 @@
 
 mod args;
 mod change;
+mod check;
 mod choices;
 mod configure;
 mod derived;
@@ -15,6 +16,7 @@ mod schedule;
 
 pub(crate) use self::args::Args;
 pub(crate) use self::change::{BINDINGS, Change, TRIED_SETTINGS, changed_config};
+pub(crate) use self::check::check_options;
 pub(crate) use self::choices::{Against, Op, Verify, not_devices};
 pub(crate) use self::derived::{like, lone_rail_config, other_config, settings_for_child};
 pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};

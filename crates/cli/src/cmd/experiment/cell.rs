@@ -1,6 +1,5 @@
 //! One cell: its command, its figure, and its settings read back.
 
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -20,6 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::error::RunError;
+use crate::cmd::bench::check_options;
 use crate::stdout::excerpt;
 
 /// How often to look whether the command has ended.
@@ -78,11 +78,7 @@ pub(in crate::cmd) fn check_command(experiment: &Experiment) -> Result<(), RunEr
             let allowed = "options of `polyrail bench` but --json, --csv, --listen and --why";
             return Err(fault(format!("bench = `{}`; allowed: {allowed}", excerpt(word)), None));
         }
-        let words: Vec<OsString> = std::iter::once("bench")
-            .chain(words.iter().map(String::as_str))
-            .map(OsString::from)
-            .collect();
-        crate::check(&words).map_err(|message| {
+        check_options(words.iter().map(String::as_str)).map_err(|message| {
             let (first, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
             let help = (!help.is_empty()).then(|| help.to_owned());
             fault(format!("bench of the cell {}: {first}", plan.label(cell)), help)

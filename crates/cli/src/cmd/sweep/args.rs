@@ -1,12 +1,12 @@
 //! The options of `sweep` and `autotune`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail_config::Config;
 use polyrail_experiment::Design;
 
+use crate::cmd::bench::check_options;
 use crate::values::{Refusal, file_to_write, number_within, time};
 
 /// Short, because each cell is measured many times.
@@ -151,10 +151,6 @@ fn over(text: &str) -> Result<Over, Refusal> {
 /// Refuses what `bench` would refuse.
 fn bench(text: &str) -> Result<Bench, Refusal> {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let all: Vec<OsString> = std::iter::once("bench")
-        .chain(words.iter().map(String::as_str))
-        .map(OsString::from)
-        .collect();
     let refused = |fault: &str| {
         Refusal::new(fault, "options of `polyrail bench`, but --json, --csv, --listen and --why")
             .with_help("`polyrail bench --help` lists them")
@@ -169,7 +165,7 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
     if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
         return Err(refused("has an option that this command gives itself"));
     }
-    match crate::check(&all) {
+    match check_options(words.iter().map(String::as_str)) {
         Ok(()) => Ok(Bench(words)),
         Err(message) => {
             let first = message.lines().next().unwrap_or_default();
