@@ -24,6 +24,8 @@ use crate::stdout::excerpt;
 
 /// How often to look whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// No command is ended before, however short the experiment is.
+const LIMIT_LEAST: Duration = Duration::from_secs(60);
 /// How long a command has to end after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
 /// More output than any report has. What is beyond is read and dropped, so that the command can end.
@@ -113,16 +115,14 @@ impl<'a> Runner<'a> {
     ) -> Result<Outcome, Failure> {
         let mut command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
-        let said = run(&mut command, self.experiment.time, interrupted).map_err(|error| {
+        let said = run(&mut command, self.limit(), interrupted).map_err(|error| {
             fault(format!("`{}` can't be started: {error}", excerpt(&name)), exit::ENVIRONMENT)
         })?;
         let Some(said) = said else { return Err(Failure::Interrupted) };
         if said.timed_out {
-            let limit = self.experiment.time.as_secs_f64();
+            let limit = self.limit().as_secs_f64();
             return Err(fault(
-                format!(
-                    "its command was still running after {limit} s, the time of the whole experiment"
-                ),
+                format!("its command was still running after {limit:.0} s"),
                 exit::ENVIRONMENT,
             ));
         }
@@ -137,6 +137,11 @@ impl<'a> Runner<'a> {
         let verified =
             self.verify(cell, &said.stdout).map_err(|words| fault(words, exit::ENVIRONMENT))?;
         Ok(Outcome { figure, verified })
+    }
+
+    /// A command that takes longer hangs.
+    fn limit(&self) -> Duration {
+        self.experiment.time.max(LIMIT_LEAST)
     }
 
     fn command(&self, cell: usize) -> Command {
