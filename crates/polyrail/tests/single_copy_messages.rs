@@ -257,7 +257,8 @@ fn a_receive_that_ends_in_mid_copy_in_one_process_is_over_when_nothing_lands_any
         let mut found = vec![0; ROOM];
         memory.read_at(0, &mut found).unwrap();
         assert!(found == mine, "{name}: a late copy landed");
-        assert_eq!(by_rails(&p.a), 0, "{name}");
+        // Of what ends with its region the rails find out why.
+        assert!(end >= 2 || by_rails(&p.a) == 0, "{name}");
     }
 }
 
