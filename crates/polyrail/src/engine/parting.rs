@@ -110,6 +110,10 @@ impl EngineShared {
         self.end_posted(peer);
         self.host_copies.stop_all_of(peer.instance(), Failure::PeerLost);
         wait_all(&self.imports.end_all(peer.instance()));
+        // Whoever read its good-bye has ended those already. The peer takes the end of the connections for
+        // the word that nothing here touches its memory.
+        let ending = peer.rx().ending.clone();
+        wait_all(&ending);
         let mut ends = self.ends();
         let mut tx = peer.tx();
         tx.has_ended = true;
