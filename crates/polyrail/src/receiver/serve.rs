@@ -132,8 +132,15 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
             });
         }
         Message::SendFailed { receive } => {
-            let error = TransferError::SendFailed { peer: peer.name().to_owned() };
-            let take = |rx: &mut RxSide| Some((rx.receives.remove(&receive)?.op, error));
+            let take = |rx: &mut RxSide| {
+                let op = rx.receives.remove(&receive)?.op;
+                // Whoever ends a region hears the same, whether or not its sender was told first.
+                let error = match op.prepared.has_ended_regions() {
+                    true => TransferError::RegionDropped,
+                    false => TransferError::SendFailed { peer: peer.name().to_owned() },
+                };
+                Some((op, error))
+            };
             return fail(pass, peer, (WireOp::SendData, receive), take);
         }
         Message::RegionWanted { key } => export::offer(pass, peer, key),
